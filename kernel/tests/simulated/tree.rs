@@ -13,6 +13,7 @@ use policy::unit::ByteOffset;
 use sim::{OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
+use testkit::scene::content::Content;
 use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, set_size, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
@@ -155,64 +156,11 @@ fn a_file_without_a_name_is_stale_and_its_content_is_not_written() {
     });
 }
 
-/// One writer's knowledge of its file.
-#[derive(Clone, Default)]
-struct Model {
-    /// Content when it was durable last.
-    durable: Vec<u8>,
-    current: Vec<u8>,
-    /// For each byte, other values that a crash may leave: what was written since.
-    since: Vec<(u64, Vec<u8>)>,
-    /// Sizes that it has had since.
-    sizes: Vec<u64>,
-}
-
-impl Model {
-    fn write(&mut self, at: u64, bytes: &[u8]) {
-        let end = at as usize + bytes.len();
-        self.current.resize(self.current.len().max(end), 0);
-        self.current[at as usize..end].copy_from_slice(bytes);
-        self.since.push((at, bytes.to_vec()));
-        self.sizes.push(self.current.len() as u64);
-    }
-
-    fn resize(&mut self, size: u64) {
-        self.current.resize(size as usize, 0);
-        self.sizes.push(size);
-    }
-
-    fn made_durable(&mut self) {
-        self.durable = self.current.clone();
-        self.since.clear();
-        self.sizes.clear();
-    }
-
-    /// Is this content possible after a crash?
-    fn check(&self, found: &[u8]) -> Result<(), String> {
-        let least = self.sizes.iter().copied().min().unwrap_or(u64::MAX).min(self.durable.len() as u64);
-        let most = self.sizes.iter().copied().max().unwrap_or(0).max(self.durable.len() as u64);
-        if !(least..=most).contains(&(found.len() as u64)) {
-            return Err(format!("{} bytes, not {least} to {most}", found.len()));
-        }
-        for (at, &byte) in found.iter().enumerate() {
-            let was = self.durable.get(at).copied();
-            let zero_allowed = was.is_none() || self.sizes.iter().any(|size| *size <= at as u64);
-            let written = |(from, bytes): &(u64, Vec<u8>)| {
-                at.checked_sub(*from as usize).and_then(|within| bytes.get(within)) == Some(&byte)
-            };
-            if was != Some(byte) && !(byte == 0 && zero_allowed) && !self.since.iter().any(written) {
-                return Err(format!("byte {at} is {byte:#x}, was {was:?}"));
-            }
-        }
-        Ok(())
-    }
-}
-
 async fn operate(
     cpu: &Processor,
     tree: &Arc<FileTree>,
     file: &(Node, Arc<Vnode>),
-    model: &RefCell<Model>,
+    model: &RefCell<Content>,
     random: &mut Random,
 ) {
     let at = random.below(100_000);
@@ -222,47 +170,24 @@ async fn operate(
         0..6 => {
             let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8 | 1).collect();
             let is_stable = random.chance(400);
-            model.borrow_mut().write(at, &bytes);
+            model.borrow_mut().begin_write(at, &bytes);
             let result = write(cpu, tree, &file.1, at, &bytes, if is_stable { stable() } else { context() }).await;
             assert_eq!(result, Ok(()));
-            if is_stable {
-                // Only this write is guaranteed stable, not the ones before it.
-                let mut model = model.borrow_mut();
-                let end = at as usize + bytes.len();
-                let size = model.durable.len().max(end);
-                model.durable.resize(size, 0);
-                model.durable[at as usize..end].copy_from_slice(&bytes);
-                let current = model.current.len() as u64;
-                model.sizes.retain(|size| *size >= end as u64);
-                model.sizes.push(current);
-                for (from, old) in &mut model.since {
-                    let from = *from as usize;
-                    for (within, byte) in old.iter_mut().enumerate() {
-                        if (at as usize..end).contains(&(from + within)) {
-                            *byte = bytes[from + within - at as usize];
-                        }
-                    }
-                }
-            }
+            model.borrow_mut().acknowledge(is_stable, tree.verifier().to_ne_bytes());
         }
         6 => {
-            // Truncated when everything is durable, so that the model need not track when the cut takes effect.
-            tree.commit(cpu, &file.1, context()).await.expect("durable");
-            model.borrow_mut().made_durable();
-            model.borrow_mut().resize(at);
+            model.borrow_mut().begin_resize(at);
             set_size(cpu, tree, file.0, at).await.expect("cut");
             tree.make_durable(cpu, &[file.0]).await.expect("synced");
-            model.borrow_mut().made_durable();
+            model.borrow_mut().resized(at);
         }
         7 => {
             tree.commit(cpu, &file.1, context()).await.expect("durable");
-            model.borrow_mut().made_durable();
+            model.borrow_mut().committed(tree.verifier().to_ne_bytes());
         }
         _ => {
             let found = read(cpu, tree, &file.1, at, len).await.expect("read");
-            let model = model.borrow();
-            let end = model.current.len().min((at + len) as usize);
-            assert!(found == model.current.get(at as usize..end).unwrap_or_default(), "{at}, {len}");
+            assert!(found == model.borrow().expected(at, len), "{at}, {len}");
         }
     }
 }
@@ -272,7 +197,7 @@ fn crash_test(seed: u64) {
     let world = World::new(seed);
     let id = world.add_host("server");
     let tree_id = world.add_tree(id, TreeConfig::drawn(seed));
-    let models: Vec<_> = (0..3).map(|_| Rc::new(RefCell::new(Model::default()))).collect();
+    let models: Vec<_> = (0..3).map(|_| Rc::new(RefCell::new(Content::default()))).collect();
     for life in 0..4 {
         let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
         let seen = world.clone();
@@ -286,7 +211,7 @@ fn crash_test(seed: u64) {
                 assert_eq!(model.borrow().check(&found), Ok(()), "file {number}");
                 // The present content counts.
                 tree.commit(&cpu, &file.1, context()).await.expect("durable");
-                *model.borrow_mut() = Model { durable: found.clone(), current: found, ..Model::default() };
+                *model.borrow_mut() = Content::durable(found);
                 files.push(file);
             }
             (tree, files)

@@ -4,10 +4,10 @@ use libc::{EACCES, EFBIG, EISDIR, EPERM};
 
 use super::inode::{Body, COOKIE_PARENT, COOKIE_SELF, Inode, Stat};
 use super::permission::{Credentials, READ, SEARCH, SET_GID, SET_UID, WRITE};
-use super::{ROOT, SimTree};
+use super::{Answer, ROOT, SimTree};
 use machine::Errno;
 use machine::tree::{
-    Attributes, Entry, InodeNo, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply,
+    Attributes, Entry, InodeNo, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, TreeReply,
 };
 
 /// The size of a directory in its attributes, in bytes.
@@ -44,7 +44,7 @@ impl SimTree {
         }
     }
 
-    pub(super) fn access(&self, cred: Credentials<'_>, node: Node, wanted: u32) -> Result<TreeReply, Errno> {
+    pub(super) fn access(&self, cred: Credentials<'_>, node: Node, wanted: u32) -> Answer {
         let inode = &self.inodes[&self.find(node)?];
         let mut allowed = cred.allowed(inode, wanted & (READ | WRITE | SEARCH));
         let is_stored = matches!(inode.kind, Kind::File | Kind::Directory | Kind::SymbolicLink);
@@ -54,7 +54,7 @@ impl SimTree {
         Ok(TreeReply::Access(allowed))
     }
 
-    pub(super) fn read_link(&self, node: Node) -> Result<TreeReply, Errno> {
+    pub(super) fn read_link(&self, node: Node) -> Answer {
         match &self.inodes[&self.find(node)?].body {
             Body::SymbolicLink(target) => Ok(TreeReply::Bytes(target.clone())),
             _ => Err(Errno::INVALID),
@@ -66,9 +66,8 @@ impl SimTree {
         cred: Credentials<'_>,
         number: u64,
         attributes: SetAttributes,
-        time: Time,
     ) -> Result<(), Errno> {
-        let stat = self.planned_stat(cred, &self.inodes[&number], &attributes, time)?;
+        let stat = self.planned_stat(cred, &self.inodes[&number], &attributes)?;
         self.apply_attributes(number, stat, attributes.size);
         Ok(())
     }
@@ -79,7 +78,6 @@ impl SimTree {
         cred: Credentials<'_>,
         inode: &Inode,
         attributes: &SetAttributes,
-        time: Time,
     ) -> Result<Stat, Errno> {
         let mut stat = inode.stat;
         if *attributes == SetAttributes::default() {
@@ -99,13 +97,13 @@ impl SimTree {
             stat.mode = cred.granted_mode(mode, stat.gid);
         }
         if attributes.size.is_some() {
-            stat.modified = time;
+            stat.modified = cred.time;
             if !cred.is_root() {
                 strip_privileges(inode.kind, &mut stat);
             }
         }
-        plan_times(cred, inode, attributes, &mut stat, time)?;
-        stat.changed = time;
+        plan_times(cred, inode, attributes, &mut stat)?;
+        stat.changed = cred.time;
         Ok(stat)
     }
 
@@ -144,7 +142,7 @@ impl SimTree {
         cookie: u64,
         entries_max: usize,
         with_nodes: bool,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let number = self.find_directory(dir)?;
         let inode = &self.inodes[&number];
         cred.check(inode, READ)?;
@@ -174,7 +172,7 @@ impl SimTree {
         })
     }
 
-    pub(super) fn limits(&self, node: Node) -> Result<TreeReply, Errno> {
+    pub(super) fn limits(&self, node: Node) -> Answer {
         self.find(node)?;
         Ok(TreeReply::Limits(Limits {
             links_max: self.config.links_max,
@@ -222,13 +220,7 @@ fn strip_privileges(kind: Kind, stat: &mut Stat) {
     }
 }
 
-fn plan_times(
-    cred: Credentials<'_>,
-    inode: &Inode,
-    attributes: &SetAttributes,
-    stat: &mut Stat,
-    now: Time,
-) -> Result<(), Errno> {
+fn plan_times(cred: Credentials<'_>, inode: &Inode, attributes: &SetAttributes, stat: &mut Stat) -> Result<(), Errno> {
     let wanted = [attributes.accessed, attributes.modified];
     if wanted.iter().any(|time| matches!(time, Some(SetTime::To(_)))) && !cred.owns(&inode.stat) {
         return Err(Errno(EPERM));
@@ -242,7 +234,7 @@ fn plan_times(
         return Err(Errno::INVALID);
     }
     let moment = |time: SetTime| match time {
-        SetTime::Now => now,
+        SetTime::Now => cred.time,
         SetTime::To(time) => time,
     };
     stat.accessed = attributes.accessed.map_or(stat.accessed, moment);

@@ -1,9 +1,9 @@
 //! Calls on a tree, from their start to their reply.
 
-use super::SimTree;
 use super::in_flight::TreeJob;
 use super::journal::Coverage;
 use super::permission::Credentials;
+use super::{Answer, SimTree};
 use crate::faults::OpClass;
 use crate::operation::OpRef;
 use crate::world::{EventKind, Inner};
@@ -46,7 +46,7 @@ impl SimTree {
         coverage
     }
 
-    fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Result<TreeReply, Errno> {
+    fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Answer {
         if let Some(errno) = fault {
             self.drop_covered(coverage);
             return Err(errno);
@@ -58,8 +58,8 @@ impl SimTree {
     }
 
     /// Performs `call` at once. Not for syncs and opening.
-    pub(super) fn perform(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) -> Result<TreeReply, Errno> {
-        let (cred, time) = (Credentials(caller), self.time(now));
+    pub(super) fn perform(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) -> Answer {
+        let cred = Credentials { caller, time: self.time(now) };
         if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
@@ -74,28 +74,26 @@ impl SimTree {
             }
             TreeCall::Space => Ok(self.space_reply()),
             TreeCall::Limits { node } => self.limits(*node),
-            TreeCall::Create { dir, name, how, attributes } => self.create(cred, (*dir, name), *how, *attributes, time),
-            TreeCall::MakeDirectory { dir, name, attributes } => {
-                self.make_directory(cred, (*dir, name), *attributes, time)
-            }
+            TreeCall::Create { dir, name, how, attributes } => self.create(cred, (*dir, name), *how, *attributes),
+            TreeCall::MakeDirectory { dir, name, attributes } => self.make_directory(cred, (*dir, name), *attributes),
             TreeCall::MakeSymbolicLink { dir, name, target, attributes } => {
-                self.make_symbolic_link(cred, (*dir, name), target, *attributes, time)
+                self.make_symbolic_link(cred, (*dir, name), target, *attributes)
             }
             TreeCall::MakeSpecial { dir, name, kind, attributes } => {
-                self.make_special(cred, (*dir, name), *kind, *attributes, time)
+                self.make_special(cred, (*dir, name), *kind, *attributes)
             }
-            TreeCall::Remove { dir, name } => self.remove(cred, (*dir, name), time),
-            TreeCall::RemoveDirectory { dir, name } => self.remove_directory(cred, (*dir, name), time),
+            TreeCall::Remove { dir, name } => self.remove(cred, (*dir, name)),
+            TreeCall::RemoveDirectory { dir, name } => self.remove_directory(cred, (*dir, name)),
             TreeCall::Rename { from_dir, from_name, to_dir, to_name } => {
-                self.rename(cred, (*from_dir, from_name), (*to_dir, to_name), time)
+                self.rename(cred, (*from_dir, from_name), (*to_dir, to_name))
             }
-            TreeCall::Link { node, dir, name } => self.link(cred, *node, (*dir, name), time),
+            TreeCall::Link { node, dir, name } => self.link(cred, *node, (*dir, name)),
             TreeCall::SetAttributes { node, attributes, guard } => {
                 let number = self.find(*node)?;
                 if guard.is_some_and(|guard| guard != self.inodes[&number].stat.changed) {
                     return Ok(TreeReply::GuardFailed);
                 }
-                self.set_attributes(cred, number, *attributes, time)?;
+                self.set_attributes(cred, number, *attributes)?;
                 Ok(TreeReply::Attributes(self.attributes(number)))
             }
             TreeCall::Sync { .. } | TreeCall::Open { .. } => Err(Errno::INVALID),
@@ -161,13 +159,7 @@ impl Inner {
         self.complete_late(of, result, late_ns);
     }
 
-    fn answer(
-        &mut self,
-        of: Tree,
-        caller: Option<&Caller>,
-        call: &TreeCall,
-        job: &TreeJob,
-    ) -> Result<TreeReply, Errno> {
+    fn answer(&mut self, of: Tree, caller: Option<&Caller>, call: &TreeCall, job: &TreeJob) -> Answer {
         let tree = &mut self.trees[of.0 as usize];
         match (call, &job.sync, job.fault) {
             (_, Some(sync), fault) => tree.finish_sync(sync, fault),
@@ -178,12 +170,7 @@ impl Inner {
     }
 
     /// Performs `call` without taking time and without faults.
-    pub(super) fn perform_at_once(
-        &mut self,
-        index: usize,
-        caller: Option<&Caller>,
-        call: &TreeCall,
-    ) -> Result<TreeReply, Errno> {
+    pub(super) fn perform_at_once(&mut self, index: usize, caller: Option<&Caller>, call: &TreeCall) -> Answer {
         let sync = match call {
             TreeCall::Sync { nodes } => Some(self.trees[index].begin_sync(nodes)),
             _ => None,
@@ -191,7 +178,7 @@ impl Inner {
         self.answer(Tree(index as u32), caller, call, &TreeJob { fault: None, sync })
     }
 
-    fn open_node(&mut self, index: usize, node: Node, writable: bool) -> Result<TreeReply, Errno> {
+    fn open_node(&mut self, index: usize, node: Node, writable: bool) -> Answer {
         let tree = &self.trees[index];
         if writable && tree.config.read_only {
             return Err(Errno::READ_ONLY);

@@ -24,7 +24,7 @@ use bytes::FileBytes;
 use inode::{Body, Directory, Inode, Stat};
 use journal::NameChange;
 use machine::Errno;
-use machine::tree::{Kind, Node, Time};
+use machine::tree::{Kind, Node, Time, TreeReply};
 use permission::Credentials;
 
 pub use config::{TreeConfig, TreeCounters};
@@ -32,6 +32,9 @@ pub(super) use in_flight::{OpenInode, TreeJob};
 
 /// The number of the root directory.
 const ROOT: u64 = 2;
+
+/// What a call returns.
+type Answer = Result<TreeReply, Errno>;
 
 /// The beginning of every world, in seconds since 1970.
 pub(super) const EPOCH_SECONDS: i64 = 1_700_000_000;
@@ -123,7 +126,7 @@ impl SimTree {
     }
 
     /// Makes a node without an entry, for `cred` in the directory `dir`.
-    fn add_inode(&mut self, cred: Credentials<'_>, dir: u64, kind: Kind, mode: u32, body: Body, time: Time) -> Inode {
+    fn add_inode(&mut self, cred: Credentials<'_>, dir: u64, kind: Kind, mode: u32, body: Body) -> Inode {
         let parent = self.inodes[&dir].stat;
         let inherits = parent.mode & permission::SET_GID != 0;
         let gid = if inherits { parent.gid } else { cred.gid() };
@@ -131,6 +134,7 @@ impl SimTree {
         if inherits && kind == Kind::Directory {
             mode |= permission::SET_GID;
         }
+        let time = cred.time;
         let stat = Stat { mode, uid: cred.uid(), gid, accessed: time, modified: time, changed: time };
         let number = self.free.pop_first().unwrap_or_else(|| {
             self.numbers += 1;

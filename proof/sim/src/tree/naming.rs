@@ -2,15 +2,15 @@
 
 use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
 
-use super::SimTree;
 use super::attributes::plan_owner;
 use super::inode::{Body, Directory};
 use super::permission::{Credentials, SEARCH, WRITE};
+use super::{Answer, SimTree};
 use machine::Errno;
 use machine::tree::{Creation, Kind, LINK_BYTES_MAX, Node, SetAttributes, SetTime, Time, TreeReply};
 
 impl SimTree {
-    pub(super) fn lookup(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Result<TreeReply, Errno> {
+    pub(super) fn lookup(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Answer {
         let dir = self.find_directory(dir)?;
         Self::check_any_name(name)?;
         cred.check(&self.inodes[&dir], SEARCH)?;
@@ -40,8 +40,7 @@ impl SimTree {
         (dir, name): (Node, &[u8]),
         how: Creation,
         attributes: SetAttributes,
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let (place, existing) = self.place(cred, dir, name)?;
         let attributes = match how {
             Creation::Exclusive { verifier } => {
@@ -52,10 +51,10 @@ impl SimTree {
             Creation::Unchecked | Creation::Guarded => attributes,
         };
         match existing {
-            Some(number) => self.take_existing(cred, number, how, attributes, time),
+            Some(number) => self.take_existing(cred, number, how, attributes),
             None => {
                 let body = self.new_bytes();
-                self.make(cred, (place, name), Kind::File, body, attributes, time)
+                self.make(cred, (place, name), Kind::File, body, attributes)
             }
         }
     }
@@ -66,8 +65,7 @@ impl SimTree {
         number: u64,
         how: Creation,
         attributes: SetAttributes,
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let inode = &self.inodes[&number];
         if inode.kind == Kind::Directory && how == Creation::Unchecked {
             return Err(Errno(EISDIR));
@@ -83,7 +81,7 @@ impl SimTree {
         }
         if let (Creation::Unchecked, Some(_)) = (how, attributes.size) {
             let size_alone = SetAttributes { size: attributes.size, ..SetAttributes::default() };
-            self.set_attributes(cred, number, size_alone, time)?;
+            self.set_attributes(cred, number, size_alone)?;
         }
         Ok(self.node_reply(number))
     }
@@ -93,14 +91,13 @@ impl SimTree {
         cred: Credentials<'_>,
         (dir, name): (Node, &[u8]),
         attributes: SetAttributes,
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let place = self.free_place(cred, dir, name)?;
         if self.inodes[&place].links >= self.config.links_max {
             return Err(Errno(EMLINK));
         }
         let body = Body::Directory(Directory::new(place));
-        let reply = self.make(cred, (place, name), Kind::Directory, body, attributes, time)?;
+        let reply = self.make(cred, (place, name), Kind::Directory, body, attributes)?;
         self.inode_mut(place).links += 1;
         Ok(reply)
     }
@@ -111,8 +108,7 @@ impl SimTree {
         (dir, name): (Node, &[u8]),
         target: &[u8],
         attributes: SetAttributes,
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let place = self.free_place(cred, dir, name)?;
         if target.is_empty() {
             return Err(Errno(ENOENT));
@@ -125,7 +121,7 @@ impl SimTree {
         }
         let attributes = SetAttributes { mode: Some(0o777), ..attributes };
         let body = Body::SymbolicLink(target.to_vec());
-        self.make(cred, (place, name), Kind::SymbolicLink, body, attributes, time)
+        self.make(cred, (place, name), Kind::SymbolicLink, body, attributes)
     }
 
     pub(super) fn make_special(
@@ -134,15 +130,14 @@ impl SimTree {
         (dir, name): (Node, &[u8]),
         kind: Kind,
         attributes: SetAttributes,
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let place = self.free_place(cred, dir, name)?;
         match kind {
             Kind::File | Kind::Directory | Kind::SymbolicLink => return Err(Errno(EINVAL)),
             Kind::BlockDevice(_) | Kind::CharacterDevice(_) if !cred.is_root() => return Err(Errno(EPERM)),
             _ => {}
         }
-        self.make(cred, (place, name), kind, Body::Special, attributes, time)
+        self.make(cred, (place, name), kind, Body::Special, attributes)
     }
 
     fn free_place(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Result<u64, Errno> {
@@ -161,8 +156,7 @@ impl SimTree {
         kind: Kind,
         body: Body,
         attributes: SetAttributes,
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         if attributes.size.is_some() && kind != Kind::File {
             return Err(Errno(EINVAL));
         }
@@ -170,14 +164,14 @@ impl SimTree {
         if self.inodes.len() as u64 >= self.config.nodes_max {
             return Err(Errno::NO_SPACE);
         }
-        let inode = self.add_inode(cred, dir, kind, attributes.mode.unwrap_or(0), body, time);
+        let inode = self.add_inode(cred, dir, kind, attributes.mode.unwrap_or(0), body);
         let number = inode.number;
         let mut later = SetAttributes { mode: None, ..attributes };
         if plan_owner(cred, &inode, &later, &mut inode.stat.clone()).is_err() {
             // A caller that may not have the requested owner or group gets its own, as from a Linux host.
             (later.uid, later.gid) = (None, None);
         }
-        match self.planned_stat(cred, &inode, &later, time) {
+        match self.planned_stat(cred, &inode, &later) {
             Err(errno) => {
                 self.free.insert(number);
                 return Err(errno);
@@ -188,34 +182,24 @@ impl SimTree {
                     stat.mode = inode.stat.mode;
                 }
                 self.inodes.insert(number, inode);
-                self.change_names(time, [(dir, name.to_vec(), Some(number))], [], Vec::new());
+                self.change_names(cred.time, [(dir, name.to_vec(), Some(number))], [], Vec::new());
                 self.apply_attributes(number, stat, later.size);
             }
         }
         Ok(self.node_reply(number))
     }
 
-    pub(super) fn remove(
-        &mut self,
-        cred: Credentials<'_>,
-        (dir, name): (Node, &[u8]),
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    pub(super) fn remove(&mut self, cred: Credentials<'_>, (dir, name): (Node, &[u8])) -> Answer {
         let (dir, number) = self.occupied_place(cred, dir, name)?;
         if self.inodes[&number].kind == Kind::Directory {
             return Err(Errno(EISDIR));
         }
-        self.change_names(time, [(dir, name.to_vec(), None)], [number], Vec::new());
-        self.lose_name(number, time);
+        self.change_names(cred.time, [(dir, name.to_vec(), None)], [number], Vec::new());
+        self.lose_name(number, cred.time);
         Ok(self.node_reply(number))
     }
 
-    pub(super) fn remove_directory(
-        &mut self,
-        cred: Credentials<'_>,
-        (dir, name): (Node, &[u8]),
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    pub(super) fn remove_directory(&mut self, cred: Credentials<'_>, (dir, name): (Node, &[u8])) -> Answer {
         let (dir, number) = self.occupied_place(cred, dir, name)?;
         let Some(directory) = self.inodes[&number].directory() else {
             return Err(Errno(ENOTDIR));
@@ -223,8 +207,8 @@ impl SimTree {
         if !directory.is_empty() {
             return Err(Errno(ENOTEMPTY));
         }
-        self.change_names(time, [(dir, name.to_vec(), None)], [number], Vec::new());
-        self.lose_name(number, time);
+        self.change_names(cred.time, [(dir, name.to_vec(), None)], [number], Vec::new());
+        self.lose_name(number, cred.time);
         self.inode_mut(dir).links -= 1;
         Ok(TreeReply::Done)
     }
@@ -246,13 +230,7 @@ impl SimTree {
         }
     }
 
-    pub(super) fn link(
-        &mut self,
-        cred: Credentials<'_>,
-        node: Node,
-        (dir, name): (Node, &[u8]),
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    pub(super) fn link(&mut self, cred: Credentials<'_>, node: Node, (dir, name): (Node, &[u8])) -> Answer {
         let number = self.find(node)?;
         let place = self.free_place(cred, dir, name)?;
         cred.check(&self.inodes[&place], WRITE | SEARCH)?;
@@ -264,10 +242,10 @@ impl SimTree {
             return Err(Errno(EMLINK));
         }
         let after = self.unsynced_names_of(place);
-        self.change_names(time, [(place, name.to_vec(), Some(number))], [number], after);
+        self.change_names(cred.time, [(place, name.to_vec(), Some(number))], [number], after);
         let inode = self.inode_mut(number);
         inode.links += 1;
-        inode.stat.changed = time;
+        inode.stat.changed = cred.time;
         Ok(TreeReply::Attributes(self.attributes(number)))
     }
 
@@ -276,8 +254,7 @@ impl SimTree {
         cred: Credentials<'_>,
         (from_dir, from_name): (Node, &[u8]),
         (to_dir, to_name): (Node, &[u8]),
-        time: Time,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Answer {
         let (from, moved) = self.place(cred, from_dir, from_name)?;
         let (to, replaced) = self.place(cred, to_dir, to_name)?;
         let moved = moved.ok_or(Errno(ENOENT))?;
@@ -296,10 +273,10 @@ impl SimTree {
         let ordered = is_directory.then_some(moved).into_iter().chain(replaced);
         let entries = [(from, from_name.to_vec(), None), (to, to_name.to_vec(), Some(moved))];
         let after = if from == to { Vec::new() } else { self.unsynced_names_of(to) };
-        self.change_names(time, entries, ordered, after);
-        self.inode_mut(moved).stat.changed = time;
+        self.change_names(cred.time, entries, ordered, after);
+        self.inode_mut(moved).stat.changed = cred.time;
         if let Some(replaced) = replaced {
-            self.lose_name(replaced, time);
+            self.lose_name(replaced, cred.time);
         }
         if is_directory {
             self.inode_mut(from).links -= 1;

@@ -4,7 +4,7 @@ use libc::{EACCES, EPERM};
 
 use super::inode::{Inode, Stat};
 use machine::Errno;
-use machine::tree::{Caller, Kind};
+use machine::tree::{Caller, Kind, Time};
 
 pub(super) const READ: u32 = 4;
 pub(super) const WRITE: u32 = 2;
@@ -14,17 +14,20 @@ pub(super) const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
 pub(super) const STICKY: u32 = 0o1000;
 
-/// The user for whom a call is made.
+/// The user for whom a call is made, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Credentials<'a>(pub(super) Option<&'a Caller>);
+pub(super) struct Credentials<'a> {
+    pub(super) caller: Option<&'a Caller>,
+    pub(super) time: Time,
+}
 
 impl Credentials<'_> {
     pub(super) fn uid(self) -> u32 {
-        self.0.map_or(0, |caller| caller.uid)
+        self.caller.map_or(0, |caller| caller.uid)
     }
 
     pub(super) fn gid(self) -> u32 {
-        self.0.map_or(0, |caller| caller.gid)
+        self.caller.map_or(0, |caller| caller.gid)
     }
 
     pub(super) fn is_root(self) -> bool {
@@ -32,7 +35,7 @@ impl Credentials<'_> {
     }
 
     pub(super) fn is_in(self, gid: u32) -> bool {
-        self.0.is_some_and(|caller| caller.gid == gid || caller.groups.contains(&gid))
+        self.caller.is_some_and(|caller| caller.gid == gid || caller.groups.contains(&gid))
     }
 
     pub(super) fn owns(self, stat: &Stat) -> bool {

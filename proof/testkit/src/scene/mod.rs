@@ -1,5 +1,6 @@
 //! A simulated host that runs the kernel, and the loop that drives it.
 
+pub mod content;
 pub mod disk;
 pub mod files;
 pub mod model;

@@ -1,7 +1,6 @@
 //! A server of one simulated tree that crashes and restarts, its clients on another host, and a model of their replies.
 
 pub mod client;
-pub mod content;
 pub mod lane;
 pub mod moves;
 pub mod names;

@@ -43,21 +43,13 @@ impl Lane {
         for id in [Some(id), replaced].into_iter().flatten() {
             self.object(id).told = None;
         }
-        match done {
-            Ok(done) => {
-                self.names.end(true);
-                if from.0 != to.0 {
-                    self.see_wcc(from.0, done.fromdir_wcc);
-                }
-                self.see_wcc(to.0, done.todir_wcc);
-                Ok(())
-            }
-            Err(failed) => {
-                self.object(from.0).told = None;
-                self.object(to.0).told = None;
-                if self.is_fault(failed) { Ok(()) } else { Err(failed) }
-            }
+        let Some(done) = self.unless_doubt(done, &[from.0, to.0])? else { return Ok(()) };
+        self.names.end(true);
+        if from.0 != to.0 {
+            self.see_wcc(from.0, done.fromdir_wcc);
         }
+        self.see_wcc(to.0, done.todir_wcc);
+        Ok(())
     }
 
     /// The possible errors of a refused rename; an empty list: it succeeds and changes nothing.

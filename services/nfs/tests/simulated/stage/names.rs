@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nfs3_types::nfs3::{fattr3, ftype3, nfs_fh3, nfstime3};
 
-use super::content::Content;
+use testkit::scene::content::Content;
 
 pub type Id = usize;
 

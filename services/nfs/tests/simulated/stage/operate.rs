@@ -5,9 +5,9 @@ use nfs3_types::nfs3::{
 };
 
 use super::client::{Failed, with_mode};
-use super::content::Content;
 use super::lane::Lane;
 use super::names::{Body, COMMON, Doubt, Id, Key, OWN, Object};
+use testkit::scene::content::Content;
 
 pub const SIZE_MAX: u64 = 60_000;
 
@@ -67,41 +67,33 @@ impl Lane {
         let object = self.object(id);
         (object.modified, object.verifier) = (None, None);
         object.content().begin_write(at, bytes);
-        match self.client.write(&self.handle(id), at, bytes, how).await {
-            Ok((done, verifier)) => {
-                let is_stable = done.committed != stable_how::UNSTABLE;
-                self.object(id).content().acknowledge(is_stable, verifier);
-                self.see_wcc(id, done.file_wcc);
-                Ok(true)
-            }
-            Err(failed) if self.is_fault(failed) => self.look_again(id).await.map(|()| false),
-            Err(failed) => Err(failed),
-        }
+        let done = self.client.write(&self.handle(id), at, bytes, how).await;
+        let Some((done, verifier)) = self.unless_fault(done)? else {
+            return self.look_again(id).await.map(|()| false);
+        };
+        let is_stable = done.committed != stable_how::UNSTABLE;
+        self.object(id).content().acknowledge(is_stable, verifier);
+        self.see_wcc(id, done.file_wcc);
+        Ok(true)
     }
 
     /// After an error: reads the file's present content into the model.
     async fn look_again(&mut self, id: Id) -> Done {
         self.object(id).told = None;
         loop {
-            match self.client.read_all(&self.handle(id), SIZE_MAX).await {
-                Ok(found) => {
-                    let looked = self.object(id).content().look(found);
-                    assert_eq!(looked, Ok(()), "client {}, object {id}, after an error", self.no);
-                    return Ok(());
-                }
-                Err(failed) if self.is_fault(failed) => {}
-                Err(failed) => return Err(failed),
+            let done = self.client.read_all(&self.handle(id), SIZE_MAX).await;
+            if let Some(found) = self.unless_fault(done)? {
+                let looked = self.object(id).content().look(found);
+                assert_eq!(looked, Ok(()), "client {}, object {id}, after an error", self.no);
+                return Ok(());
             }
         }
     }
 
     async fn commit(&mut self) -> Done {
         let Some(id) = self.some_object(Object::is_file) else { return Ok(()) };
-        let (wcc, verifier) = match self.client.commit(&self.handle(id), 0, 0).await {
-            Ok(done) => done,
-            Err(failed) if self.is_fault(failed) => return Ok(()),
-            Err(failed) => return Err(failed),
-        };
+        let done = self.client.commit(&self.handle(id), 0, 0).await;
+        let Some((wcc, verifier)) = self.unless_fault(done)? else { return Ok(()) };
         self.object(id).content().committed(verifier);
         self.see_some(id, wcc.after, false);
         if let Some((at, bytes)) = self.object(id).content().to_rewrite(verifier) {
@@ -117,11 +109,8 @@ impl Lane {
         let Some(id) = self.some_object(Object::is_file) else { return Ok(()) };
         let at = self.random.below(SIZE_MAX);
         let len = 1 + self.random.below(20_000);
-        let read = match self.client.read(&self.handle(id), at, len as u32).await {
-            Ok(read) => read,
-            Err(failed) if self.is_fault(failed) => return Ok(()),
-            Err(failed) => return Err(failed),
-        };
+        let done = self.client.read(&self.handle(id), at, len as u32).await;
+        let Some(read) = self.unless_fault(done)? else { return Ok(()) };
         let content = self.object(id).content();
         let expected = content.expected(at, len);
         assert!(expected == &read.data[..], "client {}, object {id}, {len} bytes at {at}", self.no);
@@ -138,15 +127,11 @@ impl Lane {
         let attributes = sattr3 { size: Nfs3Option::Some(size), ..sattr3::default() };
         let object = self.object(id);
         (object.modified, object.verifier) = (None, None);
-        match self.client.setattr(&self.handle(id), attributes, None).await {
-            Ok(wcc) => {
-                self.object(id).content().resized(size);
-                self.see_wcc(id, wcc);
-                Ok(())
-            }
-            Err(failed) if self.is_fault(failed) => self.look_again(id).await,
-            Err(failed) => Err(failed),
-        }
+        let done = self.client.setattr(&self.handle(id), attributes, None).await;
+        let Some(wcc) = self.unless_fault(done)? else { return self.look_again(id).await };
+        self.object(id).content().resized(size);
+        self.see_wcc(id, wcc);
+        Ok(())
     }
 
     /// Sometimes guarded by the attributes that the client has.
@@ -162,20 +147,15 @@ impl Lane {
         if holds {
             self.object(id).modes.push(mode);
         }
-        match self.client.setattr(&self.handle(id), with_mode(mode), guard).await {
-            Ok(wcc) => {
-                assert!(holds, "the guard was of another time");
-                self.object(id).modes = vec![mode];
-                self.see_wcc(id, wcc);
-                Ok(())
-            }
-            Err(Failed::Status(nfsstat3::NFS3ERR_NOT_SYNC)) if !holds => Ok(()),
-            Err(failed) if self.is_fault(failed) => {
-                self.object(id).told = None;
-                Ok(())
-            }
-            Err(failed) => Err(failed),
+        let done = self.client.setattr(&self.handle(id), with_mode(mode), guard).await;
+        if matches!(done, Err(Failed::Status(nfsstat3::NFS3ERR_NOT_SYNC))) && !holds {
+            return Ok(());
         }
+        let Some(wcc) = self.unless_doubt(done, &[id])? else { return Ok(()) };
+        assert!(holds, "the guard was of another time");
+        self.object(id).modes = vec![mode];
+        self.see_wcc(id, wcc);
+        Ok(())
     }
 
     async fn set_time(&mut self) -> Done {
@@ -184,21 +164,14 @@ impl Lane {
         let attributes = sattr3 { mtime: set_mtime::SET_TO_CLIENT_TIME(time), ..sattr3::default() };
         let object = self.object(id);
         (object.modified, object.verifier) = (None, None);
-        match self.client.setattr(&self.handle(id), attributes, None).await {
-            Ok(wcc) => {
-                if let Nfs3Option::Some(after) = &wcc.after {
-                    assert_eq!((after.mtime.seconds, after.mtime.nseconds), (time.seconds, 0), "as it was set");
-                }
-                self.object(id).modified = Some(time);
-                self.see_wcc(id, wcc);
-                Ok(())
-            }
-            Err(failed) if self.is_fault(failed) => {
-                self.object(id).told = None;
-                Ok(())
-            }
-            Err(failed) => Err(failed),
+        let done = self.client.setattr(&self.handle(id), attributes, None).await;
+        let Some(wcc) = self.unless_doubt(done, &[id])? else { return Ok(()) };
+        if let Nfs3Option::Some(after) = &wcc.after {
+            assert_eq!((after.mtime.seconds, after.mtime.nseconds), (time.seconds, 0), "as it was set");
         }
+        self.object(id).modified = Some(time);
+        self.see_wcc(id, wcc);
+        Ok(())
     }
 
     async fn create(&mut self) -> Done {
@@ -239,19 +212,15 @@ impl Lane {
             let object = self.object(id);
             (object.modified, object.verifier) = (None, None);
         }
-        match self.client.create(&self.handle(key.0), &key.1, how).await {
-            Ok(made) => {
-                assert_eq!(&made.obj.unwrap(), self.names.objects[id].handle());
-                if cut {
-                    self.object(id).content().resized(0);
-                }
-                self.see_some(id, made.obj_attributes, cut);
-                self.see_some(key.0, made.dir_wcc.after, false);
-                Ok(())
-            }
-            Err(failed) if self.is_fault(failed) => self.look_again(id).await,
-            Err(failed) => Err(failed),
+        let done = self.client.create(&self.handle(key.0), &key.1, how).await;
+        let Some(made) = self.unless_fault(done)? else { return self.look_again(id).await };
+        assert_eq!(&made.obj.unwrap(), self.names.objects[id].handle());
+        if cut {
+            self.object(id).content().resized(0);
         }
+        self.see_some(id, made.obj_attributes, cut);
+        self.see_some(key.0, made.dir_wcc.after, false);
+        Ok(())
     }
 
     async fn create_exclusive(&mut self, key: Key, there: Option<Id>) -> Done {
@@ -267,15 +236,10 @@ impl Lane {
         if repeated.is_none() {
             return self.refused(made, &[EXIST]);
         }
-        match made {
-            Ok(made) => {
-                assert_eq!(&made.obj.unwrap(), self.names.objects[id].handle(), "the same file, made once");
-                self.see_some(id, made.obj_attributes, false);
-                Ok(())
-            }
-            Err(failed) if self.is_fault(failed) => Ok(()),
-            Err(failed) => Err(failed),
-        }
+        let Some(made) = self.unless_fault(made)? else { return Ok(()) };
+        assert_eq!(&made.obj.unwrap(), self.names.objects[id].handle(), "the same file, made once");
+        self.see_some(id, made.obj_attributes, false);
+        Ok(())
     }
 
     /// What must be refused, and how.
@@ -307,23 +271,15 @@ impl Lane {
     }
 
     fn made(&mut self, dir: Id, id: Id, made: Result<CREATE3resok, Failed>) -> Done {
-        match made {
-            Ok(made) => {
-                self.names.end(true);
-                let handle = made.obj.unwrap();
-                let is_new = !self.names.objects.iter().any(|other| other.handle.as_ref() == Some(&handle));
-                assert!(is_new, "client {}: the handle of another", self.no);
-                self.object(id).handle = Some(handle);
-                self.see_some(id, made.obj_attributes, true);
-                self.see_some(dir, made.dir_wcc.after, true);
-                Ok(())
-            }
-            Err(failed) if self.is_fault(failed) => {
-                self.object(dir).told = None;
-                Ok(())
-            }
-            Err(failed) => Err(failed),
-        }
+        let Some(made) = self.unless_doubt(made, &[dir])? else { return Ok(()) };
+        self.names.end(true);
+        let handle = made.obj.unwrap();
+        let is_new = !self.names.objects.iter().any(|other| other.handle.as_ref() == Some(&handle));
+        assert!(is_new, "client {}: the handle of another", self.no);
+        self.object(id).handle = Some(handle);
+        self.see_some(id, made.obj_attributes, true);
+        self.see_some(dir, made.dir_wcc.after, true);
+        Ok(())
     }
 
     async fn mkdir(&mut self) -> Done {
@@ -367,24 +323,30 @@ impl Lane {
         }
         let doubt = Doubt { before: vec![(key.clone(), None)], after: vec![(key.clone(), Some(id))] };
         self.names.begin(doubt);
-        match self.client.link(&file, &dir, &key.1).await {
-            Ok(done) => {
-                self.names.end(true);
-                self.object(id).verifier = None;
-                self.see_some(id, done.file_attributes, true);
-                self.see_some(key.0, done.linkdir_wcc.after, true);
-                Ok(())
-            }
-            Err(failed) => self.in_doubt(failed, &[key.0, id]),
+        let done = self.client.link(&file, &dir, &key.1).await;
+        let Some(done) = self.unless_doubt(done, &[key.0, id])? else { return Ok(()) };
+        self.names.end(true);
+        self.object(id).verifier = None;
+        self.see_some(id, done.file_attributes, true);
+        self.see_some(key.0, done.linkdir_wcc.after, true);
+        Ok(())
+    }
+
+    /// `None`: it failed as the disk did.
+    fn unless_fault<T>(&self, result: Result<T, Failed>) -> Result<Option<T>, Failed> {
+        match result {
+            Ok(done) => Ok(Some(done)),
+            Err(failed) if self.is_fault(failed) => Ok(None),
+            Err(failed) => Err(failed),
         }
     }
 
-    /// A change of names failed: it is unknown whether it was done.
-    fn in_doubt(&mut self, failed: Failed, touched: &[Id]) -> Done {
-        for id in touched {
-            self.object(*id).told = None;
+    /// The same of a change: when it failed, it is unknown whether the attributes of these have changed.
+    pub fn unless_doubt<T>(&mut self, result: Result<T, Failed>, touched: &[Id]) -> Result<Option<T>, Failed> {
+        if result.is_err() {
+            touched.iter().for_each(|id| self.object(*id).told = None);
         }
-        if self.is_fault(failed) { Ok(()) } else { Err(failed) }
+        self.unless_fault(result)
     }
 
     async fn remove(&mut self) -> Done {
@@ -397,15 +359,12 @@ impl Lane {
         };
         let doubt = Doubt { before: vec![(key.clone(), Some(id))], after: vec![(key.clone(), None)] };
         self.names.begin(doubt);
-        match self.client.remove(&dir, &key.1).await {
-            Ok(wcc) => {
-                self.names.end(true);
-                self.object(id).told = None;
-                self.see_wcc(key.0, wcc);
-                Ok(())
-            }
-            Err(failed) => self.in_doubt(failed, &[key.0, id]),
-        }
+        let done = self.client.remove(&dir, &key.1).await;
+        let Some(wcc) = self.unless_doubt(done, &[key.0, id])? else { return Ok(()) };
+        self.names.end(true);
+        self.object(id).told = None;
+        self.see_wcc(key.0, wcc);
+        Ok(())
     }
 
     async fn rmdir(&mut self) -> Done {
@@ -426,14 +385,11 @@ impl Lane {
         }
         let doubt = Doubt { before: vec![(key.clone(), Some(id))], after: vec![(key.clone(), None)] };
         self.names.begin(doubt);
-        match self.client.rmdir(&dir, &key.1).await {
-            Ok(wcc) => {
-                self.names.end(true);
-                self.see_wcc(key.0, wcc);
-                Ok(())
-            }
-            Err(failed) => self.in_doubt(failed, &[key.0, id]),
-        }
+        let done = self.client.rmdir(&dir, &key.1).await;
+        let Some(wcc) = self.unless_doubt(done, &[key.0, id])? else { return Ok(()) };
+        self.names.end(true);
+        self.see_wcc(key.0, wcc);
+        Ok(())
     }
 
     async fn look_at_a_grave(&mut self) -> Done {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use nfs3_types::nfs3::{fattr3, ftype3, nfs_fh3, nfsstat3};
 
 use super::client::Failed;
-use super::content::Content;
 use super::lane::Lane;
 use super::names::{Body, Id, Key};
 use super::operate::SIZE_MAX;
+use testkit::scene::content::Content;
 
 impl Lane {
     /// Compares, and continues from what exists. `is_settled`: that is durable; otherwise some of the content may be

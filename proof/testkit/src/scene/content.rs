@@ -1,6 +1,7 @@
 //! What a file may hold after a crash, byte by byte.
 
-use super::client::Verifier;
+/// Tells a server from what it was before it lost something.
+pub type Verifier = [u8; 8];
 
 /// A change that may not be durable.
 #[derive(Clone, Debug)]
