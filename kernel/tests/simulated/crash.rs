@@ -4,18 +4,18 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::frame::segments;
 use kernel::request::{Context, JobId};
-use kernel::{Frames, Processor, Switches, Volume};
+use kernel::{Processor, Switches, Volume};
 use policy::access;
 use policy::delivery::Method;
 use policy::unit::{ByteRange, ProcessorId, Stability};
 use sim::{DiskConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::disk::{add_faults, drawn_switches, open_disk};
-use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
-use testkit::scene::{Host, drive, run, small_kernel, spawn};
+use testkit::scene::disk::{add_faults, drawn_switches, open_disk, read};
+use testkit::scene::files::frames_of;
+use testkit::scene::model::{Model, SECTOR, Stamp, stamped};
+use testkit::scene::{Host, context, drive, run, small_kernel, spawn};
 
 const DISK_BYTES: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
@@ -45,30 +45,6 @@ struct Weather {
     changing: bool,
 }
 
-/// Frames with `stamp` in every sector of the range.
-async fn stamped(cpu: &Processor, range: ByteRange, stamp: Stamp) -> Frames {
-    let blocks = range.blocks();
-    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
-    let mut at = (range.at.0 % 4096) as usize;
-    let mut left = range.len as usize;
-    for frame in &mut frames {
-        let here = left.min(4096 - at);
-        fill(&mut frame.bytes_mut().expect("fresh frames are unshared")[at..at + here], stamp);
-        left -= here;
-        at = 0;
-    }
-    frames
-}
-
-fn stamps(range: ByteRange, frames: &Frames) -> Vec<Result<Stamp, String>> {
-    let mut bytes = Vec::new();
-    for segment in segments(frames, (range.at.0 % 4096) as usize, range.len as usize) {
-        // SAFETY: the segments lie in the frames, which we hold and nobody writes.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len as usize) });
-    }
-    bytes.chunks_exact(SECTOR as usize).map(stamp_of).collect()
-}
-
 /// One random operation; `model` follows it.
 async fn operate(cpu: &Processor, volume: &Volume, model: &RefCell<Model>, random: &mut Random, stamp: Stamp) {
     let context = Context::synchronous(JobId(1));
@@ -80,7 +56,7 @@ async fn operate(cpu: &Processor, volume: &Volume, model: &RefCell<Model>, rando
     let context = context.with_stability(stability);
     let result = match random.below(10) {
         0..4 => {
-            let frames = stamped(cpu, range, stamp).await;
+            let frames = frames_of(cpu, range.at.0, &stamped(count, stamp)).await;
             model.borrow_mut().begin(sector, count, stamp);
             volume.write(cpu, range, frames, context).await
         }
@@ -102,13 +78,8 @@ async fn operate(cpu: &Processor, volume: &Volume, model: &RefCell<Model>, rando
             result
         }
         6..8 => {
-            let result = volume.read(cpu, range, context).await;
-            if let Ok(frames) = result {
-                for (at, found) in stamps(range, &frames).into_iter().enumerate() {
-                    if let Some(expected) = model.borrow().expected(sector + at as u64) {
-                        assert_eq!(found, Ok(expected), "read of sector {}", sector + at as u64);
-                    }
-                }
+            if let Ok(bytes) = read(cpu, volume, range, context).await {
+                model.borrow().assert_read(sector, &bytes);
             }
             return;
         }
@@ -194,24 +165,10 @@ fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell
     let volume = Arc::clone(volume);
     run(world, host, async move |cpu| {
         for model in models {
-            let (start, len) = (model.borrow().start(), model.borrow().sectors());
-            let mut sector = start;
-            while sector < start + len {
-                let count = 256.min(start + len - sector);
-                let range = ByteRange::new(sector * SECTOR, count * SECTOR);
-                let frames = loop {
-                    // Reads may fail at random; the next one may not.
-                    if let Ok(frames) = volume.read(&cpu, range, Context::synchronous(JobId(0))).await {
-                        break frames;
-                    }
-                };
-                for (at, found) in stamps(range, &frames).into_iter().enumerate() {
-                    let at = sector + at as u64;
-                    let checked = found.and_then(|found| model.borrow_mut().check_after_crash(at, found));
-                    assert_eq!(checked, Ok(()));
-                }
-                sector += count;
-            }
+            let read = async |sector, count| {
+                read(&cpu, &volume, ByteRange::new(sector * SECTOR, count * SECTOR), context()).await
+            };
+            Model::verify(&model, read).await;
         }
     });
 }

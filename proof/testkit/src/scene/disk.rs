@@ -72,6 +72,12 @@ pub async fn fill(cpu: &Processor, volume: &Volume, range: ByteRange, byte: u8, 
     volume.write(cpu, range, frames, context).await
 }
 
+pub async fn read(cpu: &Processor, volume: &Volume, range: ByteRange, context: Context) -> Result<Vec<u8>, Errno> {
+    let frames = volume.read(cpu, range, context).await?;
+    let bytes = frames.iter().flat_map(|frame| frame.bytes().iter().copied());
+    Ok(bytes.skip((range.at.0 % BLOCK_BYTES) as usize).take(range.len as usize).collect())
+}
+
 /// The first byte of block `number`.
 pub async fn first_byte(cpu: &Processor, volume: &Volume, number: u64) -> Result<u8, Errno> {
     Ok(volume.read(cpu, block(number), context()).await?[0].bytes()[0])

@@ -1,7 +1,12 @@
 //! The content that a disk may have after a crash, sector by sector.
 
+use std::cell::RefCell;
+
 /// The unit that a disk writes atomically. Bytes.
 pub const SECTOR: u64 = 512;
+
+/// Sectors read at a time to verify them.
+const VERIFY_BATCH: u64 = 256;
 
 /// Identifies the write that filled a sector; 0 is a sector of zeroes.
 pub type Stamp = u64;
@@ -80,6 +85,34 @@ impl Model {
         (!sector.doubtful).then(|| sector.current())
     }
 
+    /// Asserts that a read of these bytes, from `sector` on, returns what it must.
+    pub fn assert_read(&self, sector: u64, bytes: &[u8]) {
+        for (at, bytes) in (sector..).zip(bytes.chunks_exact(SECTOR as usize)) {
+            if let Some(expected) = self.expected(at) {
+                assert_eq!(stamp_of(bytes), Ok(expected), "read of sector {at}");
+            }
+        }
+    }
+
+    /// Asserts that a disk has what it may have after a crash, and takes note of it. `read` returns the bytes of these
+    /// sectors, or an error now and then.
+    pub async fn verify<E>(model: &RefCell<Model>, read: impl AsyncFn(u64, u64) -> Result<Vec<u8>, E>) {
+        let (start, sectors) = (model.borrow().start(), model.borrow().sectors());
+        let end = start + sectors;
+        for sector in (start..end).step_by(VERIFY_BATCH as usize) {
+            let bytes = loop {
+                // Reads may fail at random; the next one may not.
+                if let Ok(bytes) = read(sector, VERIFY_BATCH.min(end - sector)).await {
+                    break bytes;
+                }
+            };
+            for (at, bytes) in (sector..).zip(bytes.chunks_exact(SECTOR as usize)) {
+                let checked = stamp_of(bytes).and_then(|found| model.borrow_mut().check_after_crash(at, found));
+                assert_eq!(checked, Ok(()));
+            }
+        }
+    }
+
     /// Checks what was read after a crash.
     pub fn check_after_crash(&mut self, sector: u64, found: Stamp) -> Result<(), String> {
         let start = self.start;
@@ -101,6 +134,11 @@ impl Sector {
         self.since.clear();
         self.doubtful = false;
     }
+}
+
+/// So many sectors with the stamp.
+pub fn stamped(sectors: u64, stamp: Stamp) -> Vec<u8> {
+    stamp.to_le_bytes().repeat((sectors * SECTOR / 8) as usize)
 }
 
 /// Fills a sector with the stamp, repeated, so that a torn sector shows.

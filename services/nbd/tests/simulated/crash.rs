@@ -15,7 +15,7 @@ use sim::{DiskConfig, DiskId, HostId, NetworkConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::disk::{add_faults, drawn_switches, open_disk};
-use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
+use testkit::scene::model::{Model, SECTOR, Stamp, stamped};
 use testkit::scene::{Host, accept, drive, run_beside, serving, small_kernel, spawn};
 
 const PORT: u16 = 10809;
@@ -128,10 +128,8 @@ impl Lane {
         let fua = if self.random.chance(250) { cmd::FLAG_FUA } else { 0 };
         match self.random.below(12) {
             0..4 => {
-                let mut data = vec![0; len as usize];
-                fill(&mut data, stamp);
                 self.model.borrow_mut().begin(sector, count, stamp);
-                client.request(cmd::WRITE, fua, offset, len, &data).await?;
+                client.request(cmd::WRITE, fua, offset, len, &stamped(count, stamp)).await?;
                 self.acknowledge(sector, count, fua);
             }
             4 => {
@@ -153,11 +151,7 @@ impl Lane {
             7 => drop(client.request(cmd::CACHE, 0, offset, len, &[]).await?),
             8..10 => {
                 let data = client.read(offset, len).await?;
-                for (at, bytes) in (sector..).zip(data.chunks_exact(SECTOR as usize)) {
-                    if let Some(expected) = self.model.borrow().expected(at) {
-                        assert_eq!(stamp_of(bytes), Ok(expected), "read of sector {at}");
-                    }
-                }
+                self.model.borrow().assert_read(sector, &data);
             }
             _ => {
                 client.flush().await?;
@@ -279,21 +273,11 @@ fn verify(world: &World, life: &Life, clients: &Host, models: &Models) {
     run_beside(world, clients, &[&life.host, clients], async move |cpu| {
         let (_, client) = connect(&own, &cpu, from, to, true).await.expect("a server");
         for model in models {
-            let (start, len) = (model.borrow().start(), model.borrow().sectors());
-            for sector in (start..start + len).step_by(512) {
-                let count = 512.min(start + len - sector);
-                let data = loop {
-                    // Reads may fail at random; the next one may not.
-                    match client.read(sector * SECTOR, (count * SECTOR) as u32).await {
-                        Ok(data) => break data,
-                        Err(error) => assert!(matches!(error, ClientError::Refused(_)), "{error}"),
-                    }
-                };
-                for (at, bytes) in (sector..).zip(data.chunks_exact(SECTOR as usize)) {
-                    let checked = stamp_of(bytes).and_then(|found| model.borrow_mut().check_after_crash(at, found));
-                    assert_eq!(checked, Ok(()));
-                }
-            }
+            let read = async |sector, count| {
+                let data = client.read(sector * SECTOR, (count * SECTOR) as u32).await;
+                data.inspect_err(|error| assert!(matches!(error, ClientError::Refused(_)), "{error}"))
+            };
+            Model::verify(&model, read).await;
         }
         client.hang_up();
     });
