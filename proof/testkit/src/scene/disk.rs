@@ -83,15 +83,19 @@ pub async fn first_byte(cpu: &Processor, volume: &Volume, number: u64) -> Result
     Ok(volume.read(cpu, block(number), context()).await?[0].bytes()[0])
 }
 
-/// A volume on the disk. The use of forced writes is drawn from the seed.
-pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
-    let file = Arc::new(FileDevice::new(world.open(disk, true)));
-    let queue = host.kernel.queue_of_disk(DiskNo(0), || {
+/// The queue of a host's first disk, as its switches say.
+pub fn queue(host: &Host) -> Arc<DiskQueue> {
+    host.kernel.queue_of_disk(DiskNo(0), || {
         let switches = host.kernel.switches();
         let (merge, fair) = (switches.block_merge, switches.usage);
         DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
-    });
-    let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
+    })
+}
+
+/// A volume on the disk. The use of forced writes is drawn from the seed.
+pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let device = Arc::new(Queued::new(queue(host), Arc::new(Checked::new(file))));
     let forced = [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always][(seed % 3) as usize];
     volume(&host.kernel, device, forced)
 }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::stage::lane::{Lane, Terms};
-use crate::stage::stripe::Stripe;
 use crate::stage::{Life, Setup, Stage};
 use sim::DiskFaults;
 use testkit::random::Random;
@@ -30,26 +29,6 @@ fn faults(random: &mut Random) -> DiskFaults {
         failed_flush_drops: random.chance(700),
         ..DiskFaults::default()
     }
-}
-
-/// Makes what the clients need, on a faultless disk.
-fn begin(stage: &Stage, life: &Life, random: &mut Random, terms: Terms) -> Lanes {
-    let clients: Vec<_> = (0..LANES).map(|no| stage.client(life, no as u8)).collect();
-    let mut randoms: Vec<_> = (0..LANES).map(|_| Random(random.next())).collect();
-    stage.run(life, async move |_| {
-        let root = clients[0].mount().await.expect("the root");
-        let common = clients[0].mkdir(&root, "common", 0o755).await.expect("a directory").obj.unwrap();
-        let how = nfs3_types::nfs3::createhow3::GUARDED(crate::stage::client::with_mode(0o644));
-        let shared = clients[0].create(&root, "shared", how).await.expect("a file").obj.unwrap();
-        let mut lanes = Vec::new();
-        for (no, client) in clients.into_iter().enumerate() {
-            let stripe = Stripe::new(shared.clone(), no as u64, LANES as u64);
-            let random = randoms.pop().expect("as many");
-            let lane = Lane::begin(no, client, random, terms, (&root, &common), stripe).await;
-            lanes.push(Rc::new(RefCell::new(Some(lane))));
-        }
-        lanes
-    })
 }
 
 /// The clients reconnect, with their old handles, and verify.
@@ -103,7 +82,8 @@ fn crash_test(seed: u64, faulty: bool) {
     let mut random = Random(seed);
     let stage = Stage::new(Setup::drawn(seed));
     let mut life = stage.begin();
-    let lanes = begin(&stage, &life, &mut random, Terms { faulty, times_are_kept: false });
+    let lanes = stage.lanes(&life, LANES, &mut random, Terms { faulty, times_are_kept: false });
+    let lanes: Lanes = lanes.into_iter().map(|lane| Rc::new(RefCell::new(Some(lane)))).collect();
     for _ in 0..LIVES {
         if faulty {
             stage.world.set_tree_faults(stage.tree, faults(&mut random));
@@ -113,8 +93,7 @@ fn crash_test(seed: u64, faulty: bool) {
         life = stage.begin();
         verify(&stage, &life, &lanes, power || !faulty);
     }
-    life.crash(&stage, false, || true);
-    stage.clients.die();
+    stage.end(life);
 }
 
 #[test]

@@ -9,10 +9,11 @@ use kernel::Processor;
 use kernel::connection::{Acceptor, Protocol, receive_exact, send_all};
 use kernel::wait::WaitList;
 use machine::Connection;
-use nfs3_types::nfs3::{createhow3, nfs_fh3, stable_how};
+use nfs3_types::nfs3::{PROGRAM, nfs_fh3, stable_how};
+use nfs3_types::xdr_codec::Void;
 use sim::NetworkConfig;
 
-use crate::stage::client::{Client, with_mode};
+use crate::stage::client::{Client, head};
 use crate::stage::{PORT, Setup, Stage};
 use testkit::random::Random;
 use testkit::scene::serving;
@@ -37,8 +38,7 @@ fn stage(seed: u64) -> Stage {
 
 /// A well-behaved client's repeated work. Returns the longest time of one pass.
 async fn rounds(cpu: &Processor, client: &Client, dir: &nfs_fh3, no: usize) -> Duration {
-    let how = createhow3::GUARDED(with_mode(0o644));
-    let file = client.create(dir, &no.to_string(), how).await.expect("made").obj.unwrap();
+    let file = client.make(dir, &no.to_string()).await;
     let mut longest = Duration::ZERO;
     for round in 0..ROUNDS {
         let start = cpu.now();
@@ -81,7 +81,7 @@ fn longest_round(seed: u64, others: usize) -> Duration {
     let longest = stage.run(&life, async move |cpu| {
         let dir = clients[0].mount().await.expect("the root");
         for no in 0..NAMES {
-            clients[0].create(&dir, &format!("name {no}"), createhow3::GUARDED(with_mode(0o644))).await.expect("made");
+            clients[0].make(&dir, &format!("name {no}")).await;
         }
         for no in 0..others {
             let connection = world.connect(from, to, PORT).expect("the server listens");
@@ -106,8 +106,7 @@ fn longest_round(seed: u64, others: usize) -> Duration {
         assert_eq!((reservations.in_flight(), reservations.arriving()), (0, 0));
         longest
     });
-    life.crash(&stage, false, || true);
-    stage.clients.die();
+    stage.end(life);
     longest
 }
 
@@ -123,10 +122,7 @@ async fn ended(cpu: &Processor, acceptor: &Acceptor) {
 
 /// A client that misbehaves: it never reads its replies, stops in the middle, or sends garbage.
 fn misbehave(cpu: &Processor, connection: Connection, mut random: Random, no: usize, dir: &nfs_fh3) {
-    let head = |procedure: u32| {
-        let words = [7, 0, 2, 100_003, 3, procedure, 1, 20, 0, 0, 1000, 1000, 0, 0, 0];
-        words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect::<Vec<u8>>()
-    };
+    let head = |procedure: u32| [&7_u32.to_be_bytes()[..], &head(PROGRAM, procedure, &Void)].concat();
     let record = |message: &[u8]| [&(message.len() as u32 | 1 << 31).to_be_bytes(), message].concat();
     let handle = [&(dir.data.len() as u32).to_be_bytes()[..], &dir.data[..]].concat();
     let readdirplus = record(&[&head(17)[..], &handle, &[0; 16], &[0, 1, 0, 0, 0, 1, 0, 0]].concat());

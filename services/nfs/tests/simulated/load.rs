@@ -1,13 +1,10 @@
 //! Replies while nothing fails: each one is that of a model, with any number of concurrent clients.
 
-use std::rc::Rc;
 
 use kernel::Switches;
-use nfs3_types::nfs3::{Nfs3Option, createhow3, fattr3, nfstime3, stable_how};
+use nfs3_types::nfs3::{Nfs3Option, fattr3, nfstime3, stable_how};
 
-use crate::stage::client::with_mode;
 use crate::stage::lane::{Lane, Terms};
-use crate::stage::stripe::Stripe;
 use crate::stage::{Setup, Stage};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
@@ -25,35 +22,26 @@ fn every_answer_is_that_of_the_model_and_attributes_change_with_content_only() {
         let mut random = Random(seed);
         let stage = Stage::new(Setup { files_max: 1000, ..Setup::drawn(seed) });
         let life = stage.begin();
-        let clients: Vec<_> = (0..LANES).map(|no| stage.client(&life, no as u8)).collect();
-        let randoms: Vec<_> = (0..LANES).map(|_| Random(random.next())).collect();
         let terms = Terms { faulty: false, times_are_kept: true };
+        let lanes = stage.lanes(&life, LANES, &mut random, terms);
         let done = stage.run(&life, async move |cpu| {
-            let root = clients[0].mount().await.expect("the root");
-            let common = clients[0].mkdir(&root, "common", 0o755).await.expect("a directory").obj.unwrap();
-            let how = createhow3::GUARDED(with_mode(0o644));
-            let shared = clients[0].create(&root, "shared", how).await.expect("a file").obj.unwrap();
-            let mut tasks = Vec::new();
-            for (no, (client, random)) in clients.into_iter().zip(randoms).enumerate() {
-                let stripe = Stripe::new(shared.clone(), no as u64, LANES as u64);
-                let mut lane = Lane::begin(no, Rc::clone(&client), random, terms, (&root, &common), stripe).await;
-                client.book.repeats.set(30);
-                tasks.push(spawn(&cpu, async move |_| {
+            let start = |mut lane: Lane| {
+                spawn(&cpu, async move |_| {
+                    lane.client.book.repeats.set(30);
                     lane.run(STEPS).await;
                     lane.verify(true).await;
-                    client.book.hang_up();
+                    lane.client.book.hang_up();
                     lane.answered
-                }));
-            }
-            tasks
+                })
+            };
+            lanes.into_iter().map(start).collect::<Vec<_>>()
         });
         let ended = testkit::scene::drive(&stage.world, &[&life.host, &stage.clients], || {
             done.iter().all(|task| task.borrow().is_some())
         });
         assert!(ended, "clients wait for ever: {}", stage.world.describe());
         assert!(done.iter().all(|task| *task.borrow() == Some(STEPS)), "every request is answered");
-        life.crash(&stage, false, || true);
-        stage.clients.die();
+        stage.end(life);
     });
 }
 
@@ -71,8 +59,7 @@ fn told(hottest_first: bool, look_ahead: bool) -> Vec<String> {
     let client = stage.client(&life, 0);
     let told = stage.run(&life, async move |_| {
         let root = client.mount().await.expect("the root");
-        let how = createhow3::GUARDED(with_mode(0o644));
-        let file = client.create(&root, "file", how).await.expect("a file").obj.unwrap();
+        let file = client.make(&root, "file").await;
         let content: Vec<u8> = (0..10_001_u32).map(|at| (at % 253) as u8).collect();
         client.write(&file, 0, &content, stable_how::FILE_SYNC).await.expect("written");
         let mut told = Vec::new();
@@ -87,8 +74,7 @@ fn told(hottest_first: bool, look_ahead: bool) -> Vec<String> {
         client.book.hang_up();
         told
     });
-    life.crash(&stage, false, || true);
-    stage.clients.die();
+    stage.end(life);
     told
 }
 

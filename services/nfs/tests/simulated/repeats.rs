@@ -8,7 +8,7 @@ use machine::Connection;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
-use crate::stage::client::{Client, with_mode};
+use crate::stage::client::{Client, head};
 use crate::stage::{PORT, Setup, Stage};
 
 const XID: u32 = 777;
@@ -25,9 +25,7 @@ impl Wire {
     }
 
     async fn call(&self, xid: u32, procedure: NFS_PROGRAM, args: &impl Pack) -> Vec<u8> {
-        let words = [xid, 0, 2, PROGRAM, 3, procedure as u32, 1, 20, 0, 0, 1000, 1000, 0, 0, 0];
-        let mut message: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
-        args.pack(&mut message).expect("fits");
+        let message = [&xid.to_be_bytes()[..], &head(PROGRAM, procedure as u32, args)].concat();
         let mark = (message.len() as u32 | 1 << 31).to_be_bytes();
         send_all(&self.cpu, self.connection, [&mark, &message[..]].concat()).await.expect("sent");
         let mark = receive_exact(&self.cpu, self.connection, 4).await.expect("a reply");
@@ -44,8 +42,11 @@ impl Wire {
         assert_eq!(results[..4], [0; 4], "NFS3_OK");
         results
     }
+}
 
-    fn hang_up(self) {
+/// It hangs up.
+impl Drop for Wire {
+    fn drop(&mut self) {
         self.cpu.shutdown(self.connection);
         self.cpu.close(self.connection);
     }
@@ -64,10 +65,6 @@ fn run(seed: u64, task: impl AsyncFnOnce(Processor, Rc<Client>, nfs_fh3, Box<dyn
     });
 }
 
-async fn make(client: &Client, root: &nfs_fh3, name: &str) -> nfs_fh3 {
-    client.create(root, name, createhow3::GUARDED(with_mode(0o644))).await.expect("made").obj.unwrap()
-}
-
 async fn content(client: &Client, file: &nfs_fh3) -> Vec<u8> {
     client.read_all(file, 1 << 20).await.expect("read")
 }
@@ -75,7 +72,7 @@ async fn content(client: &Client, file: &nfs_fh3) -> Vec<u8> {
 #[test]
 fn a_write_is_done_whatever_number_it_has() {
     run(1, async |cpu, client, root, connect| {
-        let file = make(&client, &root, "file").await;
+        let file = client.make(&root, "file").await;
         let (first, second) = (Wire::new(&cpu, &connect), Wire::new(&cpu, &connect));
         for (wire, text) in [(&first, b"AAAA"), (&first, b"BBBB"), (&second, b"CCCC"), (&first, b"AAAA")] {
             wire.write(XID, &file, text).await;
@@ -88,24 +85,21 @@ fn a_write_is_done_whatever_number_it_has() {
             let wire = Wire::new(&cpu, &connect);
             wire.write(XID, &file, &page).await;
             assert_eq!(content(&client, &file).await, page);
-            wire.hang_up();
         }
-        [first, second].into_iter().for_each(Wire::hang_up);
     });
 }
 
 #[test]
 fn a_write_that_is_sent_again_on_another_connection_does_not_undo_a_later_one() {
     run(2, async |cpu, client, root, connect| {
-        let file = make(&client, &root, "file").await;
+        let file = client.make(&root, "file").await;
         let first = Wire::new(&cpu, &connect);
         let reply = first.write(XID, &file, b"AAAA").await;
         first.write(XID + 1, &file, b"BBBB").await;
-        first.hang_up();
+        drop(first);
         let second = Wire::new(&cpu, &connect);
         assert_eq!(second.write(XID, &file, b"AAAA").await, reply, "answered again");
         assert_eq!(content(&client, &file).await, b"BBBB", "and not done again");
-        second.hang_up();
     });
 }
 
@@ -114,12 +108,11 @@ fn a_number_that_was_answered_on_a_connection_is_a_new_call_there() {
     run(3, async |cpu, client, root, connect| {
         let wire = Wire::new(&cpu, &connect);
         for _ in 0..3 {
-            make(&client, &root, "file").await;
+            client.make(&root, "file").await;
             let args = REMOVE3args { object: diropargs3 { dir: root.clone(), name: filename3::from(&b"file"[..]) } };
             let results = wire.call(XID, NFS_PROGRAM::NFSPROC3_REMOVE, &args).await;
             assert_eq!(results[..4], [0; 4], "NFS3_OK");
             assert!(client.lookup(&root, "file").await.is_err(), "it was removed");
         }
-        wire.hang_up();
     });
 }

@@ -160,6 +160,12 @@ impl Client {
         self.call::<CREATE3resok, CREATE3resfail>(NFS_PROGRAM::NFSPROC3_CREATE, &args).await
     }
 
+    /// The handle of a new file with mode 0644.
+    pub async fn make(&self, dir: &nfs_fh3, name: &str) -> nfs_fh3 {
+        let how = createhow3::GUARDED(with_mode(0o644));
+        self.create(dir, name, how).await.expect("made").obj.unwrap()
+    }
+
     pub async fn mkdir(&self, dir: &nfs_fh3, name: &str, mode: u32) -> Result<CREATE3resok, Failed> {
         let args = MKDIR3args { where_: place(dir, name), attributes: with_mode(mode) };
         let made = self.call::<MKDIR3resok, MKDIR3resfail>(NFS_PROGRAM::NFSPROC3_MKDIR, &args).await?;
@@ -245,7 +251,7 @@ impl Client {
 }
 
 /// A call from its program to its arguments, without its number.
-fn head(program: u32, procedure: u32, args: &impl Pack) -> Vec<u8> {
+pub fn head(program: u32, procedure: u32, args: &impl Pack) -> Vec<u8> {
     let words = [0, 2, program, 3, procedure, 1, 20, 0, 0, 1000, 1000, 0, 0, 0];
     let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
     args.pack(&mut bytes).expect("fits");

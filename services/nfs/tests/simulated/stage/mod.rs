@@ -16,7 +16,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::connection::{Acceptor, Peer};
-use kernel::queue::DiskQueue;
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::{ForcedUnitAccess, Processor, Switches};
 use machine::tree::{SetAttributes, TreeCall};
@@ -25,10 +24,11 @@ use nfs3_types::nfs3::writeverf3;
 use sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 
 use client::Client;
-use policy::unit::DiskNo;
+use lane::{Lane, Terms};
 use rpc::Book;
+use stripe::Stripe;
 use testkit::random::Random;
-use testkit::scene::disk::drawn_switches;
+use testkit::scene::disk::{drawn_switches, queue};
 use testkit::scene::{Host, accept, drive, run_beside, small_kernel};
 
 pub const PORT: u16 = 2049;
@@ -91,18 +91,13 @@ impl Stage {
     pub fn begin(&self) -> Life {
         let Setup { cache, files_max, switches, limits, .. } = self.setup.clone();
         let host = Host::boot(&self.world, self.server_host, small_kernel(2, cache, switches));
-        let queue = host.kernel.queue_of_disk(DiskNo(0), || {
-            let switches = host.kernel.switches();
-            let (merge, fair) = (switches.block_merge, switches.usage);
-            DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
-        });
         let config = FileTreeConfig {
             name: EXPORT.into(),
             read_only: false,
             open_files: OpenFiles::new(files_max),
             forced_unit_access: [ForcedUnitAccess::Alone, ForcedUnitAccess::Never, ForcedUnitAccess::Always]
                 [(self.setup.seed % 3) as usize],
-            queue,
+            queue: queue(&host),
         };
         let tree = FileTree::new(&host.processors[0], self.world.open_tree(self.tree), config);
         let export = Export::new(ExportConfig { name: EXPORT.into(), ..ExportConfig::default() }, tree);
@@ -120,6 +115,29 @@ impl Stage {
         let route = Route { world: self.world.clone(), from: self.clients.id, to: self.server_host, no };
         let book = Book::new(cpu, route, Rc::clone(&life.over), self.setup.seed);
         Rc::new(Client::new(book, Rc::clone(&life.verifiers), Rc::clone(&self.past_verifiers)))
+    }
+
+    /// So many clients with what they need: a directory and a file in common, and names of their own.
+    pub fn lanes(&self, life: &Life, count: usize, random: &mut Random, terms: Terms) -> Vec<Lane> {
+        let clients: Vec<_> = (0..count).map(|no| self.client(life, no as u8)).collect();
+        let randoms: Vec<_> = (0..count).map(|_| Random(random.next())).collect();
+        self.run(life, async move |_| {
+            let root = clients[0].mount().await.expect("the root");
+            let common = clients[0].mkdir(&root, "common", 0o755).await.expect("a directory").obj.unwrap();
+            let shared = clients[0].make(&root, "shared").await;
+            let mut lanes = Vec::new();
+            for (no, (client, random)) in clients.into_iter().zip(randoms).enumerate() {
+                let stripe = Stripe::new(shared.clone(), no as u64, count as u64);
+                lanes.push(Lane::begin(no, client, random, terms, (&root, &common), stripe).await);
+            }
+            lanes
+        })
+    }
+
+    /// The end of the world.
+    pub fn end(self, life: Life) {
+        life.crash(&self, false, || true);
+        self.clients.die();
     }
 
     /// Runs a task of the clients to its end.
