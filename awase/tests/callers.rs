@@ -5,10 +5,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::thread;
 
-use nfs3_types::nfs3::{
-    CREATE3args, CREATE3res, NFS_PROGRAM as Nfs, Nfs3Result, createhow3, diropargs3, filename3, nfs_fh3, nfsstat3,
-    sattr3,
-};
 use testkit::nfs::Client;
 use testkit::server::Sandbox;
 
@@ -17,21 +13,8 @@ const OTHER: u32 = 4321;
 
 /// Makes a directory that every user can reach and write to.
 fn make_directory(sandbox: &Sandbox, name: &str) -> PathBuf {
-    let path = sandbox.file(name);
-    fs::create_dir_all(&path).expect("directory");
     fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
-    path
-}
-
-/// Creates a file; the client claims to be root.
-fn create(client: &mut Client, dir: &nfs_fh3, name: &str) -> Result<(), nfsstat3> {
-    let where_ = diropargs3 { dir: dir.clone(), name: filename3::from(name.as_bytes()) };
-    let arguments = CREATE3args { where_, how: createhow3::GUARDED(sattr3::default()) };
-    match client.call::<CREATE3res>(Nfs::NFSPROC3_CREATE, &arguments).expect("an answer") {
-        Nfs3Result::Ok(_) => Ok(()),
-        Nfs3Result::Err((status, _)) => Err(status),
-    }
+    sandbox.make_directory(name)
 }
 
 #[test]
@@ -49,8 +32,7 @@ fn a_client_with_an_unprivileged_port_is_refused_and_reported_once() {
         let root = client.mount("/open").expect("served");
         client.attributes(&root).expect("an answer").expect("served");
     }
-    server.signal(libc::SIGTERM);
-    let (_, _, errors) = server.wait();
+    let errors = server.end();
     assert_eq!(errors.matches("is not below 1024").count(), 1, "{errors}");
     assert!(errors.contains("127.0.0.1 was refused at /safe") && errors.contains("secure = false"), "{errors}");
 }
@@ -72,7 +54,8 @@ fn the_host_authenticates_callers_at_a_unix_socket() {
             }
             let mut client = Client::connect_unix(&socket).expect("connect");
             let root = client.mount("/files").expect("served");
-            create(&mut client, &root, name).expect("made");
+            // It claims to be root.
+            client.create(&root, name).expect("an answer").expect("made");
         };
         thread::spawn(run).join().expect("a client");
     };

@@ -200,8 +200,7 @@ fn the_socket_is_private_to_its_user_and_removed_at_the_end() {
     assert!(control(&sandbox).exists(), "a killed server leaves it");
     let server = sandbox.serve(&[]);
     connect(&sandbox).status().expect("the new server answers");
-    server.signal(libc::SIGTERM);
-    assert!(server.wait().0.success());
+    server.end();
     assert!(!control(&sandbox).exists());
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 
 use testkit::nfs::Client;
-use testkit::server::{AWASE, Sandbox, Server, attempt, client};
+use testkit::server::{AWASE, Sandbox, attempt, client, is_root};
 use testkit::skip;
 
 /// Not a multiple of any unit of transfer.
@@ -31,14 +31,6 @@ fn url_as(port: u16, path: &str, uid: u32) -> String {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path of the test")
-}
-
-/// Makes a directory that every user may write to.
-fn make_directory(sandbox: &Sandbox, name: &str) -> PathBuf {
-    let path = sandbox.file(name);
-    fs::create_dir_all(&path).expect("directory");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
-    path
 }
 
 fn make_content(sandbox: &Sandbox, name: &str, bytes: u32) -> PathBuf {
@@ -65,17 +57,6 @@ fn refused(program: &str, arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{program} {arguments:?} was not refused: {errors}");
     errors
-}
-
-fn is_root() -> bool {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
-}
-
-fn end(server: Server) {
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert_eq!(status.code(), Some(0), "{errors}");
 }
 
 #[test]
@@ -114,7 +95,7 @@ fn fifty_megabytes_are_copied_in_and_out_unchanged() {
         client("nfs-cp", &[&remote, text(&back)]);
         assert_same(&big, &back);
         // A server with an empty cache reads it from the disk.
-        end(server);
+        server.end();
         assert_same(&big, &sandbox.file("awase-data/files/big"));
         let (_server, port) = sandbox.serve_directories(0, more);
         let read = attempt("nfs-cat", &[&url(port, "/files/big")]);
@@ -125,7 +106,7 @@ fn fifty_megabytes_are_copied_in_and_out_unchanged() {
 #[test]
 fn three_thousand_names_and_subdirectories_are_listed() {
     let sandbox = Sandbox::new();
-    let files = make_directory(&sandbox, "files");
+    let files = sandbox.make_directory("files");
     let many: BTreeSet<String> =
         (0..3000).map(|n| format!("a-name-that-is-long-enough-to-need-some-room-{n}")).collect();
     for name in &many {
@@ -146,7 +127,7 @@ fn three_thousand_names_and_subdirectories_are_listed() {
 fn each_export_serves_its_own_directory() {
     let sandbox = Sandbox::new();
     for name in ["one", "two"] {
-        fs::write(make_directory(&sandbox, name).join(format!("in-{name}")), name).expect("file");
+        fs::write(sandbox.make_directory(name).join(format!("in-{name}")), name).expect("file");
     }
     let exports = [
         "--export",
@@ -163,7 +144,7 @@ fn each_export_serves_its_own_directory() {
 #[test]
 fn a_read_only_export_refuses_changes_and_serves_reads() {
     let sandbox = Sandbox::new();
-    let files = make_directory(&sandbox, "files");
+    let files = sandbox.make_directory("files");
     let note = sandbox.write("files/note", "as it was");
     for arguments in [
         &["name=files,kind=directory,secure=false,path=files,read_only=true"][..],
@@ -182,7 +163,7 @@ fn a_read_only_export_refuses_changes_and_serves_reads() {
 #[test]
 fn clients_of_other_networks_are_refused() {
     let sandbox = Sandbox::new();
-    make_directory(&sandbox, "files");
+    sandbox.make_directory("files");
     sandbox.write("files/note", "for some");
     let exports = [
         "--export",
@@ -201,7 +182,7 @@ fn new_files_belong_to_the_user_that_squashing_decides() {
         skip!("only a server run by root acts as other users");
     }
     let sandbox = Sandbox::new();
-    let files = make_directory(&sandbox, "files");
+    let files = sandbox.make_directory("files");
     let note = sandbox.write("note", "mine");
     for (rules, uid, owner) in [
         ("squash=root_squash", 0, 65534),
@@ -228,7 +209,7 @@ fn clients_are_bound_by_the_hosts_permissions() {
         skip!("only a server run by root acts as other users");
     }
     let sandbox = Sandbox::new();
-    make_directory(&sandbox, "files");
+    sandbox.make_directory("files");
     let secret = sandbox.write("files/secret", "of root");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("chmod");
     let exports = [
@@ -244,9 +225,7 @@ fn clients_are_bound_by_the_hosts_permissions() {
         assert!(errors.contains("ACCESS denied"), "{url}: {errors}");
     }
     // A client that reads without ACCESS. The content is cached by now, which must not bypass the permissions.
-    let mut squashed = Client::connect(port).expect("connect");
-    let root = squashed.mount("/squashed").expect("mount");
-    let secret = squashed.lookup(&root, "secret").expect("answer").expect("found");
+    let (mut squashed, secret) = Client::open(port, "/squashed", "secret");
     let error = squashed.read(&secret, 0, 100).expect_err("root is squashed").to_string();
     assert!(error.contains("NFS3ERR_ACCES"), "{error}");
 }
@@ -267,13 +246,12 @@ fn until_new(mut is_new: impl FnMut() -> bool) {
 fn changes_on_the_host_are_visible_whole_and_within_a_second() {
     const BYTES: usize = 256 << 10;
     let sandbox = Sandbox::new();
-    let files = make_directory(&sandbox, "files");
+    let files = sandbox.make_directory("files");
     let export = "name=files,kind=directory,secure=false,path=files,squash=no_root_squash";
     let (_server, port) = sandbox.serve_directories(0, &["--export", export]);
     fs::write(files.join("file"), vec![0; BYTES]).expect("file");
-    let mut client = Client::connect(port).expect("connect");
+    let (mut client, file) = Client::open(port, "/files", "file");
     let root = client.mount("/files").expect("mount");
-    let file = client.lookup(&root, "file").expect("answer").expect("found");
     let on_host = fs::File::options().write(true).open(files.join("file")).expect("open");
     for round in 1..=2 {
         assert_eq!(client.read(&file, 0, BYTES as u32).expect("read"), vec![round - 1; BYTES]);
@@ -301,7 +279,7 @@ fn changes_on_the_host_are_visible_whole_and_within_a_second() {
 fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
     let sandbox = Sandbox::new();
     let export = |name: &str| {
-        fs::write(make_directory(&sandbox, name).join("note"), name).expect("file");
+        fs::write(sandbox.make_directory(name).join("note"), name).expect("file");
         format!(
             "[[export]]\nname = \"{name}\"\nkind = \"directory\"\npath = \"{name}\"\nsecure = false\n\
              squash = \"no_root_squash\"\n"
@@ -310,11 +288,7 @@ fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
     sandbox.write("awase.toml", &(export("stays") + &export("removed")));
     let (mut server, port) = sandbox.serve_directories(0, &["--config", "awase.toml"]);
     let mut client = Client::connect(port).expect("connect");
-    let handle_in = |client: &mut Client, name: &str| {
-        let root = client.mount(name).expect("mount");
-        client.lookup(&root, "note").expect("answer").expect("found")
-    };
-    let (stays, removed) = (handle_in(&mut client, "/stays"), handle_in(&mut client, "/removed"));
+    let (stays, removed) = (client.find("/stays", "note"), client.find("/removed", "note"));
     assert_eq!(client.read(&removed, 0, 100).expect("read"), b"removed");
 
     sandbox.write("awase.toml", &(export("stays") + &export("added")));
@@ -325,7 +299,7 @@ fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
     assert_eq!(client.read(&stays, 0, 100).expect("read"), b"stays");
     assert!(matches!(client.attributes(&removed).expect("answer"), Err(nfsstat3::NFS3ERR_STALE)));
     assert!(client.mount("/removed").expect_err("gone").to_string().contains("MNT3ERR_NOENT"));
-    let added = handle_in(&mut client, "/added");
+    let added = client.find("/added", "note");
     assert_eq!(client.read(&added, 0, 100).expect("read"), b"added");
 }
 
@@ -333,7 +307,7 @@ fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
 fn directories_that_cannot_be_served_are_refused_with_one_message_and_exit_code_2() {
     let sandbox = Sandbox::new();
     for name in ["a/b", "c"] {
-        make_directory(&sandbox, name);
+        sandbox.make_directory(name);
     }
     sandbox.write("file", "");
     let taken = TcpListener::bind("127.0.0.1:0").expect("bind");
@@ -363,7 +337,7 @@ fn directories_that_cannot_be_served_are_refused_with_one_message_and_exit_code_
 fn sigterm_under_load_writes_everything_and_ends_with_exit_code_0() {
     const BLOCK: usize = 5000;
     let sandbox = Sandbox::new();
-    let files = make_directory(&sandbox, "files");
+    let files = sandbox.make_directory("files");
     let names = ["a", "b", "c", "d"];
     names.iter().for_each(|name| fs::write(files.join(name), "").expect("file"));
     let export = "name=files,kind=directory,secure=false,path=files,squash=no_root_squash";
@@ -372,9 +346,7 @@ fn sigterm_under_load_writes_everything_and_ends_with_exit_code_0() {
     let writers = names.map(|name| {
         let sender = sender.clone();
         thread::spawn(move || {
-            let mut client = Client::connect(port).expect("connect");
-            let root = client.mount("/files").expect("mount");
-            let file = client.lookup(&root, name).expect("answer").expect("found");
+            let (mut client, file) = Client::open(port, "/files", name);
             for number in 0.. {
                 let stable = if number % 16 == 0 { stable_how::FILE_SYNC } else { stable_how::UNSTABLE };
                 let bytes = vec![number as u8 | 1; BLOCK];
@@ -416,7 +388,7 @@ fn clients_find_directories_by_rpcbind() {
         skip!("{}", missing.map_or("no namespaces".into(), |command| format!("no {command}")));
     }
     let sandbox = Sandbox::new();
-    make_directory(&sandbox, "files");
+    sandbox.make_directory("files");
     sandbox.write("files/note", "found");
     // The shell stays as the first process: when it is killed, so are all others. The server must not replace it: a process
     // that changes its credentials is no longer killed with its parent (prctl(2), PR_SET_PDEATHSIG).
@@ -460,7 +432,7 @@ fn make_program(directory: &Path, name: &str, of: &str) -> PathBuf {
 #[test]
 fn the_host_can_execute_files_that_clients_have_read_or_written() {
     let sandbox = Sandbox::new();
-    let directory = make_directory(&sandbox, "programs");
+    let directory = sandbox.make_directory("programs");
     let (read, written) = (make_program(&directory, "read", "/bin/true"), directory.join("written"));
     fs::write(&written, "").expect("made");
     fs::set_permissions(&written, fs::Permissions::from_mode(0o777)).expect("chmod");

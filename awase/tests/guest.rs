@@ -49,9 +49,7 @@ fn a_guest_kernel_uses_ext4_on_an_export() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && console.contains(ALL_IS_WELL), "console of the guest:\n{console}\n{errors}");
 
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert!(status.success(), "the server ended with {status}: {errors}");
+    server.end();
     let image = image.to_string_lossy();
     client("e2fsck", &["-fn", &image]);
     let note = client("debugfs", &["-R", "cat /note", &image]);
@@ -98,9 +96,7 @@ fn a_guest_kernel_works_in_a_directory_while_the_server_is_killed() {
     assert!(status.success() && console.contains(ALL_IS_WELL), "{status}; console of the guest:\n{console}");
     assert_eq!(kills, 4, "console of the guest:\n{console}");
 
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert!(status.success(), "the server ended with {status}: {errors}");
+    server.end();
     let note = std::fs::read_to_string(sandbox.file("files/note")).expect("the guest's last write");
     assert_eq!(note, "written by a guest\n");
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::{COMMIT3args, COMMIT3res, NFS_PROGRAM as Nfs, Nfs3Result, nfs_fh3, stable_how};
 
 use testkit::nfs::Client;
-use testkit::server::{AWASE, Sandbox, Server};
+use testkit::server::{AWASE, Sandbox, nfs_port};
 
 const BLOCK: usize = 4096;
 
@@ -18,13 +18,6 @@ const BLOCK: usize = 4096;
 const FRESH: Duration = Duration::from_millis(500);
 
 const EXPORT: [&str; 2] = ["--export", "name=files,kind=directory,secure=false,path=files"];
-
-fn make_directory(sandbox: &Sandbox, name: &str) -> PathBuf {
-    let path = sandbox.file(name);
-    fs::create_dir_all(&path).expect("directory");
-    fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod");
-    path
-}
 
 fn make_file(path: &Path, content: &[u8]) {
     fs::write(path, content).expect("file");
@@ -36,13 +29,6 @@ fn write_on_host(path: &Path, at: u64, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).open(path).expect("opens");
     file.write_all_at(bytes, at).expect("written");
     file.sync_all().expect("durable");
-}
-
-fn opened(port: u16, export: &str, name: &str) -> (Client, nfs_fh3) {
-    let mut client = Client::connect(port).expect("connected");
-    let root = client.mount(export).expect("mounted");
-    let file = client.lookup(&root, name).expect("an answer").expect("found");
-    (client, file)
 }
 
 fn commit(client: &mut Client, file: &nfs_fh3) {
@@ -69,10 +55,10 @@ fn each_engine(test: impl Fn(&[&str])) {
 fn a_change_on_the_host_next_to_an_unstable_block_is_seen_and_not_overwritten() {
     each_engine(|engine| {
         let sandbox = Sandbox::new();
-        let path = make_directory(&sandbox, "files").join("file");
+        let path = sandbox.make_directory("files").join("file");
         make_file(&path, &[1; 4 * BLOCK]);
         let (_server, port) = sandbox.serve_directories(0, &[&EXPORT, engine].concat());
-        let (mut client, file) = opened(port, "/files", "file");
+        let (mut client, file) = Client::open(port, "/files", "file");
         assert!(client.read(&file, 0, 4 * BLOCK as u32).expect("read") == [1; 4 * BLOCK]);
         client.write(&file, 0, &[2; BLOCK], stable_how::UNSTABLE).expect("written");
         write_on_host(&path, 2 * BLOCK as u64, &[9; BLOCK]);
@@ -93,10 +79,10 @@ fn a_change_on_the_host_next_to_an_unstable_block_is_seen_and_not_overwritten() 
 fn a_byte_written_right_after_the_host_changed_its_block_leaves_the_rest_of_the_block() {
     each_engine(|engine| {
         let sandbox = Sandbox::new();
-        let path = make_directory(&sandbox, "files").join("file");
+        let path = sandbox.make_directory("files").join("file");
         make_file(&path, &[1; 2 * BLOCK]);
         let (_server, port) = sandbox.serve_directories(0, &[&EXPORT, engine].concat());
-        let (mut client, file) = opened(port, "/files", "file");
+        let (mut client, file) = Client::open(port, "/files", "file");
         let mut expected = vec![1; 2 * BLOCK];
         for round in 0..50_u8 {
             assert!(client.read(&file, 0, 2 * BLOCK as u32).is_ok());
@@ -124,7 +110,7 @@ fn refusal(sandbox: &Sandbox, arguments: &[&str]) -> String {
 #[test]
 fn a_second_server_of_a_directory_its_parent_or_its_child_is_refused() {
     let sandbox = Sandbox::new();
-    make_directory(&sandbox, "above/files/in");
+    sandbox.make_directory("above/files/in");
     let serves = |path: &str| format!("name=files,kind=directory,secure=false,path={path}");
     let (server, _) = sandbox.serve_directories(0, &["--export", &serves("above/files")]);
     for path in ["above/files", "above", "above/files/in"] {
@@ -133,8 +119,7 @@ fn a_second_server_of_a_directory_its_parent_or_its_child_is_refused() {
     }
     let errors = refusal(&sandbox, &["--export", &format!("{},read_only=true", serves("above/files"))]);
     assert!(errors.contains("is locked"), "{errors}");
-    server.signal(libc::SIGTERM);
-    assert!(server.wait().0.success());
+    server.end();
     // Read-only servers share it.
     let reads = format!("{},read_only=true", serves("above/files"));
     let (_first, _) = sandbox.serve_directories(0, &["--export", &reads]);
@@ -145,7 +130,7 @@ fn a_second_server_of_a_directory_its_parent_or_its_child_is_refused() {
 #[test]
 fn a_killed_server_leaves_no_lock() {
     let sandbox = Sandbox::new();
-    make_directory(&sandbox, "files");
+    sandbox.make_directory("files");
     for _ in 0..3 {
         let (server, _) = sandbox.serve_directories(0, &EXPORT);
         server.crash();
@@ -189,24 +174,24 @@ fn assert_one_cache(first: (Client, nfs_fh3), second: (Client, nfs_fh3)) {
 #[test]
 fn two_exports_of_one_directory_share_a_cache() {
     let sandbox = Sandbox::new();
-    let path = make_directory(&sandbox, "files").join("file");
+    let path = sandbox.make_directory("files").join("file");
     make_file(&path, &[0; 5 * BLOCK]);
     let other = ["--export", "name=other,kind=directory,secure=false,path=./files"];
     let (_server, port) = sandbox.serve_directories(0, &[EXPORT, other].concat());
-    write_alternately(opened(port, "/files", "file"), opened(port, "/other", "file"), &path);
-    assert_one_cache(opened(port, "/files", "file"), opened(port, "/other", "file"));
+    write_alternately(Client::open(port, "/files", "file"), Client::open(port, "/other", "file"), &path);
+    assert_one_cache(Client::open(port, "/files", "file"), Client::open(port, "/other", "file"));
 }
 
 #[test]
 fn hard_links_in_two_exports_have_the_same_content() {
     let sandbox = Sandbox::new();
-    let path = make_directory(&sandbox, "files").join("file");
+    let path = sandbox.make_directory("files").join("file");
     make_file(&path, &[0; 5 * BLOCK]);
-    fs::hard_link(&path, make_directory(&sandbox, "other").join("link")).expect("linked");
+    fs::hard_link(&path, sandbox.make_directory("other").join("link")).expect("linked");
     let other = ["--export", "name=other,kind=directory,secure=false,path=other"];
     each_engine(|engine| {
         let (_server, port) = sandbox.serve_directories(0, &[&EXPORT, &other, engine].concat());
-        write_alternately(opened(port, "/files", "file"), opened(port, "/other", "link"), &path);
+        write_alternately(Client::open(port, "/files", "file"), Client::open(port, "/other", "link"), &path);
     });
 }
 
@@ -220,31 +205,25 @@ fn with_bound(sandbox: &Sandbox, arguments: &[&str]) -> Command {
 }
 
 fn may_bind(sandbox: &Sandbox) -> bool {
-    make_directory(sandbox, "bound");
+    sandbox.make_directory("bound");
     let mut tried = Command::new("unshare");
     tried.args(["--mount", "sh", "-c", "mount --bind files bound"]).current_dir(sandbox.path());
     tried.output().is_ok_and(|output| output.status.success())
 }
 
-fn port_of(server: &mut Server) -> u16 {
-    let banner = server.banner();
-    let found = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
-    found.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port of NFS in:\n{banner}"))
-}
-
 #[test]
 fn a_directory_and_its_bind_mount_share_a_cache_and_a_lock() {
     let sandbox = Sandbox::new();
-    let path = make_directory(&sandbox, "files").join("file");
+    let path = sandbox.make_directory("files").join("file");
     make_file(&path, &[0; 5 * BLOCK]);
     if !may_bind(&sandbox) {
         testkit::skip!("bind mounts are not permitted");
     }
     let bound = ["--export", "name=bound,kind=directory,secure=false,path=bound"];
     let mut server = sandbox.start(with_bound(&sandbox, &[EXPORT, bound].concat()));
-    let port = port_of(&mut server);
-    write_alternately(opened(port, "/files", "file"), opened(port, "/bound", "file"), &path);
-    assert_one_cache(opened(port, "/files", "file"), opened(port, "/bound", "file"));
+    let port = nfs_port(&server.banner());
+    write_alternately(Client::open(port, "/files", "file"), Client::open(port, "/bound", "file"), &path);
+    assert_one_cache(Client::open(port, "/files", "file"), Client::open(port, "/bound", "file"));
     let second = with_bound(&sandbox, &[&bound[..], &["--data", "other-data"]].concat()).output().expect("runs");
     let errors = String::from_utf8_lossy(&second.stderr);
     assert!(!second.status.success() && errors.contains("is locked"), "{errors}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nfs3_types::nfs3::stable_how;
 use testkit::nbd::Client;
-use testkit::server::{AWASE, Sandbox, Server};
+use testkit::server::{AWASE, Sandbox, Server, nfs_port};
 
 /// Only a server that hangs takes longer.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -134,12 +134,8 @@ fn metrics_count_every_call_of_nfs() {
     let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
     let mut server = sandbox.serve(&["--nfs", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--export", export]);
     let banner = server.banner();
-    let (at, found) =
-        (metrics_address(&banner), banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&')));
-    let port = found.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
-    let mut client = testkit::nfs::Client::connect(port).expect("connect");
-    let root = client.mount("/s").expect("mounted");
-    let file = client.lookup(&root, "file").expect("an answer").expect("found");
+    let at = metrics_address(&banner);
+    let (mut client, file) = testkit::nfs::Client::open(nfs_port(&banner), "/s", "file");
     for _ in 0..20 {
         client.read(&file, 0, 4096).expect("read");
     }

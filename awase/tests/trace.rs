@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use testkit::nbd::Client;
-use testkit::server::{Sandbox, Server, await_that, client};
+use testkit::server::{Sandbox, Server, await_that, client, nfs_port};
 
 /// Serves a file without holes.
 fn serve(sandbox: &Sandbox) -> Server {
@@ -106,8 +106,7 @@ fn a_trace_is_removed_at_an_orderly_end_or_by_the_second_start_after_a_kill() {
     let third = serve(&sandbox);
     assert!(!left.exists() && present.exists() && previous().expect("a link") == present);
     let own = file(&sandbox);
-    third.signal(libc::SIGTERM);
-    assert!(third.wait().0.success());
+    third.end();
     assert!(!own.exists() && std::fs::read_link(sandbox.file("awase-data/trace")).is_err());
     assert!(present.exists());
     std::fs::remove_file(present).expect("no later server removes it");
@@ -141,9 +140,7 @@ fn a_trace_is_private_and_without_names_or_content_of_files() {
 
 /// A client of the directories of the server with this banner.
 fn nfs_client(banner: &str) -> testkit::nfs::Client {
-    let found = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
-    let port = found.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
-    testkit::nfs::Client::connect(port).expect("connect")
+    testkit::nfs::Client::connect(nfs_port(banner)).expect("connect")
 }
 
 #[test]

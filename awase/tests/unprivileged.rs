@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use testkit::server::{AWASE, Sandbox, Server, attempt, client};
+use nfs3_types::nfs3::{nfsstat3, stable_how};
+use testkit::nfs::Client;
+use testkit::server::{AWASE, Sandbox, Server, attempt, client, is_root, nfs_port};
 use testkit::skip::note;
 
 /// Only a server that hangs takes longer.
@@ -24,8 +26,7 @@ fn awase() -> Option<Command> {
 
 /// `program`, which may start Awase, as the ordinary user `user`, to whom the test's directory is given.
 fn as_user(user: u32, program: &str) -> Option<Command> {
-    // SAFETY: no pointer is passed.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return Some(Command::new(program));
     }
     let change = format!("setpriv --reuid {user} --regid {user} --clear-groups");
@@ -48,9 +49,8 @@ fn serve(sandbox: &Sandbox) -> Option<(Server, u16)> {
     let mut command = awase()?;
     command.args(["serve", "--nbd", "none", "--nfs", "127.0.0.1:0"]);
     let mut server = sandbox.start(command);
-    let banner = server.banner();
-    let port = banner.split("nfsport=").nth(1).and_then(|rest| rest.split('&').next()).expect("a port");
-    Some((server, port.parse().expect("a number")))
+    let port = nfs_port(&server.banner());
+    Some((server, port))
 }
 
 #[test]
@@ -67,9 +67,7 @@ fn real_clients_use_the_directory_of_an_ordinary_user() {
     assert!(list.contains("copy") && list.contains("small") && list.contains("3000000"), "{list}");
     assert!(attempt("nfs-cat", &[&uri("copy", port)]).stdout == content, "the content read differs from that written");
     assert!(std::fs::read(sandbox.file("awase-data/files/copy")).expect("read") == content);
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert!(status.success(), "{errors}");
+    server.end();
     let Some((_server, port)) = serve(&sandbox) else { return };
     assert!(attempt("nfs-cat", &[&uri("copy", port)]).stdout == content, "after a restart");
 }
@@ -84,8 +82,7 @@ fn root_of_a_user_namespace_serves_as_its_ordinary_user() {
     command.args(["--user", "--map-root-user", &*AWASE, "serve", "--nbd", "none", "--metrics", "none"]);
     command.args(["--nfs", "127.0.0.1:0"]);
     let mut server = sandbox.start(command);
-    let banner = server.banner();
-    let port = banner.split("nfsport=").nth(1).and_then(|rest| rest.split('&').next()).expect("a port");
+    let port = nfs_port(&server.banner());
     let uri = format!("nfs://127.0.0.1/files/note?nfsport={port}&mountport={port}");
     client("nfs-cp", &["/etc/hostname", &uri]);
     assert_eq!(client("nfs-cat", &[&uri]), std::fs::read_to_string("/etc/hostname").expect("readable"));
@@ -124,28 +121,27 @@ fn memory_beyond_the_limit_of_locked_memory_is_reported_and_counted() {
     let declined = metrics.lines().filter(|line| line.starts_with("awase_regions_declined_total"));
     let declined: f64 = declined.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum();
     assert!(declined > 0.0, "{metrics}");
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert!(status.success() && errors.contains("of the cache only 4MiB can be registered"), "{errors}");
+    let errors = server.end();
+    assert!(errors.contains("of the cache only 4MiB can be registered"), "{errors}");
 }
 
 #[test]
 fn handles_survive_crashes_renames_and_loss_of_the_table_of_places() {
     let sandbox = Sandbox::new();
     let Some((server, port)) = serve(&sandbox) else { return };
-    let mut nfs = Nfs::connect(port);
-    let root = nfs.mount("/files");
-    let dir = nfs.make(9, &root, "dir");
-    let file = nfs.make(8, &dir, "file");
-    assert_eq!(nfs.write(&file, b"content"), 0);
+    let mut nfs = Client::connect(port).expect("connect");
+    let root = nfs.mount("/files").expect("mounted");
+    let dir = nfs.make_directory(&root, "dir").expect("an answer").expect("made");
+    let file = nfs.create(&dir, "file").expect("an answer").expect("made");
+    nfs.write(&file, 0, b"content", stable_how::FILE_SYNC).expect("written");
     server.crash();
     let files = sandbox.file("awase-data/files");
     let (server, port) = serve(&sandbox).expect("as before");
-    let mut nfs = Nfs::connect(port);
-    assert_eq!(nfs.read(&file), Ok(b"content".to_vec()));
+    let mut nfs = Client::connect(port).expect("connect");
+    assert_eq!(nfs.read(&file, 0, 100).expect("read"), b"content");
     // Moved on the host, while it is served and while not.
     std::fs::rename(files.join("dir"), files.join("moved")).expect("moved");
-    assert_eq!(nfs.write(&file, b"changed"), 0);
+    nfs.write(&file, 0, b"changed", stable_how::FILE_SYNC).expect("written");
     server.crash();
     std::fs::rename(files.join("moved/file"), files.join("file")).expect("moved");
     let entries = std::fs::read_dir(sandbox.file("awase-data")).expect("listed").filter_map(Result::ok);
@@ -153,115 +149,17 @@ fn handles_survive_crashes_renames_and_loss_of_the_table_of_places() {
     assert_eq!(places.len(), 1, "one file of places for one directory");
     std::fs::remove_file(places[0].path()).expect("removed");
     let (_server, port) = serve(&sandbox).expect("as before");
-    let mut nfs = Nfs::connect(port);
-    assert_eq!(nfs.read(&file), Ok(b"changed".to_vec()));
+    let mut nfs = Client::connect(port).expect("connect");
+    assert_eq!(nfs.read(&file, 0, 100).expect("read"), b"changed");
     std::fs::remove_file(files.join("file")).expect("removed");
     std::fs::write(files.join("file"), "another").expect("written");
     // Until attributes are revalidated the old file is served; then its handle is stale, and never another file.
-    const STALE: u32 = 70;
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < TIMEOUT, "a removed file is still served");
-        match nfs.read(&file) {
-            Err(STALE) => break,
-            read => assert_eq!(read, Ok(b"changed".to_vec())),
+        match nfs.read(&file, 0, 100) {
+            Err(error) if error.to_string() == nfsstat3::NFS3ERR_STALE.to_string() => break,
+            read => assert_eq!(read.expect("read"), b"changed"),
         }
-    }
-}
-
-/// A minimal client that uses handles across restarts, which real clients do not expose. RFC 1813.
-struct Nfs(TcpStream);
-
-type Handle = Vec<u8>;
-
-fn opaque(bytes: &[u8]) -> Vec<u8> {
-    let mut packed = (bytes.len() as u32).to_be_bytes().to_vec();
-    packed.extend(bytes);
-    packed.resize(packed.len().next_multiple_of(4), 0);
-    packed
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
-}
-
-fn take_word(from: &mut &[u8]) -> u32 {
-    let (word, rest) = from.split_first_chunk().expect("a word");
-    *from = rest;
-    u32::from_be_bytes(*word)
-}
-
-fn take_opaque(from: &mut &[u8]) -> Vec<u8> {
-    let len = take_word(from) as usize;
-    let (bytes, rest) = from.split_at(len.next_multiple_of(4));
-    *from = rest;
-    bytes[..len].to_vec()
-}
-
-impl Nfs {
-    fn connect(port: u16) -> Self {
-        Nfs(TcpStream::connect(("127.0.0.1", port)).expect("connected"))
-    }
-
-    /// The results of a call as the server's user.
-    fn call(&mut self, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
-        let credentials = words(&[0, 0, USER, USER, 0]);
-        let mut call = words(&[7, 0, 2, program, 3, procedure, 1]);
-        call.extend(opaque(&credentials));
-        call.extend(words(&[0, 0]));
-        call.extend(arguments);
-        let mut record = words(&[1 << 31 | call.len() as u32]);
-        record.extend(call);
-        self.0.write_all(&record).expect("sent");
-        let mut mark = [0; 4];
-        self.0.read_exact(&mut mark).expect("a reply");
-        let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
-        self.0.read_exact(&mut reply).expect("a reply");
-        assert_eq!(reply[..24], words(&[7, 1, 0, 0, 0, 0]), "accepted and done");
-        reply.split_off(24)
-    }
-
-    fn mount(&mut self, path: &str) -> Handle {
-        let reply = self.call(100_005, 1, &opaque(path.as_bytes()));
-        let mut rest = &reply[..];
-        assert_eq!(take_word(&mut rest), 0);
-        take_opaque(&mut rest)
-    }
-
-    /// CREATE (8) or MKDIR (9).
-    fn make(&mut self, procedure: u32, dir: &[u8], name: &str) -> Handle {
-        let mut arguments = [opaque(dir), opaque(name.as_bytes())].concat();
-        if procedure == 8 {
-            arguments.extend(words(&[0]));
-        }
-        // The mode, and nothing else.
-        arguments.extend(words(&[1, 0o755, 0, 0, 0, 0, 0]));
-        let reply = self.call(100_003, procedure, &arguments);
-        let mut rest = &reply[..];
-        assert_eq!((take_word(&mut rest), take_word(&mut rest)), (0, 1), "created, and its handle follows");
-        take_opaque(&mut rest)
-    }
-
-    /// Writes at the beginning, stable.
-    fn write(&mut self, file: &[u8], content: &[u8]) -> u32 {
-        let len = content.len() as u32;
-        let arguments = [opaque(file), words(&[0, 0, len, 2]), opaque(content)].concat();
-        take_word(&mut &self.call(100_003, 7, &arguments)[..])
-    }
-
-    /// What is at the beginning, or the status.
-    fn read(&mut self, file: &[u8]) -> Result<Vec<u8>, u32> {
-        const ATTRIBUTES_BYTES: usize = 84;
-        let reply = self.call(100_003, 6, &[opaque(file), words(&[0, 0, 100])].concat());
-        let mut rest = &reply[..];
-        match take_word(&mut rest) {
-            0 => {}
-            status => return Err(status),
-        }
-        if take_word(&mut rest) == 1 {
-            rest = &rest[ATTRIBUTES_BYTES..];
-        }
-        let (_count, _eof) = (take_word(&mut rest), take_word(&mut rest));
-        Ok(take_opaque(&mut rest))
     }
 }

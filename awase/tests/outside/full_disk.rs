@@ -169,9 +169,7 @@ fn content_and_names_survive_a_full_disk_which_recovers() {
 /// Writes to another file until one write succeeds.
 fn await_write(port: u16) {
     let start = Instant::now();
-    let mut client = testkit::nfs::Client::connect(port).expect("connect");
-    let root = client.mount("/files").expect("mounted");
-    let file = client.lookup(&root, "other").expect("an answer").expect("a file");
+    let (mut client, file) = testkit::nfs::Client::open(port, "/files", "other");
     while let Err(error) = client.write(&file, 0, &[1; 65_536], stable_how::FILE_SYNC) {
         assert!(start.elapsed() < RECOVERY_TIME, "there is space again, and writes fail: {error}");
         thread::yield_now();

@@ -11,7 +11,7 @@ use nfs3_types::nfs3::stable_how;
 use testkit::process::Holdings;
 use testkit::random::Random;
 use testkit::rounds::{Rounds, is_long};
-use testkit::server::{Sandbox, Server};
+use testkit::server::{Sandbox, Server, nfs_port};
 use testkit::{conversation, mutate, nbd, nfs};
 
 /// Hostile connections between two checks of the well-behaved clients.
@@ -110,7 +110,7 @@ impl Target {
             [&arguments[..], &["--nfs", "127.0.0.1:0"], &exports.map(|export| ["--export", export]).concat()];
         let mut server = sandbox.serve(&arguments.concat());
         let banner = server.banner();
-        let nfs = between(&banner, "?nfsport=", '&').parse().expect("a port");
+        let nfs = nfs_port(&banner);
         let metrics = between(&banner, "http://", '/').parse().expect("an address");
         let (control, good) = (sandbox.file("awase-data/control"), WellBehaved::new(&server, nfs));
         let mut target = Target { server, nfs, metrics, control, conversations: Vec::new(), good };
@@ -213,9 +213,7 @@ fn between<'a>(text: &'a str, before: &str, after: char) -> &'a str {
 impl WellBehaved {
     fn new(server: &Server, port: u16) -> WellBehaved {
         let disk = nbd::Client::connect(&server.socket(), "good").expect("connect");
-        let mut directory = nfs::Client::connect(port).expect("connect");
-        let root = directory.mount("/steady").expect("mounted");
-        let file = directory.lookup(&root, "data").expect("an answer").expect("a file");
+        let (directory, file) = nfs::Client::open(port, "/steady", "data");
         WellBehaved { disk, directory, file, checks: 0 }
     }
 

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::rig::Rig;
 pub use testkit::contract::*;
+pub use testkit::server::is_root;
 use testkit::skip::note;
 
 pub struct ServedTree {
@@ -62,11 +63,6 @@ pub fn searched(test: impl FnOnce(Rig)) {
 /// Whether nodes are found by place. Always so without root.
 pub fn is_searched() -> bool {
     SEARCHED.get() || !is_root()
-}
-
-pub fn is_root() -> bool {
-    // SAFETY: no pointer is passed.
-    unsafe { libc::geteuid() == 0 }
 }
 
 pub fn open_tree(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {

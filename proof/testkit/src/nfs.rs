@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use nfs3_types::mount::{self, dirpath, mountres3};
 use nfs3_types::nfs3::{
-    GETATTR3args, GETATTR3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM as Nfs, Nfs3Result, PROGRAM, READ3args, READ3res,
-    VERSION, WRITE3args, WRITE3res, diropargs3, fattr3, filename3, nfs_fh3, nfsstat3, stable_how,
+    CREATE3args, CREATE3res, GETATTR3args, GETATTR3res, LOOKUP3args, LOOKUP3res, MKDIR3args, MKDIR3res,
+    NFS_PROGRAM as Nfs, Nfs3Option, Nfs3Result, PROGRAM, READ3args, READ3res, VERSION, WRITE3args, WRITE3res,
+    createhow3, diropargs3, fattr3, filename3, nfs_fh3, nfsstat3, sattr3, stable_how,
 };
 use nfs3_types::rpc::{
     RPC_VERSION_2, accept_stat_data, auth_unix, call_body, msg_body, opaque_auth, reply_body, rpc_msg,
@@ -70,6 +71,19 @@ impl Client {
         Ok(Client { stream: TcpStream::from(OwnedFd::from(stream)), xid: first_xid() })
     }
 
+    /// Connects to a port of loopback, and finds a file of an export.
+    pub fn open(port: u16, export: &str, name: &str) -> (Client, nfs_fh3) {
+        let mut client = Client::connect(port).expect("connected");
+        let file = client.find(export, name);
+        (client, file)
+    }
+
+    /// A file of an export, which exists.
+    pub fn find(&mut self, export: &str, name: &str) -> nfs_fh3 {
+        let root = self.mount(export).expect("mounted");
+        self.lookup(&root, name).expect("an answer").expect("found")
+    }
+
     /// The root of an export.
     pub fn mount(&mut self, path: &str) -> io::Result<nfs_fh3> {
         self.send_to(mount::PROGRAM, mount::VERSION, MNT, &dirpath(Opaque::borrowed(path.as_bytes())))?;
@@ -115,48 +129,60 @@ impl Client {
     pub fn attributes(&mut self, handle: &nfs_fh3) -> io::Result<Result<fattr3, nfsstat3>> {
         let arguments = GETATTR3args { object: handle.clone() };
         let results: GETATTR3res = self.call(Nfs::NFSPROC3_GETATTR, &arguments)?;
-        Ok(match results {
-            Nfs3Result::Ok(ok) => Ok(ok.obj_attributes),
-            Nfs3Result::Err((status, _)) => Err(status),
-        })
+        Ok(outcome(results).map(|ok| ok.obj_attributes))
     }
 
     pub fn lookup(&mut self, directory: &nfs_fh3, name: &str) -> io::Result<Result<nfs_fh3, nfsstat3>> {
         let arguments = LOOKUP3args { what: entry(directory, name) };
         let results: LOOKUP3res = self.call(Nfs::NFSPROC3_LOOKUP, &arguments)?;
-        Ok(match results {
-            Nfs3Result::Ok(ok) => Ok(ok.object),
-            Nfs3Result::Err((status, _)) => Err(status),
-        })
+        Ok(outcome(results).map(|ok| ok.object))
+    }
+
+    /// Makes a file with mode 0755.
+    pub fn create(&mut self, directory: &nfs_fh3, name: &str) -> io::Result<Result<nfs_fh3, nfsstat3>> {
+        let how = createhow3::GUARDED(sattr3 { mode: Nfs3Option::Some(0o755), ..sattr3::default() });
+        let arguments = CREATE3args { where_: entry(directory, name), how };
+        let results: CREATE3res = self.call(Nfs::NFSPROC3_CREATE, &arguments)?;
+        Ok(outcome(results).map(|ok| ok.obj.unwrap()))
+    }
+
+    pub fn make_directory(&mut self, directory: &nfs_fh3, name: &str) -> io::Result<Result<nfs_fh3, nfsstat3>> {
+        let attributes = sattr3 { mode: Nfs3Option::Some(0o755), ..sattr3::default() };
+        let arguments = MKDIR3args { where_: entry(directory, name), attributes };
+        let results: MKDIR3res = self.call(Nfs::NFSPROC3_MKDIR, &arguments)?;
+        Ok(outcome(results).map(|ok| ok.obj.unwrap()))
     }
 
     /// Reads `count` bytes, or fewer at the end of the file.
     pub fn read(&mut self, file: &nfs_fh3, offset: u64, count: u32) -> io::Result<Vec<u8>> {
         let arguments = READ3args { file: file.clone(), offset, count };
         let results: READ3res<'static> = self.call(Nfs::NFSPROC3_READ, &arguments)?;
-        match results {
-            Nfs3Result::Ok(ok) => Ok(ok.data.to_vec()),
-            Nfs3Result::Err((status, _)) => Err(io::Error::other(status.to_string())),
-        }
+        let ok = outcome(results).map_err(|status| io::Error::other(status.to_string()))?;
+        Ok(ok.data.to_vec())
     }
 
     /// Writes all of `bytes`.
     pub fn write(&mut self, file: &nfs_fh3, offset: u64, bytes: &[u8], stable: stable_how) -> io::Result<()> {
         let (file, count) = (file.clone(), bytes.len() as u32);
         let arguments = WRITE3args { file, offset, count, stable, data: Opaque::borrowed(bytes) };
-        match self.call::<WRITE3res>(Nfs::NFSPROC3_WRITE, &arguments)? {
-            Nfs3Result::Ok(ok) => {
-                assert_eq!(ok.count, count, "a short write");
-                Ok(())
-            }
-            Nfs3Result::Err((status, _)) => Err(io::Error::other(status.to_string())),
-        }
+        let results: WRITE3res = self.call(Nfs::NFSPROC3_WRITE, &arguments)?;
+        let ok = outcome(results).map_err(|status| io::Error::other(status.to_string()))?;
+        assert_eq!(ok.count, count, "a short write");
+        Ok(())
     }
 
     fn send_to(&mut self, prog: u32, vers: u32, proc: u32, arguments: &impl Pack) -> io::Result<u32> {
         self.xid = self.xid.wrapping_add(1);
         self.stream.write_all(&record(self.xid, [prog, vers, proc], arguments))?;
         Ok(self.xid)
+    }
+}
+
+/// The results of a call, or its error.
+pub fn outcome<T, E>(results: Nfs3Result<T, E>) -> Result<T, nfsstat3> {
+    match results {
+        Nfs3Result::Ok(ok) => Ok(ok),
+        Nfs3Result::Err((status, _)) => Err(status),
     }
 }
 

@@ -1,7 +1,9 @@
 //! A server process for a test: in its own directory, on a Unix socket there, so that tests do not share servers.
 
+use std::fs::Permissions;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -61,6 +63,14 @@ impl Sandbox {
         self.file(name)
     }
 
+    /// Makes a directory that every user may write to.
+    pub fn make_directory(&self, name: &str) -> PathBuf {
+        let path = self.file(name);
+        std::fs::create_dir_all(&path).expect("directory");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("chmod");
+        path
+    }
+
     /// Runs the program to its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
         Command::new(&*AWASE)
@@ -88,10 +98,8 @@ impl Sandbox {
         command.args(arguments);
         choose_engine(&mut command, arguments);
         let mut server = self.start(command);
-        let banner = server.banner();
-        let found = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
-        let port = found.and_then(|(port, _)| port.parse().ok());
-        (server, port.unwrap_or_else(|| panic!("no port of NFS in:\n{banner}")))
+        let port = nfs_port(&server.banner());
+        (server, port)
     }
 
     pub fn start(&self, mut command: Command) -> Server {
@@ -109,6 +117,17 @@ impl Sandbox {
         server.await_notice("READY=1");
         server
     }
+}
+
+/// The port of directories that a banner shows.
+pub fn nfs_port(banner: &str) -> u16 {
+    let found = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
+    found.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port of NFS in:\n{banner}"))
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// `AWASE_ENGINE` applies unless the test chooses the engine.
@@ -190,6 +209,14 @@ impl Server {
         let status = self.child.wait().expect("wait");
         let (output, errors) = self.read_output();
         (status, output, errors)
+    }
+
+    /// Ends it in order. Returns standard error.
+    pub fn end(self) -> String {
+        self.signal(libc::SIGTERM);
+        let (status, _, errors) = self.wait();
+        assert!(status.success(), "the server ended with {status}: {errors}");
+        errors
     }
 
     /// Kills it, as a crash would.

@@ -7,15 +7,14 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 
 use nfs3_types::nfs3::{
-    COMMIT3args, COMMIT3res, CREATE3args, CREATE3res, MKDIR3args, MKDIR3res, NFS_PROGRAM as Nfs, Nfs3Option,
-    Nfs3Result, READ3args, READ3res, REMOVE3args, REMOVE3res, RENAME3args, RENAME3res, RMDIR3args, RMDIR3res,
-    SETATTR3args, SETATTR3res, WRITE3args, WRITE3res, createhow3, ftype3, nfs_fh3, nfsstat3, sattr3, stable_how,
-    writeverf3,
+    COMMIT3args, COMMIT3res, CREATE3args, CREATE3res, MKDIR3args, MKDIR3res, NFS_PROGRAM as Nfs, Nfs3Option, READ3args,
+    READ3res, REMOVE3args, REMOVE3res, RENAME3args, RENAME3res, RMDIR3args, RMDIR3res, SETATTR3args, SETATTR3res,
+    WRITE3args, WRITE3res, createhow3, ftype3, nfs_fh3, nfsstat3, sattr3, stable_how, writeverf3,
 };
 use nfs3_types::xdr_codec::Opaque;
 
 use crate::ledger::{Content, Journal, Ledger, Outcome, SECTOR};
-use crate::nfs::{Answer, Client, entry};
+use crate::nfs::{Answer, Client, entry, outcome};
 use crate::progress::Progress;
 use crate::random::Random;
 use call::{Call, Names, Object, is_same};
@@ -52,13 +51,6 @@ pub struct Load {
 
 fn name_of(name: usize) -> String {
     format!("name-{name}")
-}
-
-fn outcome<T, E>(results: Nfs3Result<T, E>) -> Result<T, nfsstat3> {
-    match results {
-        Nfs3Result::Ok(ok) => Ok(ok),
-        Nfs3Result::Err((status, _)) => Err(status),
-    }
 }
 
 fn is_invalid(what: String) -> io::Error {

@@ -1,6 +1,5 @@
 //! Replies while nothing fails: each one is that of a model, with any number of concurrent clients.
 
-
 use kernel::Switches;
 use nfs3_types::nfs3::{Nfs3Option, fattr3, nfstime3, stable_how};
 
