@@ -74,8 +74,8 @@ pub async fn fill(cpu: &Processor, volume: &Volume, range: ByteRange, byte: u8, 
 
 pub async fn read(cpu: &Processor, volume: &Volume, range: ByteRange, context: Context) -> Result<Vec<u8>, Errno> {
     let frames = volume.read(cpu, range, context).await?;
-    let bytes = frames.iter().flat_map(|frame| frame.bytes().iter().copied());
-    Ok(bytes.skip((range.at.0 % BLOCK_BYTES) as usize).take(range.len as usize).collect())
+    let bytes: Vec<&[u8]> = frames.iter().map(|frame| frame.bytes()).collect();
+    Ok(bytes.concat()[(range.at.0 % BLOCK_BYTES) as usize..][..range.len as usize].to_vec())
 }
 
 /// The first byte of block `number`.
