@@ -1,26 +1,21 @@
 //! The speed of virtual time: a mix of what the models do, for a benchmark.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use crate::model::wait::{Mailbox, Resource};
-use crate::model::{Handler, HandlerId, Signal, Simulation, Virtual};
+use crate::model::{Handler, Signals, Simulation, Virtual};
 
 pub const TASKS: u64 = 1000;
 
 /// A model without a task: a periodic timer.
 struct Timer {
     time: Virtual,
-    itself: Cell<Option<HandlerId>>,
+    signals: Signals,
 }
 
 impl Handler for Timer {
     fn on_signal(&self, token: u64) {
-        if let Some(handler) = self.itself.get() {
-            let then = self.time.now() + Duration::from_nanos(20_000 + token * 10);
-            self.time.signal_at(then, Signal { handler, token });
-        }
+        self.signals.at(self.time.now() + Duration::from_nanos(20_000 + token * 10), token);
     }
 }
 
@@ -40,11 +35,9 @@ pub fn mix(events: u64, seed: u64) -> u64 {
         run.spawn(client(run.clone(), requests.clone(), replies.clone()));
         run.spawn(server(requests, replies));
     }
-    let timer = Rc::new(Timer { time: run.clone(), itself: Cell::new(None) });
-    let handler = run.register(timer.clone());
-    timer.itself.set(Some(handler));
+    let timer = run.handled(|signals| Timer { time: run.clone(), signals });
     for token in 0..100 {
-        run.signal_at(run.now() + Duration::from_nanos(token), Signal { handler, token });
+        timer.signals.at(run.now() + Duration::from_nanos(token), token);
     }
     run.run_while(|| run.events() < events);
     run.events()

@@ -1,6 +1,5 @@
 //! The bench of section 5 of the workstation paper: a client and a server on an Ethernet, a file on the server's disk.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use crate::drive::flash::NVME_2026;
@@ -111,16 +110,12 @@ fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
     let server = Server::new(&simulation, &server_host, &disk, place, config);
     let client = Client::new(&simulation, &client_host, setting.biods);
     let process = Process { per_block: ms(run.get("cpu.syscall")) };
-    let done = Rc::new(std::cell::Cell::new(false));
-    let output = Rc::clone(&done);
-    simulation.spawn(async move {
+    simulation.complete(async move {
         match setting.load {
             Load::Write { .. } => client.write_file(blocks, process).await,
             Load::Read { ahead, .. } => client.read_file(blocks, fixed(ahead), process).await,
         }
-        output.set(true);
     });
-    simulation.run_while(|| !done.get());
     let DiskCounters { batches, busy, .. } = disk.counters();
     outcome.bytes += (blocks * TRANSFER_BYTES) as f64;
     outcome.time += simulation.now().ns() as f64 / 1e9;

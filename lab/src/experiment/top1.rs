@@ -1,6 +1,6 @@
 //! TOP-1 with OSF/1, and the test program `iotest`, of the multiprocessor paper.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -103,7 +103,8 @@ fn run(setup: &Setup, seed: u64) -> Duration {
     let order = order(&run, setup.processors);
     let (quantum, notifies_master) = (setup.quantum, setup.notifies_master);
     let config = mach::Config { processors: setup.processors, master: MASTER, quantum, notifies_master };
-    let processors = Processors::new(&run, setup.processors, setup.costs, Box::new(Mach::new(config, &order)));
+    let scheduler = Rc::new(RefCell::new(Mach::new(config, &order)));
+    let processors = Processors::new(&run, setup.processors, setup.costs, scheduler);
     let completions = Completions::new(&run, &processors, setup.delivery, setup.interrupt);
     let access = Access::new(setup.access, MASTER);
     let device = RawDevice::new(&run, access, setup.read, completions, backing(&run, &setup.device));

@@ -1,7 +1,5 @@
 //! WS table 2: the worth of merging neighbouring blocks into one transfer.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use crate::drive::Drive;
@@ -13,7 +11,7 @@ use policy::readahead::Mode;
 use super::workstation::{drive, drive_on_bus, file_system, queue};
 use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell as TableCell, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 
 const NAME: &str = "ws-table2";
 const PAPER: [[f64; 2]; 2] = [[327.7, 630.2], [827.5, 765.6]];
@@ -96,9 +94,8 @@ fn measure(run: &Run<'_>, drive: Drive, techniques: Techniques) -> Throughput {
     let fs = file_system(run, &simulation, (&disk, &drive), rotdelay, ahead);
     let blocks = (run.get("file.size") / run.get("fs.block")) as u64;
     let block_kb = run.get("fs.block");
-    let result = Rc::new(Cell::new(Throughput::default()));
-    let (time, output) = (simulation.clone(), Rc::clone(&result));
-    simulation.spawn(async move {
+    let time = simulation.clone();
+    let throughput = simulation.complete(async move {
         let mut file = fs.create(0).await;
         let started = time.now();
         fs.write(&mut file, blocks).await;
@@ -110,16 +107,14 @@ fn measure(run: &Run<'_>, drive: Drive, techniques: Techniques) -> Throughput {
         fs.forget();
         let started = time.now();
         fs.read(&mut file).await;
-        output.set(Throughput { write, read: rate(time.now() - started), writing });
+        Throughput { write, read: rate(time.now() - started), writing }
     });
-    simulation.run();
     run.step();
-    result.get()
+    throughput.unwrap_or_default()
 }
 
 fn table(without: Throughput, with: Throughput, compare: bool) -> Table {
-    let cell =
-        |paper, simulated| if compare { TableCell::of(paper, simulated) } else { TableCell::simulated(simulated) };
+    let cell = |paper, simulated| if compare { Cell::of(paper, simulated) } else { Cell::simulated(simulated) };
     let row = |paper: [f64; 2], run: Throughput| vec![cell(paper[0], run.write), cell(paper[1], run.read)];
     let mut cells = vec![row(PAPER[0], without), row(PAPER[1], with)];
     if compare {
@@ -136,7 +131,7 @@ fn parts(stages: &[Throughput]) -> Table {
     let row = |run: &Throughput| {
         let commands = run.writing.batches as f64;
         let turning = run.writing.rotation.as_secs_f64() / run.writing.busy.as_secs_f64().max(1e-9) * 100.0;
-        vec![run.write, run.read, commands, turning].into_iter().map(TableCell::simulated).collect()
+        vec![run.write, run.read, commands, turning].into_iter().map(Cell::simulated).collect()
     };
     Table::new("parts", "What each part of the technique gives")
         .unit("", 0)
@@ -147,7 +142,7 @@ fn parts(stages: &[Throughput]) -> Table {
 
 fn other_disks(runs: &[[Throughput; 2]]) -> Table {
     let row = |[without, with]: &[Throughput; 2]| {
-        [without.write, without.read, with.write, with.read].map(TableCell::simulated).to_vec()
+        [without.write, without.read, with.write, with.read].map(Cell::simulated).to_vec()
     };
     Table::new("disks", "The same with other disks on the same bus")
         .unit("KB/s", 1)

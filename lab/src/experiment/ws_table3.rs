@@ -3,8 +3,6 @@
 mod report;
 mod starvation;
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use crate::drive::Access;
@@ -91,16 +89,13 @@ fn write(run: &Run<'_>, order: Order) -> Written {
     disk.keep_log_of(|served| served.access == Access::Write && served.class == Class::Asynchronous);
     let fs = file_system(run, &simulation, (&disk, &drive), run.get("fs.rotdelay"), Mode::Fixed { blocks: 1 });
     let count = blocks(run);
-    let result = Rc::new(RefCell::new(Written::default()));
-    let (time, output) = (simulation.clone(), Rc::clone(&result));
-    simulation.spawn(async move {
+    let time = simulation.clone();
+    let written = simulation.complete(async move {
         let mut file = fs.create(0).await;
         fs.write(&mut file, count).await;
         let returned = time.now() - Instant::ZERO;
         fs.settle().await;
-        *output.borrow_mut() =
-            Written { returned, done: time.now() - Instant::ZERO, waits: fs.waits(), blocks: disk.log() };
+        Written { returned, done: time.now() - Instant::ZERO, waits: fs.waits(), blocks: disk.log() }
     });
-    simulation.run();
-    result.take()
+    written.unwrap_or_default()
 }

@@ -56,6 +56,8 @@ impl Bus {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use policy::unit::ProcessorId;
 
     use super::super::Simulation;
@@ -71,7 +73,7 @@ mod tests {
             let config = Config { processors: 8, master: ProcessorId(0), quantum, notifies_master: false };
             let costs = Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick };
             let order: Vec<_> = (0..8).map(ProcessorId).collect();
-            let processors = Processors::new(&run, 8, costs, Box::new(Mach::new(config, &order)));
+            let processors = Processors::new(&run, 8, costs, Rc::new(RefCell::new(Mach::new(config, &order))));
             let bus = Bus::new(&run);
             for _ in 0..copies {
                 let bus = bus.clone();

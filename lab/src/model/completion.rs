@@ -71,7 +71,7 @@ fn wakes(thread: ThreadId) -> Effect {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     use policy::unit::Instant;
@@ -88,7 +88,7 @@ mod tests {
         let ms = Duration::from_millis;
         let config = Config { processors: 3, master: ProcessorId(0), quantum: ms(100), notifies_master: false };
         let costs = processors::Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick: ms(10) };
-        let scheduler = Box::new(Mach::new(config, &[ProcessorId(1), ProcessorId(2)]));
+        let scheduler = Rc::new(RefCell::new(Mach::new(config, &[ProcessorId(1), ProcessorId(2)])));
         let processors = Processors::new(&run, 3, costs, scheduler);
         let costs = Costs { entry: ms(1), handler: ms(2), spread: Duration::ZERO };
         let completions = Completions::new(&run, &processors, method, costs);

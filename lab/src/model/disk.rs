@@ -1,6 +1,6 @@
 //! A disk in virtual time: a drive behind the request queue of crate `policy` (WS-3, WS-4).
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use policy::unit::{ByteRange, Class, Instant, JobId};
 use slab::Slab;
 
 use super::wait::Answer;
-use super::{Handler, HandlerId, Signal, Virtual};
+use super::{Handler, Signals, Virtual};
 use crate::drive::{Access, Drive, Running, Timing};
 
 /// A disk. Clones are the same disk.
@@ -47,7 +47,7 @@ pub struct Completed {
 
 struct State {
     time: Virtual,
-    handler: OnceCell<HandlerId>,
+    signals: Signals,
     queue: RefCell<Queue>,
     drive: RefCell<Running>,
     requests: RefCell<Slab<Request>>,
@@ -79,9 +79,9 @@ const LOOK: u64 = u64::MAX;
 impl Disk {
     /// An idle disk. `config`: depth 1 for the disks of 1990, which take one command at a time.
     pub fn new(time: &Virtual, drive: Drive, config: Config) -> Self {
-        let state = Rc::new(State {
+        Disk(time.handled(|signals| State {
             time: time.clone(),
-            handler: OnceCell::new(),
+            signals,
             queue: RefCell::new(Queue::new(config)),
             drive: RefCell::new(drive.start()),
             requests: RefCell::default(),
@@ -90,10 +90,7 @@ impl Disk {
             look_at: Cell::default(),
             counters: Cell::default(),
             log: RefCell::default(),
-        });
-        let handler = time.register(state.clone());
-        state.handler.get_or_init(|| handler);
-        Disk(state)
+        }))
     }
 
     pub async fn read(&self, range: ByteRange, class: Class) {
@@ -175,7 +172,7 @@ impl State {
             let access = if batch.kind == RequestKind::Read { Access::Read } else { Access::Write };
             let timing = self.drive.borrow_mut().serve(now, access, batch.range);
             self.count(access, &batch, timing);
-            self.signal_at(timing.done, u64::from(batch.id.0));
+            self.signals.at(timing.done, u64::from(batch.id.0));
             let index = batch.id.0 as usize;
             let mut in_flight = self.in_flight.borrow_mut();
             if in_flight.len() <= index {
@@ -191,7 +188,7 @@ impl State {
         let Some(deadline) = self.queue.borrow().next_deadline().filter(|deadline| *deadline > now) else { return };
         if self.look_at.get().is_none_or(|planned| planned <= now || deadline < planned) {
             self.look_at.set(Some(deadline));
-            self.signal_at(deadline, LOOK);
+            self.signals.at(deadline, LOOK);
         }
     }
 
@@ -232,12 +229,6 @@ impl State {
         counters.rotation += timing.rotation;
         counters.transfer += timing.transfer;
         self.counters.set(counters);
-    }
-
-    fn signal_at(&self, then: Instant, token: u64) {
-        if let Some(&handler) = self.handler.get() {
-            self.time.signal_at(then, Signal { handler, token });
-        }
     }
 }
 
@@ -301,11 +292,7 @@ mod tests {
                 disk.submit(Access::Write, block(number), Asynchronous);
             }
             let answer = disk.submit(Access::Write, block(1000), Synchronous);
-            let time = Rc::new(Cell::new(Instant::ZERO));
-            let output = Rc::clone(&time);
-            run.spawn(async move { output.set(answer.wait().await) });
-            run.run();
-            time.get()
+            run.complete(async move { answer.wait().await }).expect("it is answered")
         };
         assert!(waited(true).ns() * 10 < waited(false).ns());
     }

@@ -22,14 +22,18 @@ pub trait Handler {
     fn on_signal(&self, token: u64);
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandlerId(u32);
+/// Schedules the signals of a handler.
+#[derive(Clone)]
+pub struct Signals {
+    time: Virtual,
+    handler: u32,
+}
 
-/// The receiver of a signal, and its token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal {
-    pub handler: HandlerId,
-    pub token: u64,
+impl Signals {
+    /// Signals at `then`, or as the next event when that has passed.
+    pub fn at(&self, then: Instant, token: u64) {
+        self.time.put(then.max(self.time.now()), What::Signal { handler: self.handler, token });
+    }
 }
 
 /// A task that waits. Wake-ups may be spurious.
@@ -55,7 +59,7 @@ struct Core {
     running: Cell<Option<WaiterId>>,
     tasks: RefCell<Slab<Task>>,
     generation: Cell<u32>,
-    handlers: RefCell<Vec<Rc<dyn Handler>>>,
+    handlers: RefCell<Vec<Option<Rc<dyn Handler>>>>,
     random: RefCell<Random>,
 }
 
@@ -116,6 +120,23 @@ impl Simulation {
         }
     }
 
+    /// Runs a task to its end, or to `end` at the latest. Returns its result.
+    pub fn complete_by<T: 'static>(&self, end: Instant, work: impl Future<Output = T> + 'static) -> Option<T> {
+        let result = Rc::new(RefCell::new(None));
+        let output = Rc::clone(&result);
+        self.spawn(async move {
+            let done = work.await;
+            *output.borrow_mut() = Some(done);
+        });
+        self.run_while(|| result.borrow().is_none() && self.now() < end);
+        result.take()
+    }
+
+    /// Runs a task to its end. `None` if it waits for ever.
+    pub fn complete<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Option<T> {
+        self.complete_by(Instant::from_ns(u64::MAX), work)
+    }
+
     /// Number of events so far: entries of the agenda, and tasks that others woke.
     pub fn events(&self) -> u64 {
         self.0.0.events.get()
@@ -130,8 +151,10 @@ impl Simulation {
             What::Wake(waiter) => self.turn(waiter),
             What::Signal { handler, token } => {
                 core.events.set(core.events.get() + 1);
-                let handler = Rc::clone(&core.handlers.borrow()[handler as usize]);
-                handler.on_signal(token);
+                let handler = core.handlers.borrow()[handler as usize].clone();
+                if let Some(handler) = handler {
+                    handler.on_signal(token);
+                }
             }
         }
         true
@@ -249,16 +272,13 @@ impl Virtual {
         .await;
     }
 
-    pub fn register(&self, handler: Rc<dyn Handler>) -> HandlerId {
-        let mut handlers = self.0.handlers.borrow_mut();
-        handlers.push(handler);
-        HandlerId(handlers.len() as u32 - 1)
-    }
-
-    /// Signals at `then`, or as the next event when that has passed.
-    pub fn signal_at(&self, then: Instant, signal: Signal) {
-        let Signal { handler, token } = signal;
-        self.put(then.max(self.now()), What::Signal { handler: handler.0, token });
+    /// Makes a handler, given what schedules its signals.
+    pub fn handled<H: Handler + 'static>(&self, make: impl FnOnce(Signals) -> H) -> Rc<H> {
+        let index = self.0.handlers.borrow().len();
+        self.0.handlers.borrow_mut().push(None);
+        let handler = Rc::new(make(Signals { time: self.clone(), handler: index as u32 }));
+        self.0.handlers.borrow_mut()[index] = Some(Rc::clone(&handler) as Rc<dyn Handler>);
+        handler
     }
 
     /// A random number below `bound`, which is not 0.
@@ -338,17 +358,16 @@ mod tests {
 
     #[test]
     fn signals_come_in_time_and_the_same_seed_draws_the_same() {
-        struct Notes(RefCell<Vec<u64>>);
+        struct Notes(RefCell<Vec<u64>>, Signals);
         impl Handler for Notes {
             fn on_signal(&self, token: u64) {
                 self.0.borrow_mut().push(token);
             }
         }
         let run = Simulation::new(7);
-        let notes = Rc::new(Notes(RefCell::default()));
-        let handler = run.register(notes.clone());
+        let notes = run.handled(|signals| Notes(RefCell::default(), signals));
         for token in [3, 1, 2] {
-            run.signal_at(Instant::ZERO + ms(token), Signal { handler, token });
+            notes.1.at(Instant::ZERO + ms(token), token);
         }
         run.run();
         assert_eq!(*notes.0.borrow(), [1, 2, 3]);

@@ -146,8 +146,6 @@ impl<M: 'static> Host<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::super::Simulation;
     use super::super::ethernet::Config;
     use super::*;
@@ -167,15 +165,10 @@ mod tests {
         let (sender, receiver) = (Host::new(&run, &ethernet, 1, costs), Host::new(&run, &ethernet, 1, costs));
         sender.connect(&run, &receiver);
         receiver.connect(&run, &sender);
-        let arrived = Rc::new(Cell::new(None));
-        let (time, output, inbox) = (run.clone(), Rc::clone(&arrived), Rc::clone(&receiver));
-        run.spawn(async move {
-            let word: &str = inbox.receive().await;
-            output.set(Some((word, time.now())));
-        });
         sender.send("whole", 8192);
-        run.run();
-        let (word, at) = arrived.get().expect("it arrived");
+        let inbox = Rc::clone(&receiver);
+        let word: &str = run.complete(async move { inbox.receive().await }).expect("it arrived");
+        let at = run.now();
         let wire = ethernet.busy();
         let first_and_last = costs.frame(1500) + costs.frame(8192 + 8 - 5 * 1480 + 20);
         assert_eq!(word, "whole");

@@ -27,4 +27,4 @@ pub mod raw_device;
 pub mod token_ring;
 pub mod wait;
 
-pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
+pub use engine::{Handler, Signals, Simulation, Virtual, WaiterId};

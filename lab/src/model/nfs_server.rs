@@ -181,7 +181,7 @@ impl Server {
         while meeting.policy.borrow().waiting() > 0 {
             let start = meeting.policy.borrow().start(self.time.now());
             if let Start::At(at) = start {
-                self.until_arrival_or(at).await;
+                meeting.arrival.wait_until(at).await;
                 continue;
             }
             let writes = meeting.policy.borrow_mut().on_start(self.time.now());
@@ -200,15 +200,6 @@ impl Server {
             self.time.yield_now().await;
         }
         meeting.leading.set(false);
-    }
-
-    async fn until_arrival_or(&self, at: Instant) {
-        let (time, gate) = (self.time.clone(), self.rendezvous.arrival.clone());
-        self.time.spawn(async move {
-            time.sleep_until(at).await;
-            gate.open();
-        });
-        self.rendezvous.arrival.wait().await;
     }
 
     async fn read(self: &Rc<Self>, block: u64) {
@@ -234,25 +225,18 @@ impl Server {
         }
         let range = ByteRange { at: self.place.data[block as usize], len: TRANSFER_BYTES };
         let (id, read) = self.disk.submit_named(Access::Read, range, class);
-        let answer = Answer::new(&self.time);
-        self.buffers.borrow_mut().insert(block, (id, answer.clone()));
-        let (server, reply) = (Rc::clone(self), answer.clone());
-        self.time.spawn(async move {
+        let server = Rc::clone(self);
+        let answer = Answer::of(&self.time, async move {
             read.wait().await;
             server.host.compute(server.host.costs().disk_access).await;
-            reply.give(());
         });
+        self.buffers.borrow_mut().insert(block, (id, answer.clone()));
         answer
     }
 
     fn begin_put(self: &Rc<Self>, at: ByteOffset, class: Class) -> Answer<()> {
-        let (server, answer) = (Rc::clone(self), Answer::new(&self.time));
-        let reply = answer.clone();
-        self.time.spawn(async move {
-            server.put(at, class).await;
-            reply.give(());
-        });
-        answer
+        let server = Rc::clone(self);
+        Answer::of(&self.time, async move { server.put(at, class).await })
     }
 
     async fn put(&self, at: ByteOffset, class: Class) {

@@ -11,7 +11,7 @@ pub mod mach;
 mod scheduler;
 mod thread;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use slab::Slab;
 pub use scheduler::{Placement, Scheduler, ThreadId};
 pub use thread::Thread;
 
-use super::{Handler, HandlerId, Signal, Virtual, WaiterId};
+use super::{Handler, Signals, Virtual, WaiterId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
@@ -54,9 +54,9 @@ pub struct ProcessorCounters {
 
 struct Inner {
     time: Virtual,
-    handler: OnceCell<HandlerId>,
+    signals: Signals,
     costs: Costs,
-    scheduler: RefCell<Box<dyn Scheduler>>,
+    scheduler: Rc<RefCell<dyn Scheduler>>,
     processors: RefCell<Vec<Processor>>,
     threads: RefCell<Vec<Entry>>,
     interrupts: RefCell<Slab<(ProcessorId, Effect)>>,
@@ -108,21 +108,18 @@ const INTERRUPT: u64 = 2;
 const WAKE: u64 = 3;
 
 impl Processors {
-    pub fn new(time: &Virtual, count: u16, costs: Costs, scheduler: Box<dyn Scheduler>) -> Self {
-        let inner = Rc::new(Inner {
+    pub fn new(time: &Virtual, count: u16, costs: Costs, scheduler: Rc<RefCell<dyn Scheduler>>) -> Self {
+        let inner = |signals| Inner {
             time: time.clone(),
-            handler: OnceCell::new(),
+            signals,
             costs,
-            scheduler: RefCell::new(scheduler),
+            scheduler,
             processors: RefCell::new(vec![Processor::default(); usize::from(count)]),
             threads: RefCell::default(),
             interrupts: RefCell::default(),
             counters: Cell::default(),
-        });
-        let processors = Processors(inner);
-        let handler = time.register(Rc::new(processors.clone()));
-        processors.0.handler.get_or_init(|| handler);
-        processors
+        };
+        (*time.handled(|signals| Processors(Rc::new(inner(signals))))).clone()
     }
 
     pub fn activities(&self) -> Vec<Activity> {
@@ -340,10 +337,7 @@ impl Processors {
     }
 
     fn signal(&self, then: Instant, kind: u64, which: u32, generation: u32) {
-        if let Some(&handler) = self.0.handler.get() {
-            let token = kind << 56 | u64::from(which) << 32 | u64::from(generation);
-            self.0.time.signal_at(then, Signal { handler, token });
-        }
+        self.0.signals.at(then, kind << 56 | u64::from(which) << 32 | u64::from(generation));
     }
 
     fn with<T>(&self, processor: ProcessorId, change: impl FnOnce(&mut Processor) -> T) -> T {

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -48,6 +48,16 @@ impl Gate {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Waits for the next opening, and opens it itself at `deadline`.
+    pub async fn wait_until(&self, deadline: Instant) {
+        let gate = self.clone();
+        self.0.time.spawn(async move {
+            gate.0.time.sleep_until(deadline).await;
+            gate.open();
+        });
+        self.wait().await;
     }
 
     /// Waits until `condition` holds; checked now and at each opening.
@@ -146,6 +156,17 @@ pub struct Answer<T>(Rc<(RefCell<Option<T>>, Gate)>);
 impl<T: Clone> Answer<T> {
     pub fn new(time: &Virtual) -> Self {
         Answer(Rc::new((RefCell::new(None), Gate::new(time))))
+    }
+
+    /// Starts a task whose result is the answer.
+    pub fn of(time: &Virtual, work: impl Future<Output = T> + 'static) -> Self
+    where
+        T: 'static,
+    {
+        let answer = Answer::new(time);
+        let given = answer.clone();
+        time.spawn(async move { given.give(work.await) });
+        answer
     }
 
     pub fn give(&self, value: T) {

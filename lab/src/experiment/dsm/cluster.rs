@@ -1,11 +1,11 @@
 //! Nodes that share pages by the coherence policy, over a network in virtual time.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::model::token_ring::Network;
-use crate::model::{Handler, HandlerId, Signal, Simulation, Virtual};
+use crate::model::{Handler, Signals, Simulation, Virtual};
 use policy::coherence::{
     Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Node, NodeId, PageNo,
 };
@@ -97,9 +97,7 @@ pub(super) fn share(
         on_way: slab::Slab::new(),
         traffic: Traffic::default(),
     };
-    let cluster = Rc::new(Cluster { time: run.clone(), handler: OnceCell::new(), state: RefCell::new(state) });
-    let handler = run.register(cluster.clone());
-    cluster.handler.get_or_init(|| handler);
+    let cluster = run.handled(|signals| Cluster { time: run.clone(), signals, state: RefCell::new(state) });
     for node in 0..nodes {
         cluster.think(node);
     }
@@ -111,7 +109,7 @@ pub(super) fn share(
 
 struct Cluster {
     time: Virtual,
-    handler: OnceCell<HandlerId>,
+    signals: Signals,
     state: RefCell<State>,
 }
 
@@ -132,17 +130,11 @@ struct State {
 const ARRIVAL: u64 = 1 << 32;
 
 impl Cluster {
-    fn signal(&self, at: Instant, token: u64) {
-        if let Some(handler) = self.handler.get() {
-            self.time.signal_at(at, Signal { handler: *handler, token });
-        }
-    }
-
     /// Schedules the next access, after half to one and a half of the mean time.
     fn think(&self, node: usize) {
         let mean = self.state.borrow().costs.think.as_nanos() as u64;
         let pause = mean / 2 + self.time.below(mean.max(1));
-        self.signal(self.time.now() + Duration::from_nanos(pause), node as u64);
+        self.signals.at(self.time.now() + Duration::from_nanos(pause), node as u64);
     }
 
     fn want(&self, node: usize) {
@@ -200,7 +192,7 @@ impl Cluster {
         let arrives = state.network.send(self.time.now() + delay, from, to, bytes);
         let token = ARRIVAL + state.on_way.insert(envelope) as u64;
         drop(state);
-        self.signal(arrives, token);
+        self.signals.at(arrives, token);
     }
 }
 

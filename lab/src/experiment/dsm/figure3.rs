@@ -187,8 +187,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
     client.connect(&run, &server);
     server.connect(&run, &client);
     serve(&run, machine, &server);
-    let ended = Rc::new(Cell::new(Instant::ZERO));
-    let (time, output) = (run.clone(), Rc::clone(&ended));
+    let time = run.clone();
     let (blocks, ahead, block) = (machine.blocks(), machine.ahead, machine.kernel(machine.block_bytes));
     let replies = Rc::clone(&client);
     run.spawn(async move {
@@ -198,7 +197,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
             }
         }
     });
-    run.spawn(async move {
+    let ended = run.complete(async move {
         let mut requested: BTreeMap<u64, Answer<()>> = BTreeMap::new();
         for number in 0..blocks {
             for wanted in number..(number + ahead + 1).min(blocks) {
@@ -209,10 +208,9 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
             }
             client.compute(block).await;
         }
-        output.set(time.now());
+        time.now()
     });
-    run.run();
-    ended.get().since(Instant::ZERO)
+    ended.unwrap_or_default().since(Instant::ZERO)
 }
 
 /// A process or a block I/O daemon requests a block.

@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::model::{Handler, HandlerId, Signal, Virtual, WaiterId};
+use crate::model::{Handler, Signals, Virtual, WaiterId};
 use policy::unit::Instant;
 
 /// The channels' completions for the processor.
@@ -17,11 +18,18 @@ pub struct Channels {
     ended: RefCell<VecDeque<usize>>,
     /// The processor, while it takes interrupts.
     enabled: Cell<Option<WaiterId>>,
+    /// Ends of I/O.
+    pub signals: Signals,
 }
 
 impl Channels {
-    pub fn new(time: &Virtual) -> Self {
-        Channels { time: time.clone(), ended: RefCell::default(), enabled: Cell::new(None) }
+    pub fn new(time: &Virtual) -> Rc<Self> {
+        time.handled(|signals| Channels {
+            time: time.clone(),
+            ended: RefCell::default(),
+            enabled: Cell::new(None),
+            signals,
+        })
     }
 
     pub fn take(&self) -> Option<usize> {
@@ -81,7 +89,7 @@ const DISKS: usize = 3;
 /// The devices of the I/O supervisor: an I/O is for a region, and a device does one at a time.
 pub struct Devices {
     time: Virtual,
-    handler: HandlerId,
+    ends: Signals,
     times: DeviceTimes,
     all: Vec<Device>,
 }
@@ -93,10 +101,9 @@ struct Device {
 }
 
 impl Devices {
-    /// The ends of their I/O are signalled to `handler`.
-    pub fn new(disks: usize, times: DeviceTimes, time: &Virtual, handler: HandlerId) -> Self {
+    pub fn new(disks: usize, times: DeviceTimes, time: &Virtual, ends: Signals) -> Self {
         let all = vec![Device::default(); DISKS + disks];
-        Devices { time: time.clone(), handler, times, all }
+        Devices { time: time.clone(), ends, times, all }
     }
 
     /// Any disk, with equal probability.
@@ -131,7 +138,7 @@ impl Devices {
         self.all[device].active = self.all[device].waiting.pop_front();
         if self.all[device].active.is_some() {
             let service = self.service(self.kind(device));
-            self.time.signal_at(at + service, Signal { handler: self.handler, token: device as u64 });
+            self.ends.at(at + service, device as u64);
         }
     }
 

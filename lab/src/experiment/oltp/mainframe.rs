@@ -1,11 +1,10 @@
 //! The mainframe: one processor, its dispatcher and I/O supervisor, and the OLTP system, which is one program to them.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::model::{Handler, Simulation, Virtual};
+use crate::model::{Simulation, Virtual};
 use policy::quantum::{Mode, Quantum};
 use policy::unit::Instant;
 
@@ -41,13 +40,12 @@ pub struct Load {
 /// Runs the load; returns the account between the first and the last tenth of the transactions.
 pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Account {
     let simulation = Simulation::new(seed);
-    let channels = Rc::new(Channels::new(&simulation));
-    let handler = simulation.register(Rc::clone(&channels) as Rc<dyn Handler>);
+    let channels = Channels::new(&simulation);
     let messages = load.mix.replay(load.transactions, costs.terminals, |bound| simulation.below(bound));
     let processor = Processor {
         time: (*simulation).clone(),
         oltp: Oltp::new(costs.regions, messages),
-        devices: Devices::new(costs.disks, costs.devices, &simulation, handler),
+        devices: Devices::new(costs.disks, costs.devices, &simulation, channels.signals.clone()),
         quantum: Quantum::new(techniques.quantum),
         trace: Trace::new(costs.record, techniques.is_trace_thinned, costs.records),
         costs: costs.clone(),
@@ -61,11 +59,7 @@ pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Acco
         work: None,
         requests: 0,
     };
-    let measured = Rc::new(Cell::new(None));
-    let result = Rc::clone(&measured);
-    simulation.spawn(async move { result.set(Some(processor.serve().await)) });
-    simulation.run_while(|| measured.get().is_none());
-    measured.get().unwrap_or_default()
+    simulation.complete(processor.serve()).unwrap_or_default()
 }
 
 /// The OLTP system's work until its next I/O request.

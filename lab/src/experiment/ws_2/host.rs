@@ -1,8 +1,6 @@
 //! A run of the workstation: its disk, memory and cache, and the processes on it.
 
-use std::cell::Cell;
 use std::future::Future;
-use std::rc::Rc;
 use std::time::Duration;
 
 use crate::model::buffers::{Buffers, Config, Content, Write};
@@ -125,16 +123,7 @@ impl Host {
         &self,
         work: impl FnOnce(Process) -> W,
     ) -> Option<T> {
-        let result = Rc::new(Cell::new(None));
-        let (output, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
-        let (work, done) = (work(self.process()), Rc::clone(&is_done));
-        self.run.spawn(async move {
-            output.set(Some(work.await));
-            done.set(true);
-        });
-        let end = self.run.now() + TIMEOUT;
-        self.run.run_while(|| !is_done.get() && self.run.now() < end);
-        result.take()
+        self.run.complete_by(self.run.now() + TIMEOUT, work(self.process()))
     }
 }
 

@@ -131,7 +131,7 @@ impl Disk {
             loop {
                 let start = self.rule.borrow().start(self.time.now());
                 let Start::At(deadline) = start else { break };
-                self.until_changed_or(deadline).await;
+                self.changed.wait_until(deadline).await;
             }
             self.idle_max.set(self.idle_max.get().max(self.time.now() - idle));
             self.rule.borrow_mut().on_start(self.time.now());
@@ -142,15 +142,6 @@ impl Disk {
             group.give(());
             self.time.yield_now().await;
         }
-    }
-
-    async fn until_changed_or(&self, deadline: Instant) {
-        let (time, gate) = (self.time.clone(), self.changed.clone());
-        self.time.spawn(async move {
-            time.sleep_until(deadline).await;
-            gate.open();
-        });
-        self.changed.wait().await;
     }
 }
 

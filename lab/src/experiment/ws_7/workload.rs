@@ -119,14 +119,14 @@ struct Station {
 
 impl Station {
     fn new(time: &Virtual, load: Load, kind: Kind) -> Self {
-        let (scheduler, handle): (Box<dyn Scheduler>, Handle) = match kind {
+        let (scheduler, handle): (Rc<RefCell<dyn Scheduler>>, Handle) = match kind {
             Kind::Bsd(inheritance) => {
                 let bsd = Rc::new(RefCell::new(Bsd::new()));
-                (Box::new(Rc::clone(&bsd)), Handle::Bsd(bsd, inheritance))
+                (bsd.clone(), Handle::Bsd(bsd, inheritance))
             }
             Kind::Threads | Kind::Sessions => {
                 let fair = Rc::new(RefCell::new(Fair::new(kind == Kind::Sessions)));
-                (Box::new(Rc::clone(&fair)), Handle::Fair(fair))
+                (fair.clone(), Handle::Fair(fair))
             }
         };
         let processors = Processors::new(time, 1, load.costs, scheduler);

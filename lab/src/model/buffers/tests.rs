@@ -51,14 +51,7 @@ fn host(dynamic: bool, smooth: bool, replacement: Algorithm) -> Host {
 impl Host {
     /// Runs until the work is done; returns whether that took less than an hour.
     fn complete(&self, work: impl Future<Output = ()> + 'static) -> bool {
-        let is_done = Rc::new(Cell::new(false));
-        let done = Rc::clone(&is_done);
-        self.run.spawn(async move {
-            work.await;
-            done.set(true);
-        });
-        self.run.run_while(|| !is_done.get() && self.run.now() < Instant::ZERO + Duration::from_secs(3600));
-        is_done.get()
+        self.run.complete_by(Instant::ZERO + Duration::from_secs(3600), work).is_some()
     }
 }
 

@@ -35,14 +35,7 @@ fn run<T: 'static, F: Future<Output = T> + 'static>(
     let costs = Costs { call: Duration::from_micros(100), block: Duration::from_millis(4) };
     let readahead = readahead::Config { mode, streams_max: 4 };
     let fs = FileSystem::new(&simulation, &disk, format, costs, buffers, readahead);
-    let result = Rc::new(RefCell::new(None));
-    let (output, work) = (Rc::clone(&result), work(fs, disk, simulation.clone()));
-    simulation.spawn(async move {
-        let given = work.await;
-        *output.borrow_mut() = Some(given);
-    });
-    simulation.run();
-    result.take().expect("the task came to its end")
+    simulation.complete(work(fs, disk, simulation.clone())).expect("the task came to its end")
 }
 
 #[test]

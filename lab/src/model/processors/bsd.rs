@@ -109,8 +109,6 @@ impl Scheduler for Bsd {
         self.threads.push(Thread::default());
     }
 
-    fn bind(&mut self, _thread: ThreadId, _to: Option<ProcessorId>) {}
-
     fn on_ready(&mut self, now: Instant, thread: ThreadId, _on: Option<ProcessorId>) -> Placement {
         self.decay(now);
         let processor = ProcessorId(0);

@@ -114,8 +114,6 @@ impl Scheduler for Fair {
         self.threads.push(Thread { group: self.group, ..Thread::default() });
     }
 
-    fn bind(&mut self, _thread: ThreadId, _to: Option<ProcessorId>) {}
-
     fn on_ready(&mut self, _now: Instant, thread: ThreadId, _on: Option<ProcessorId>) -> Placement {
         self.place(thread);
         match self.running {

@@ -1,7 +1,5 @@
 //! A scheduler's events and decisions. The kernels of the time are in files of their own.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use policy::delivery::Urgency;
@@ -30,7 +28,8 @@ pub trait Scheduler {
     fn on_start(&mut self, thread: ThreadId);
 
     /// From now on the thread may run on that processor only, or again on all.
-    fn bind(&mut self, thread: ThreadId, to: Option<ProcessorId>);
+    /// A single processor has nothing to do for it.
+    fn bind(&mut self, _thread: ThreadId, _to: Option<ProcessorId>) {}
 
     /// A thread is ready; `on` is where this happens. An idle processor that is chosen is idle no more.
     fn on_ready(&mut self, now: Instant, thread: ThreadId, on: Option<ProcessorId>) -> Placement;
@@ -58,51 +57,4 @@ pub trait Scheduler {
 
     /// How long a thread runs when others of the same priority wait.
     fn slice(&self) -> Duration;
-}
-
-/// A scheduler that its creator queries and configures, too.
-impl<S: Scheduler> Scheduler for Rc<RefCell<S>> {
-    fn on_start(&mut self, thread: ThreadId) {
-        self.borrow_mut().on_start(thread);
-    }
-
-    fn bind(&mut self, thread: ThreadId, to: Option<ProcessorId>) {
-        self.borrow_mut().bind(thread, to);
-    }
-
-    fn on_ready(&mut self, now: Instant, thread: ThreadId, on: Option<ProcessorId>) -> Placement {
-        self.borrow_mut().on_ready(now, thread, on)
-    }
-
-    fn on_stopped(&mut self, now: Instant, thread: ThreadId, on: ProcessorId) -> Placement {
-        self.borrow_mut().on_stopped(now, thread, on)
-    }
-
-    fn next(&mut self, now: Instant, processor: ProcessorId) -> Option<ThreadId> {
-        self.borrow_mut().next(now, processor)
-    }
-
-    fn wake(&mut self, now: Instant, processor: ProcessorId) -> Option<ThreadId> {
-        self.borrow_mut().wake(now, processor)
-    }
-
-    fn stops(&self, processor: ProcessorId, running: ThreadId, slice_is_over: bool) -> bool {
-        self.borrow().stops(processor, running, slice_is_over)
-    }
-
-    fn on_used(&mut self, now: Instant, thread: ThreadId, time: Duration) {
-        self.borrow_mut().on_used(now, thread, time);
-    }
-
-    fn waits(&self) -> bool {
-        self.borrow().waits()
-    }
-
-    fn urgency(&self, now: Instant, thread: ThreadId, running_for: Duration) -> Urgency {
-        self.borrow().urgency(now, thread, running_for)
-    }
-
-    fn slice(&self) -> Duration {
-        self.borrow().slice()
-    }
 }

@@ -22,7 +22,7 @@ fn costs() -> Costs {
 fn mach(run: &Simulation, count: u16, notifies_master: bool) -> Processors {
     let config = Config { processors: count, master: MASTER, quantum: ms(100), notifies_master };
     let order: Vec<_> = (0..count).map(ProcessorId).collect();
-    Processors::new(run, count, costs(), Box::new(Mach::new(config, &order)))
+    Processors::new(run, count, costs(), Rc::new(RefCell::new(Mach::new(config, &order))))
 }
 
 /// Events and their times in milliseconds.
@@ -115,7 +115,8 @@ fn a_thread_pays_for_moving_to_another_processor() {
     let run = Simulation::new(1);
     let config = Config { processors: 2, master: MASTER, quantum: ms(100), notifies_master: true };
     let costs = Costs { dispatch: ms(1), migration: ms(2), tick: ms(10) };
-    let processors = Processors::new(&run, 2, costs, Box::new(Mach::new(config, &[ProcessorId(1)])));
+    let scheduler = Rc::new(RefCell::new(Mach::new(config, &[ProcessorId(1)])));
+    let processors = Processors::new(&run, 2, costs, scheduler);
     let log = Log::default();
     let (time, noted) = (run.clone(), Rc::clone(&log));
     processors.start(move |thread| async move {
@@ -148,7 +149,7 @@ fn a_wakeup_that_comes_before_the_sleep_is_not_lost() {
 #[test]
 fn in_4_3bsd_a_thread_that_wakes_up_with_a_better_priority_takes_the_processor_at_once() {
     let run = Simulation::new(1);
-    let processors = Processors::new(&run, 1, costs(), Box::new(Bsd::new()));
+    let processors = Processors::new(&run, 1, costs(), Rc::new(RefCell::new(Bsd::new())));
     let log = Log::default();
     let (time, noted) = (run.clone(), Rc::clone(&log));
     let interactive = processors.start(move |thread| async move {
@@ -166,7 +167,7 @@ fn in_4_3bsd_a_thread_that_wakes_up_with_a_better_priority_takes_the_processor_a
 #[test]
 fn in_4_3bsd_two_that_compute_get_the_same() {
     let run = Simulation::new(1);
-    let processors = Processors::new(&run, 1, costs(), Box::new(Bsd::new()));
+    let processors = Processors::new(&run, 1, costs(), Rc::new(RefCell::new(Bsd::new())));
     let log = Log::default();
     for name in 0..2 {
         computes(&processors, &run, &log, name, ms(3000));
