@@ -104,7 +104,7 @@ fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
 }
 
 /// Is it measured on this machine?
-fn is_measured(on: Side, experiment: &dyn Experiment) -> bool {
+fn is_measured(on: Side, experiment: &Experiment) -> bool {
     on != Side::Sim || !experiment.is_simulated()
 }
 
@@ -180,7 +180,7 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
 }
 
 /// The experiments of these names, each once, in the order of the list. `all`: those that have the requested side.
-fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
+fn chosen(arguments: &RunArguments) -> Result<Vec<&'static Experiment>, Problems> {
     let needs_here = arguments.on != Side::Sim;
     let mut uses_parameters = false;
     for name in arguments.names.iter().filter(|name| *name != ALL) {
@@ -201,12 +201,12 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Prob
         return Err(Problem::new(&flag("--set"), "", what).into());
     }
     let all = arguments.names.iter().any(|name| name == ALL);
-    let is_chosen = |experiment: &&'static dyn Experiment| match all {
+    let is_chosen = |experiment: &&'static Experiment| match all {
         true if !experiment.is_simulated() => needs_here,
         true => arguments.on != Side::Local || local::named(experiment.name()).is_some(),
         false => arguments.names.iter().any(|name| name == experiment.name()),
     };
-    Ok(experiments().iter().copied().filter(is_chosen).collect())
+    Ok(experiments().iter().filter(is_chosen).collect())
 }
 
 fn measurable() -> String {
@@ -214,7 +214,7 @@ fn measurable() -> String {
     names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
 }
 
-fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Problems> {
+fn experiment(place: &str, name: &str) -> Result<&'static Experiment, Problems> {
     named(name).ok_or_else(|| {
         let known = experiments().iter().map(|experiment| experiment.name());
         let what = match nearest(name, known) {
@@ -226,7 +226,7 @@ fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Proble
 }
 
 /// The runs, with their parameters: those of a machine, then those that are set.
-fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
+fn orders(arguments: &RunArguments, chosen: &[&'static Experiment]) -> anyhow::Result<Vec<Order>> {
     let settings: &[Setting] = match arguments.machine {
         _ if arguments.on == Side::Local => &[Setting::Paper],
         Machine::Paper => &[Setting::Paper],
@@ -238,7 +238,7 @@ fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyho
     for experiment in chosen {
         let settings = if experiment.is_simulated() { settings } else { &settings[..1] };
         for setting in settings {
-            let mut order = Order::new(*experiment, *setting, arguments.seed)?;
+            let mut order = Order::new(experiment, *setting, arguments.seed)?;
             set(&mut order.parameters, &arguments.set)?;
             orders.push(order);
         }
@@ -247,7 +247,7 @@ fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyho
 }
 
 /// A parameter that none of the experiments has is misspelt.
-fn known_somewhere(given: &[(String, f64)], chosen: &[&'static dyn Experiment]) -> Result<(), Problems> {
+fn known_somewhere(given: &[(String, f64)], chosen: &[&'static Experiment]) -> Result<(), Problems> {
     let mut known: Vec<&'static str> = Vec::new();
     for experiment in chosen {
         known.extend(experiment.parameters().iter().map(|(parameter, _)| parameter.name));

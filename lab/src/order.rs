@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::experiment::{Experiment, Run};
 use crate::parameter::{ParameterError, Parameters};
-use crate::result::{Results, Source};
+use crate::result::Results;
 
 /// Interval of progress reports.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ pub enum Setting {
 }
 
 pub struct Order {
-    pub experiment: &'static dyn Experiment,
+    pub experiment: &'static Experiment,
     pub setting: Setting,
     pub parameters: Parameters,
     pub seed: u64,
@@ -75,10 +75,10 @@ impl Order {
     ///
     /// # Errors
     /// When the experiment's own machine of 2026 is out of its ranges.
-    pub fn new(experiment: &'static dyn Experiment, setting: Setting, seed: u64) -> Result<Self, ParameterError> {
+    pub fn new(experiment: &'static Experiment, setting: Setting, seed: u64) -> Result<Self, ParameterError> {
         let mut parameters = experiment.parameters();
         if setting == Setting::Modern {
-            experiment.modern().iter().try_for_each(|(name, value)| parameters.set(name, *value))?;
+            experiment.sheet().modern.iter().try_for_each(|(name, value)| parameters.set(name, *value))?;
         }
         Ok(Order { experiment, setting, parameters, seed })
     }
@@ -95,9 +95,13 @@ impl Order {
     pub fn changed(&self) -> Vec<(&'static str, f64, f64)> {
         let usual = |name: &str, default: f64| match self.setting {
             Setting::Paper => default,
-            Setting::Modern => {
-                self.experiment.modern().iter().find(|(modern, _)| *modern == name).map_or(default, |(_, value)| *value)
-            }
+            Setting::Modern => self
+                .experiment
+                .sheet()
+                .modern
+                .iter()
+                .find(|(modern, _)| *modern == name)
+                .map_or(default, |(_, value)| *value),
         };
         let all = self.parameters.iter().map(|(of, value)| (of.name, value, usual(of.name, of.default)));
         all.filter(|(_, value, usual)| value != usual).collect()
@@ -119,7 +123,7 @@ impl Order {
     }
 
     fn run(&self, done: &AtomicU64) -> Result<Results, Failed> {
-        let run = Run { parameters: &self.parameters, seed: self.seed, done };
+        let run = Run { experiment: self.experiment, parameters: &self.parameters, seed: self.seed, done };
         // An experiment that panics on strange parameters must not discard the others' results.
         let results = catch_unwind(AssertUnwindSafe(|| self.experiment.simulate(&run)));
         let mut results = results.map_err(|panic| Failed {
@@ -128,7 +132,7 @@ impl Order {
             message: said(panic.as_ref()),
         })?;
         if self.setting == Setting::Modern {
-            forget_the_paper(&mut results);
+            results.forget_the_paper();
         }
         Ok(results)
     }
@@ -140,17 +144,6 @@ pub const DEFAULT_SEED: u64 = 1;
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("it does not say why").to_owned()
-}
-
-/// The paper's numbers are those of another machine.
-fn forget_the_paper(results: &mut Results) {
-    for cell in results.tables.iter_mut().flat_map(|table| table.cells.iter_mut().flatten()) {
-        cell.paper = None;
-        cell.fitted = false;
-    }
-    for plot in &mut results.plots {
-        plot.series.retain(|series| series.source != Source::Paper);
-    }
 }
 
 /// Runs all on `threads` threads; the results are in the order of `orders`. The calling thread calls `progress`.

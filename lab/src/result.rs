@@ -24,6 +24,19 @@ pub struct Results {
     pub notes: Vec<String>,
 }
 
+impl Results {
+    /// The paper's numbers are those of another machine.
+    pub fn forget_the_paper(&mut self) {
+        for cell in self.tables.iter_mut().flat_map(|table| table.cells.iter_mut().flatten()) {
+            cell.paper = None;
+            cell.fitted = false;
+        }
+        for plot in &mut self.plots {
+            plot.series.retain(|series| series.source != Source::Paper);
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Short name, unique in its experiment, for files: `scsihd`.

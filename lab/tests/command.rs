@@ -8,7 +8,7 @@ use lab::{Experiment, experiments, local, simulated};
 use testkit::server::Sandbox as Place;
 
 /// The one that takes the fewest steps.
-fn smallest() -> &'static dyn Experiment {
+fn smallest() -> &'static Experiment {
     simulated().min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment")
 }
 
@@ -45,7 +45,7 @@ fn every_experiment_is_listed() {
     for experiment in experiments() {
         let line = list.lines().find(|line| line.split_whitespace().next() == Some(experiment.name()));
         let line = line.unwrap_or_else(|| panic!("{} is not in\n{list}", experiment.name()));
-        assert!(line.contains(experiment.title()), "{line}");
+        assert!(line.contains(experiment.sheet().title), "{line}");
     }
 }
 
@@ -93,7 +93,7 @@ fn the_same_seed_gives_the_same_report_to_the_last_byte() {
 }
 
 /// One that can be measured here too, the smallest.
-fn measurable() -> &'static dyn Experiment {
+fn measurable() -> &'static Experiment {
     let all = simulated().filter(|experiment| local::named(experiment.name()).is_some());
     all.min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment that runs here")
 }

@@ -17,7 +17,7 @@ fn all() -> &'static [Outcome] {
 #[test]
 fn every_experiment_has_such_a_machine() {
     for experiment in simulated() {
-        assert!(!experiment.modern().is_empty(), "{}", experiment.name());
+        assert!(!experiment.sheet().modern.is_empty(), "{}", experiment.name());
     }
 }
 

@@ -9,12 +9,12 @@ use std::process::Command;
 use lab::report::terminal::Terminal;
 use lab::report::{Heading, files};
 use lab::{Order, Outcome, Progress, Setting, order};
-use made_up::{Broken, Grid, Small};
+use made_up::{BROKEN, GRID, SMALL};
 
 const PLAIN: Terminal = Terminal { colour: false, width: 116 };
 
 fn orders(setting: Setting) -> Vec<Order> {
-    let both: [&'static dyn lab::Experiment; 2] = [&Small, &Grid];
+    let both: [&'static lab::Experiment; 2] = [&SMALL, &GRID];
     both.into_iter().map(|experiment| Order::new(experiment, setting, 1).expect("in range")).collect()
 }
 
@@ -48,7 +48,7 @@ fn progress_ends_at_all_of_the_steps() {
 #[test]
 fn an_experiment_that_panics_is_reported_and_the_others_are_complete() {
     let mut all = orders(Setting::Paper);
-    all.insert(0, Order::new(&Broken, Setting::Paper, 7).expect("in range"));
+    all.insert(0, Order::new(&BROKEN, Setting::Paper, 7).expect("in range"));
     let results = order::run(all, NonZeroUsize::MIN, |_| {});
     let failed = results[0].as_ref().err().expect("it gave up").to_string();
     assert_eq!(failed, "made-up-broken failed with seed 7 and these parameters: on purpose");

@@ -1,11 +1,10 @@
 //! What is made for measurements beside other servers: a directory on a disk, and one server at a time.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{Advice, fadvise, statfs};
 use tempfile::TempDir;
 
 use crate::bench::contender::{Contender, Export, Order, Server};
@@ -27,7 +26,7 @@ impl Fixture {
     /// Makes it below `directory`, which must lie on a disk. `awase`: the program.
     pub fn new(directory: &Path, awase: &Path, interrupted: &Interrupted) -> Result<Fixture> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        if file_system(directory)? == TMPFS_MAGIC {
+        if statfs(directory).with_context(|| directory.display().to_string())?.f_type as i64 == TMPFS_MAGIC {
             bail!("{} lies in memory (tmpfs): give a directory on a disk with --directory", directory.display());
         }
         let directory = tempfile::Builder::new().prefix("bench-").tempdir_in(fs::canonicalize(directory)?)?;
@@ -65,21 +64,5 @@ impl Fixture {
 pub fn forget(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
-    // SAFETY: posix_fadvise takes an open descriptor and numbers.
-    let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    if result != 0 {
-        bail!("posix_fadvise {}: {}", path.display(), std::io::Error::from_raw_os_error(result));
-    }
-    Ok(())
-}
-
-fn file_system(path: &Path) -> Result<i64> {
-    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a structure of numbers, for which zeroes are values.
-    let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a string that ends with zero and a structure of the kind that statfs fills; both live until it returns.
-    if unsafe { libc::statfs(name.as_ptr(), &raw mut facts) } != 0 {
-        return Err(std::io::Error::last_os_error()).with_context(|| path.display().to_string());
-    }
-    Ok(facts.f_type as i64)
+    fadvise(&file, 0, None, Advice::DontNeed).with_context(|| format!("posix_fadvise {}", path.display()))
 }

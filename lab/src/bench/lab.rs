@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::bench::figure::{self, Figure};
 use crate::bench::{host, programs};
@@ -64,7 +65,7 @@ impl Lab {
         let mut each = String::new();
         for experiment in crate::simulated() {
             let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
-            each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.title());
+            each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.sheet().title);
         }
         figure::write(&self.output, "benchmarks-lab.md", &self.report(speed, all, mebibytes, &each))
     }
@@ -118,12 +119,7 @@ fn seconds_of(awase: &Path, name: &str, directory: &Path) -> Result<f64> {
 
 /// CPU time of this thread: other load on the host does not count.
 pub(crate) fn processor_time() -> Result<Duration> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime fills the structure that it is given, which lives until it returns.
-    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("clock_gettime");
-    }
-    Ok(Duration::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64))
+    Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?)
 }
 
 /// The largest resident set of any child that has ended.

@@ -1,77 +1,103 @@
 //! The experiments: one published table or figure, one file.
 
-pub mod dsm;
-pub mod live;
-pub mod mp_table1;
-pub mod mp_table2;
+mod dsm;
+mod mp_table1;
+mod mp_table2;
 mod nfs;
-pub mod oltp;
+mod oltp;
 mod top1;
-pub mod uio;
+mod uio;
 mod workstation;
-pub mod ws_2;
-pub mod ws_5;
-pub mod ws_7;
-pub mod ws_table2;
-pub mod ws_table3;
-pub mod ws_table4;
-pub mod ws_table5;
-pub mod ws_table6;
+mod ws_2;
+mod ws_5;
+mod ws_7;
+mod ws_table2;
+mod ws_table3;
+mod ws_table4;
+mod ws_table5;
+mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::local::{self, LocalExperiment};
-use crate::parameter::{Parameters, sheet};
+use crate::parameter::Parameters;
+use crate::parameter::sheet::{self, Sheet};
 use crate::result::Results;
+use top1::is_top1;
+use workstation::is_of_1991;
 
 /// A published table or figure, and what lies beyond it.
-pub trait Experiment: Sync {
+pub struct Experiment {
+    name: &'static str,
+    /// If not that of its name.
+    own_sheet: Option<&'static Sheet>,
+    /// Without one, it is always measured on this host.
+    machine: Option<Machine>,
+}
+
+/// A simulated machine.
+struct Machine {
+    steps: fn(&Parameters) -> u64,
+    simulate: fn(&Run<'_>) -> Results,
+    /// Is it comparable with the paper's?
+    is_comparable: fn(&Run<'_>) -> bool,
+}
+
+impl Experiment {
+    /// One with a simulated machine. `steps`: the approximate number of [`Run::step`]s.
+    pub const fn new(name: &'static str, steps: fn(&Parameters) -> u64, simulate: fn(&Run<'_>) -> Results) -> Self {
+        Experiment::comparable_if(|run| !run.is_modern(), name, steps, simulate)
+    }
+
+    const fn comparable_if(
+        is_comparable: fn(&Run<'_>) -> bool,
+        name: &'static str,
+        steps: fn(&Parameters) -> u64,
+        simulate: fn(&Run<'_>) -> Results,
+    ) -> Self {
+        Experiment { name, own_sheet: None, machine: Some(Machine { steps, simulate, is_comparable }) }
+    }
+
+    #[must_use]
+    pub const fn with_sheet(self, sheet: &'static Sheet) -> Self {
+        Experiment { own_sheet: Some(sheet), ..self }
+    }
+
     /// Its name on the command line, and of its sheet: `ws-table3`.
-    fn name(&self) -> &'static str;
-
-    /// One line: what is compared.
-    fn title(&self) -> &'static str {
-        sheet::named(self.name()).title
+    pub fn name(&self) -> &'static str {
+        self.name
     }
 
-    /// A few sentences for a reader who does not know the paper: the problem, the technique, what to look at.
-    fn about(&self) -> &'static str {
-        sheet::named(self.name()).about
-    }
-
-    /// Which table or figure of which paper.
-    fn paper(&self) -> &'static str {
-        sheet::named(self.name()).paper
+    /// What it is about, in words.
+    pub fn sheet(&self) -> &'static Sheet {
+        self.own_sheet.unwrap_or_else(|| sheet::named(self.name))
     }
 
     /// Its parameters at their defaults.
-    fn parameters(&self) -> Parameters {
-        Parameters::of_sheet(self.name())
+    pub fn parameters(&self) -> Parameters {
+        Parameters::new(self.name, self.sheet().parameters.clone())
     }
 
-    /// Names and values of the parameters that make the machine one of 2026 (NVMe, 64 cores). A run with these has
-    /// nothing published to compare with.
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        &sheet::named(self.name()).modern
+    pub fn steps(&self, parameters: &Parameters) -> u64 {
+        self.machine.as_ref().map_or(1, |machine| (machine.steps)(parameters))
     }
 
-    /// Approximate number of [`Run::step`]s.
-    fn steps(&self, parameters: &Parameters) -> u64;
-
-    /// Has it a simulated machine? Without one, it is always measured on this host.
-    fn is_simulated(&self) -> bool {
-        true
+    /// Has it a simulated machine?
+    pub fn is_simulated(&self) -> bool {
+        self.machine.is_some()
     }
 
-    fn simulate(&self, run: &Run<'_>) -> Results;
-
-    /// Its measurement on this host, with the real kernel of Awase.
-    fn local(&self) -> Option<&'static dyn LocalExperiment> {
-        local::named(self.name())
+    /// Without numbers of the paper if the machine is not comparable with its.
+    pub fn simulate(&self, run: &Run<'_>) -> Results {
+        let mut results = self.machine.as_ref().map_or_else(Results::default, |machine| (machine.simulate)(run));
+        if !run.compares() {
+            results.forget_the_paper();
+        }
+        results
     }
 }
 
 pub struct Run<'a> {
+    pub experiment: &'a Experiment,
     pub parameters: &'a Parameters,
     pub seed: u64,
     /// Steps done, for the progress bar.
@@ -86,8 +112,23 @@ impl Run<'_> {
     }
 
     /// Is it a machine of 2026, with nothing published to compare with?
-    pub fn is_modern(&self, experiment: &dyn Experiment) -> bool {
-        self.parameters.are_mostly(experiment.modern())
+    pub fn is_modern(&self) -> bool {
+        self.parameters.are_mostly(&self.experiment.sheet().modern)
+    }
+
+    /// Is it the paper's machine, to the last number?
+    fn is_papers(&self) -> bool {
+        self.parameters.changed().next().is_none()
+    }
+
+    /// Is the machine the paper's, so that its numbers are comparable?
+    fn compares(&self) -> bool {
+        self.experiment.machine.as_ref().is_some_and(|machine| (machine.is_comparable)(self))
+    }
+
+    /// The paper's number in a headline, if it is comparable: ` (paper: 3.3)`.
+    fn in_the_paper(&self, number: impl FnOnce() -> String) -> String {
+        if self.compares() { format!(" (paper: {})", number()) } else { String::new() }
     }
 
     pub fn step(&self) {
@@ -95,56 +136,33 @@ impl Run<'_> {
     }
 }
 
-/// The paper's number in a headline, if it is comparable: ` (paper: 3.3)`.
-fn in_the_paper(compared: bool, number: impl FnOnce() -> String) -> String {
-    if compared { format!(" (paper: {})", number()) } else { String::new() }
-}
-
 /// All experiments, in the order of the list.
-pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[
-        &ws_2::Ws2,
-        &ws_table2::WsTable2,
-        &ws_table3::WsTable3,
-        &ws_table4::WsTable4,
-        &ws_table5::WsTable5,
-        &ws_table6::WsTable6,
-        &ws_5::Ws5,
-        &ws_7::Ws7,
-        &mp_table1::MpTable1,
-        &mp_table2::MpTable2,
-        &oltp::Oltp,
-        &dsm::Dsm,
-        &uio::Uio,
-        &live::Live,
-    ]
-}
-
-pub fn simulated() -> impl Iterator<Item = &'static dyn Experiment> {
-    experiments().iter().copied().filter(|experiment| experiment.is_simulated())
-}
-
-pub fn named(name: &str) -> Option<&'static dyn Experiment> {
-    experiments().iter().copied().find(|experiment| experiment.name() == name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Runs an experiment with some parameters changed. It takes the steps that it announces.
-    pub(super) fn simulate(experiment: &dyn Experiment, changes: &[(&str, f64)], seed: u64) -> Results {
-        let (mut parameters, done) = (experiment.parameters(), AtomicU64::new(0));
-        for (name, value) in changes {
-            parameters.set(name, *value).expect("in range");
-        }
-        let results = experiment.simulate(&Run { parameters: &parameters, seed, done: &done });
-        assert_eq!(done.into_inner(), experiment.steps(&parameters));
-        results
+pub fn experiments() -> &'static [Experiment] {
+    const {
+        &[
+            Experiment::new("ws-2", |_| ws_2::STEPS, ws_2::simulate),
+            Experiment::comparable_if(is_of_1991, "ws-table2", ws_table2::steps, ws_table2::simulate),
+            Experiment::comparable_if(is_of_1991, "ws-table3", |_| ws_table3::STEPS, ws_table3::simulate),
+            Experiment::comparable_if(is_of_1991, "ws-table4", ws_table4::steps, ws_table4::simulate),
+            Experiment::comparable_if(is_of_1991, "ws-table5", ws_table5::steps, ws_table5::simulate),
+            Experiment::new("ws-table6", ws_table6::steps, ws_table6::simulate),
+            Experiment::new("ws-5", |_| ws_5::STEPS, ws_5::simulate),
+            Experiment::new("ws-7", |_| ws_7::STEPS, ws_7::simulate),
+            Experiment::comparable_if(is_top1, "mp-table1", |_| mp_table1::STEPS, mp_table1::simulate),
+            Experiment::comparable_if(is_top1, "mp-table2", |_| mp_table2::STEPS, mp_table2::simulate),
+            Experiment::new("oltp", |_| oltp::STEPS, oltp::simulate),
+            Experiment::new("dsm", dsm::steps, dsm::simulate),
+            Experiment::new("uio", uio::steps, uio::simulate),
+            // All switches on this machine.
+            Experiment { name: "live", own_sheet: None, machine: None },
+        ]
     }
+}
 
-    pub(super) fn assert_findings(results: &Results) {
-        let missed: Vec<&str> = results.findings.iter().filter(|f| !f.holds).map(|f| f.text.as_str()).collect();
-        assert!(missed.is_empty(), "{missed:#?}\n{:#?}", results.tables);
-    }
+pub fn simulated() -> impl Iterator<Item = &'static Experiment> {
+    experiments().iter().filter(|experiment| experiment.is_simulated())
+}
+
+pub fn named(name: &str) -> Option<&'static Experiment> {
+    experiments().iter().find(|experiment| experiment.name() == name)
 }

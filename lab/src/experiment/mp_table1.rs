@@ -2,12 +2,9 @@
 
 use policy::access::Mode;
 
+use super::Run;
 use super::top1::{self, Setup};
-use super::{Experiment, Run, in_the_paper};
-use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
-
-pub struct MpTable1;
 
 const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];
 /// Numbers of processors beyond the paper's, each with as many processes.
@@ -57,38 +54,31 @@ const DEVICES: [Case; 3] = [
     Case { name: "ramdisk", letter: 'c', published: &RAMDISK, fitted: Some((0, 8)) },
 ];
 
-impl Experiment for MpTable1 {
-    fn name(&self) -> &'static str {
-        "mp-table1"
-    }
+pub(super) const STEPS: u64 =
+    (DEVICES.len() * WAITS.len() * top1::PROCESSES.len() + SCALED.len() * SCALED_WAITS.len()) as u64;
 
-    fn steps(&self, _parameters: &Parameters) -> u64 {
-        (DEVICES.len() * WAITS.len() * top1::PROCESSES.len() + SCALED.len() * SCALED_WAITS.len()) as u64
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let setups = top1::setup(run.parameters);
-        let compares = top1::is_the_papers(run.parameters);
-        let mut results = Results::default();
-        for (Case { name, letter, published, fitted }, setup) in DEVICES.into_iter().zip(&setups) {
-            let mut table = table(run, name, setup);
-            table.title = format!("Table 1 ({letter}): {name}, gain of symmetric over funnelled access");
-            if compares {
-                compare(&mut table, published, fitted);
-            }
-            results.plots.push(figure(&table));
-            results.tables.push(table);
-        }
-        results.findings.push(headline(&results.tables));
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let setups = top1::setup(run.parameters);
+    let compares = run.compares();
+    let mut results = Results::default();
+    for (Case { name, letter, published, fitted }, setup) in DEVICES.into_iter().zip(&setups) {
+        let mut table = table(run, name, setup);
+        table.title = format!("Table 1 ({letter}): {name}, gain of symmetric over funnelled access");
         if compares {
-            results.findings.extend(findings(&results.tables));
-            results.notes = notes(&results.tables);
+            compare(&mut table, published, fitted);
         }
-        let scaled = scaled(run, &setups[2]);
-        results.plots.push(scaled_figure(&scaled));
-        results.tables.push(scaled);
-        results
+        results.plots.push(figure(&table));
+        results.tables.push(table);
     }
+    results.findings.push(headline(run, &results.tables));
+    if compares {
+        results.findings.extend(findings(&results.tables));
+        results.notes = notes(&results.tables);
+    }
+    let scaled = scaled(run, &setups[2]);
+    results.plots.push(scaled_figure(&scaled));
+    results.tables.push(scaled);
+    results
 }
 
 fn table(run: &Run<'_>, name: &str, setup: &Setup) -> Table {
@@ -184,14 +174,13 @@ fn scaled_figure(table: &Table) -> Plot {
 }
 
 /// The technique's worth: the largest gains of the three devices, over the published cells or, without any, all.
-fn headline(tables: &[Table]) -> Finding {
+fn headline(run: &Run<'_>, tables: &[Table]) -> Finding {
     let largest = |table: &Table| {
         let cells = || table.cells.iter().flatten();
-        let compares = cells().any(|cell| cell.paper.is_some());
-        let counted = cells().filter(|cell| !compares || cell.paper.is_some());
+        let counted = cells().filter(|cell| !run.compares() || cell.paper.is_some());
         let simulated = counted.filter_map(|cell| cell.simulated).fold(0.0, f64::max);
         let paper = cells().filter_map(|cell| cell.paper).fold(0.0, f64::max);
-        (simulated, move |text: fn(f64) -> String| in_the_paper(compares, || text(paper)))
+        (simulated, move |text: fn(f64) -> String| run.in_the_paper(|| text(paper)))
     };
     let [(disk, disk_paper), (fixed, fixed_paper), (memory, memory_paper)] = [0, 1, 2].map(|of| largest(&tables[of]));
     let times = |gain: f64| format!("{:.1}", 1.0 + gain / 100.0);

@@ -3,12 +3,9 @@
 use policy::delivery::Method;
 use policy::unit::ProcessorId;
 
+use super::Run;
 use super::top1::{self, MASTER, Setup};
-use super::{Experiment, Run, in_the_paper};
-use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Source, Table};
-
-pub struct MpTable2;
 
 const WAIT: u32 = 100;
 
@@ -26,30 +23,22 @@ const FITTED: (usize, usize) = (5, 12);
 /// Columns whose mean orders the methods: 4 to 9 processes.
 const COMPARED: std::ops::Range<usize> = 3..9;
 
-impl Experiment for MpTable2 {
-    fn name(&self) -> &'static str {
-        "mp-table2"
-    }
+pub(super) const STEPS: u64 = (METHODS.len() * top1::PROCESSES.len()) as u64;
 
-    fn steps(&self, _parameters: &Parameters) -> u64 {
-        (METHODS.len() * top1::PROCESSES.len()) as u64
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let table = table(run);
+    let mut results = Results { plots: vec![figure(&table)], ..Results::default() };
+    results.findings.push(headline(run, &table));
+    if run.compares() {
+        results.findings.extend(findings(&table));
+        results.notes = notes(&table);
     }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let compares = top1::is_the_papers(run.parameters);
-        let table = table(run, compares);
-        let mut results = Results { plots: vec![figure(&table)], ..Results::default() };
-        results.findings.push(headline(&table));
-        if compares {
-            results.findings.extend(findings(&table));
-            results.notes = notes(&table);
-        }
-        results.tables.push(table);
-        results
-    }
+    results.tables.push(table);
+    results
 }
 
-fn table(run: &Run<'_>, compares: bool) -> Table {
+fn table(run: &Run<'_>) -> Table {
+    let compares = run.compares();
     let [disk, ..] = top1::setup(run.parameters);
     let disk = Setup { wait: top1::wait(run.parameters, WAIT), ..disk };
     let runs = run.get("run.runs") as u32;
@@ -90,11 +79,10 @@ fn mean(table: &Table, row: usize, source: Source) -> f64 {
     gains.sum::<f64>() / COMPARED.len() as f64
 }
 
-fn headline(table: &Table) -> Finding {
-    let compares = table.cells.iter().flatten().any(|cell| cell.paper.is_some());
+fn headline(run: &Run<'_>, table: &Table) -> Finding {
     let cost = |row: usize| {
         let of = |source| format!("{:.1} %", 0.0 - mean(table, row, source));
-        of(Source::Simulated) + &in_the_paper(compares, || of(Source::Paper))
+        of(Source::Simulated) + &run.in_the_paper(|| of(Source::Paper))
     };
     let [all, idle] = [5, 3].map(|row| mean(table, row, Source::Simulated));
     Finding::new(

@@ -12,10 +12,10 @@ use crate::model::nfs_server::{self, Flushed, Placement, Server};
 use policy::readahead;
 use policy::unit::{ByteOffset, Instant};
 
-use crate::result::{Axis, Cell, Finding, Plot, Series, Source, Table};
+use crate::result::{Cell, Finding, Table};
 
+use super::Run;
 use super::workstation::{drive, queue};
-use super::{Run, in_the_paper};
 
 /// As in the paper, a kilobyte has 1,024 bytes.
 const KILOBYTE: f64 = 1024.0;
@@ -189,20 +189,18 @@ fn ms(ms: f64) -> Duration {
 pub(super) const PARTS: [&str; 4] = ["Ethernet", "server's disk", "server's processor", "client's processor"];
 
 /// The speed-up, with the paper's.
-pub(super) fn gain(paper: (f64, f64), simulated: (&Outcome, &Outcome), old: bool) -> Table {
-    let (less, more) = simulated;
-    let gain = Cell::simulated(more.throughput() / less.throughput());
+pub(super) fn gain(paper: (f64, f64), (less, more): (&Outcome, &Outcome)) -> Table {
     Table::new("gain", "The gain: second row of the table above over the first")
         .unit("times", 2)
         .rows("", ["gain"])
         .columns("", ["times"])
-        .cells(vec![vec![Cell { paper: old.then_some(paper.1 / paper.0), ..gain }]])
+        .cells(vec![vec![Cell::of(paper.1 / paper.0, more.throughput() / less.throughput())]])
 }
 
 /// The headline finding: `with it, a file is written`.
-pub(super) fn headline(what: &str, paper: (f64, f64), (less, more): (&Outcome, &Outcome), old: bool) -> Finding {
+pub(super) fn headline(run: &Run<'_>, what: &str, paper: (f64, f64), (less, more): (&Outcome, &Outcome)) -> Finding {
     let (less, more) = (less.throughput(), more.throughput());
-    let gain = in_the_paper(old, || format!("{:.1}", paper.1 / paper.0));
+    let gain = run.in_the_paper(|| format!("{:.1}", paper.1 / paper.0));
     Finding::new(
         format!("{what} at {more:.0} KB/s instead of {less:.0}: {:.1} times as fast{gain}", more / less),
         more > less,
@@ -218,26 +216,6 @@ pub(super) fn utilisation(names: &[&str], outcomes: &[&Outcome]) -> Table {
         .columns("part", PARTS.map(str::to_owned).to_vec())
         .cells(outcomes.iter().map(row).collect())
         .in_points()
-}
-
-/// Bars: the paper's throughput, where published, and the simulated one.
-pub(super) fn compared(name: &str, title: &str, groups: &[&str], pairs: &[(Option<f64>, f64)]) -> Plot {
-    let bars = |source, heights: Vec<Option<f64>>| {
-        Series::of(
-            "throughput",
-            source,
-            heights.into_iter().enumerate().filter_map(|(group, height)| Some((group as f64, height?))),
-        )
-    };
-    let (paper, simulated) = pairs.iter().map(|(paper, simulated)| (*paper, Some(*simulated))).unzip();
-    let mut series = vec![bars(Source::Paper, paper), bars(Source::Simulated, simulated)];
-    series.retain(|bars| !bars.points.is_empty());
-    Plot::bars(name, title, "", groups.iter().map(ToString::to_string), Axis::linear("throughput", "KB/s"), series)
-}
-
-/// Is the machine the paper's, so that its numbers are comparable?
-pub(super) fn is_of_1991(run: &Run<'_>) -> bool {
-    run.get("disk.nvme") < 0.5
 }
 
 /// Remarks on the machine of 2026.

@@ -6,8 +6,6 @@ mod devices;
 mod mainframe;
 mod plots;
 mod report;
-#[cfg(test)]
-mod tests;
 mod trace;
 mod workload;
 
@@ -15,8 +13,7 @@ use std::time::Duration;
 
 use policy::quantum::Mode;
 
-use super::{Experiment, Run};
-use crate::parameter::Parameters;
+use super::Run;
 use crate::result::Results;
 use account::Account;
 use costs::{Costs, mix};
@@ -35,22 +32,12 @@ const TECHNIQUES: [&str; 6] = [
 /// Quanta tried with all techniques, as multiples of the parameter's quantum.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
-pub struct Oltp;
+/// Before, each alone, and each with those before it but the first, which is alone; for two mixes.
+pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len()) as u64;
 
-impl Experiment for Oltp {
-    fn name(&self) -> &'static str {
-        "oltp"
-    }
-
-    fn steps(&self, _: &Parameters) -> u64 {
-        // Before, each alone, and each with those before it but the first, which is alone; for two mixes.
-        (2 * (1 + 6 + 5) + QUANTA.len()) as u64
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let measured = Measured::of(run);
-        Results { plots: plots::all(run, &measured, !run.is_modern(&Oltp)), ..report::results(run, &measured) }
-    }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let measured = Measured::of(run);
+    Results { plots: plots::all(run, &measured), ..report::results(run, &measured) }
 }
 
 struct OfMix {

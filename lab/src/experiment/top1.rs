@@ -20,6 +20,7 @@ use policy::delivery::Method;
 use policy::queue;
 use policy::unit::{ByteRange, Instant, ProcessorId};
 
+use super::Run;
 use crate::parameter::Parameters;
 
 pub const MASTER: ProcessorId = ProcessorId(0);
@@ -76,9 +77,8 @@ pub struct Setup {
     pub wait: Duration,
 }
 
-/// Is it the paper's machine, so that its numbers are comparable?
-pub fn is_the_papers(parameters: &Parameters) -> bool {
-    parameters.get("machine.processors") == f64::from(PROCESSORS) && parameters.get("disk.flash") < 0.5
+pub fn is_top1(run: &Run<'_>) -> bool {
+    run.get("machine.processors") == f64::from(PROCESSORS) && run.get("disk.flash") < 0.5
 }
 
 /// Numbers of processes: those of the paper, scaled with the number of processors.

@@ -1,10 +1,8 @@
 //! UIO: buffers that are mapped for each I/O, and buffers that are not.
 
 mod machine;
-#[cfg(test)]
-mod tests;
 
-use super::{Experiment, Run, in_the_paper};
+use super::Run;
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 use machine::{Buffers, Outcome, Server};
@@ -24,36 +22,26 @@ const ALL: [(Buffers, &str); 4] = [
     (Buffers::Batched(BATCH), "mapped, 32 unmapped together"),
 ];
 
-pub struct Uio;
+pub(super) fn steps(parameters: &Parameters) -> u64 {
+    (counts(parameters.get("processors") as usize).len() * ALL.len()) as u64
+}
 
-impl Experiment for Uio {
-    fn name(&self) -> &'static str {
-        "uio"
-    }
-
-    fn steps(&self, parameters: &Parameters) -> u64 {
-        (counts(parameters.get("processors") as usize).len() * ALL.len()) as u64
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let counts = counts(run.get("processors") as usize);
-        let outcomes = ALL.map(|(buffers, _)| -> Vec<Outcome> {
-            let each = counts.iter().map(|processors| {
-                let outcome = machine::run(&server(run, *processors), buffers, run.seed);
-                run.step();
-                outcome
-            });
-            each.collect()
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let counts = counts(run.get("processors") as usize);
+    let outcomes = ALL.map(|(buffers, _)| -> Vec<Outcome> {
+        let each = counts.iter().map(|processors| {
+            let outcome = machine::run(&server(run, *processors), buffers, run.seed);
+            run.step();
+            outcome
         });
-        let measured =
-            Measured { compares: !run.is_modern(self), papers: run.get("processors") as usize, counts, outcomes };
-        let is_papers = run.parameters.changed().next().is_none();
-        Results {
-            tables: vec![measured.rates(), measured.scaling(), measured.times()],
-            plots: vec![measured.plot()],
-            findings: measured.findings(is_papers),
-            notes: if measured.compares { notes() } else { Vec::new() },
-        }
+        each.collect()
+    });
+    let measured = Measured { compares: run.compares(), papers: run.get("processors") as usize, counts, outcomes };
+    Results {
+        tables: vec![measured.rates(), measured.scaling(), measured.times()],
+        plots: vec![measured.plot()],
+        findings: measured.findings(run),
+        notes: if measured.compares { notes() } else { Vec::new() },
     }
 }
 
@@ -110,10 +98,7 @@ impl Measured {
     }
 
     fn rates(&self) -> Table {
-        let row = |buffers: usize| {
-            let simulated = Cell::simulated(self.on_papers(buffers).rate / 1000.0);
-            vec![Cell { paper: self.compares.then_some(PUBLISHED[buffers]), ..simulated }]
-        };
+        let row = |buffers: usize| vec![Cell::of(PUBLISHED[buffers], self.on_papers(buffers).rate / 1000.0)];
         let blog = if self.compares { " (the blog, on 40: 300 K, and over 1 M)" } else { "" };
         Table::new("rates", format!("I/O served on {} processors{blog}", self.papers))
             .unit("thousand/s", 0)
@@ -156,19 +141,14 @@ impl Measured {
             "I/O served by number of processors",
             Axis::linear("processors", ""),
             Axis::linear("served", "thousand I/O a second"),
-            [0, 1]
-                .into_iter()
-                .filter(|_| self.compares)
-                .map(paper)
-                .chain(ALL.iter().enumerate().map(simulated))
-                .collect(),
+            [0, 1].map(paper).into_iter().chain(ALL.iter().enumerate().map(simulated)).collect(),
         )
     }
 
-    fn findings(&self, is_papers: bool) -> Vec<Finding> {
+    fn findings(&self, run: &Run<'_>) -> Vec<Finding> {
         let [mapped, unmapped, twice, batched] = [0, 1, 2, 3].map(|buffers| self.on_papers(buffers).rate);
         let most = |buffers: usize| self.thousands(buffers).into_iter().fold(0.0, f64::max) * 1000.0;
-        let over = in_the_paper(self.compares, || format!("over {:.1}", PUBLISHED[1] / PUBLISHED[0]));
+        let over = run.in_the_paper(|| format!("over {:.1}", PUBLISHED[1] / PUBLISHED[0]));
         let mut findings = vec![
             Finding::new(
                 format!(
@@ -192,7 +172,7 @@ impl Measured {
                 batched > mapped && batched > unmapped * 0.5,
             ),
         ];
-        if is_papers {
+        if run.is_papers() {
             findings.extend([
                 Finding::new("On 40 processors, unmapped buffers serve more than three times as much.", {
                     unmapped > mapped * 3.0

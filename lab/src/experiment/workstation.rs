@@ -16,11 +16,13 @@ use super::Run;
 /// Stands for no deadline: the paper's system had none.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
+/// Without a device of 2026.
+pub(super) fn is_of_1991(run: &Run<'_>) -> bool {
+    run.get("disk.nvme") < 0.5
+}
+
 pub(super) fn drive(run: &Run<'_>) -> Drive {
-    match run.get("disk.nvme") >= 0.5 {
-        true => Drive::Flash(NVME_2026),
-        false => Drive::Mechanical(Mechanical::of(run.parameters)),
-    }
+    if is_of_1991(run) { Drive::Mechanical(Mechanical::of(run.parameters)) } else { Drive::Flash(NVME_2026) }
 }
 
 pub(super) fn drive_on_bus(run: &Run<'_>, name: &'static str) -> Drive {

@@ -10,34 +10,23 @@ mod scanning;
 mod storm;
 mod writing;
 
-use super::{Experiment, Run};
-use crate::parameter::Parameters;
+use super::Run;
 use crate::result::{Cell, Results, Series, Table};
 use machine::Hardware;
 
-pub struct Ws2;
+pub(super) const STEPS: u64 = 37;
 
-impl Experiment for Ws2 {
-    fn name(&self) -> &'static str {
-        "ws-2"
-    }
-
-    fn steps(&self, _parameters: &Parameters) -> u64 {
-        37
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let hardware = Hardware::of(run);
-        let mut results = Results::default();
-        reading::run(run, &hardware, &mut results);
-        scanning::run(run, &hardware, &mut results);
-        writing::run(run, &hardware, &mut results);
-        storm::run(run, &hardware, &mut results);
-        giving::run(run, &hardware, &mut results);
-        operations::run(run, &hardware, &mut results);
-        results.notes = notes(&hardware, run.is_modern(self));
-        results
-    }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let hardware = Hardware::of(run);
+    let mut results = Results::default();
+    reading::run(run, &hardware, &mut results);
+    scanning::run(run, &hardware, &mut results);
+    writing::run(run, &hardware, &mut results);
+    storm::run(run, &hardware, &mut results);
+    giving::run(run, &hardware, &mut results);
+    operations::run(run, &hardware, &mut results);
+    results.notes = notes(&hardware, run.is_modern());
+    results
 }
 
 fn notes(hardware: &Hardware, modern: bool) -> Vec<String> {

@@ -8,17 +8,14 @@ use crate::model::Simulation;
 use crate::model::disk::{Disk, DiskCounters};
 use policy::readahead::Mode;
 
+use super::Run;
 use super::workstation::{drive, drive_on_bus, file_system, queue};
-use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 
-const NAME: &str = "ws-table2";
 const PAPER: [[f64; 2]; 2] = [[327.7, 630.2], [827.5, 765.6]];
 /// Largest transfers of the sweep, in KB.
 const BOUNDS_KB: [u32; 7] = [8, 16, 32, 64, 128, 256, 512];
-
-pub struct WsTable2;
 
 /// The techniques in use. The paper's line "with merging" is all three.
 #[derive(Clone, Copy)]
@@ -35,37 +32,29 @@ struct Throughput {
     writing: DiskCounters,
 }
 
-impl Experiment for WsTable2 {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+pub(super) fn steps(parameters: &Parameters) -> u64 {
+    let others = if parameters.get("disk.nvme") < 0.5 { 2 * OTHERS.len() } else { 0 };
+    (STAGES.len() + BOUNDS_KB.len() + others) as u64
+}
 
-    fn steps(&self, parameters: &Parameters) -> u64 {
-        let others = if parameters.get("disk.nvme") < 0.5 { 2 * OTHERS.len() } else { 0 };
-        (STAGES.len() + BOUNDS_KB.len() + others) as u64
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let drive = drive(run);
+    let bound_kb = run.get("queue.transfer") as u32;
+    let staged = |techniques: Techniques| Techniques { merge_kb: techniques.merge_kb.map(|_| bound_kb), ..techniques };
+    let stages = STAGES.map(|(_, techniques)| measure(run, drive, staged(techniques)));
+    let [(_, none), .., (_, all)] = STAGES;
+    let bounds = BOUNDS_KB.map(|kb| measure(run, drive, Techniques { merge_kb: Some(kb), ..all }));
+    let [without, .., with] = stages;
+    let mut tables = vec![table(without, with), parts(&stages)];
+    if run.compares() {
+        let of = |name| [none, all].map(|kind| measure(run, drive_on_bus(run, name), staged(kind)));
+        tables.push(other_disks(&OTHERS.map(|(name, _)| of(name))));
     }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let drive = drive(run);
-        let bound_kb = run.get("queue.transfer") as u32;
-        let staged =
-            |techniques: Techniques| Techniques { merge_kb: techniques.merge_kb.map(|_| bound_kb), ..techniques };
-        let stages = STAGES.map(|(_, techniques)| measure(run, drive, staged(techniques)));
-        let [(_, none), .., (_, all)] = STAGES;
-        let bounds = BOUNDS_KB.map(|kb| measure(run, drive, Techniques { merge_kb: Some(kb), ..all }));
-        let [without, .., with] = stages;
-        let is_old = run.get("disk.nvme") < 0.5;
-        let mut tables = vec![table(without, with, is_old), parts(&stages)];
-        if is_old {
-            let of = |name| [none, all].map(|kind| measure(run, drive_on_bus(run, name), staged(kind)));
-            tables.push(other_disks(&OTHERS.map(|(name, _)| of(name))));
-        }
-        Results {
-            tables,
-            plots: vec![bars(without, with, is_old), by_bound(&bounds), parts_plot(&stages), holding(&bounds)],
-            findings: findings(&stages, &bounds, is_old),
-            notes: notes(is_old),
-        }
+    Results {
+        tables,
+        plots: vec![bars(without, with), by_bound(&bounds), parts_plot(&stages), holding(&bounds)],
+        findings: findings(run, &stages, &bounds),
+        notes: notes(run.compares()),
     }
 }
 
@@ -113,13 +102,10 @@ fn measure(run: &Run<'_>, drive: Drive, techniques: Techniques) -> Throughput {
     throughput.unwrap_or_default()
 }
 
-fn table(without: Throughput, with: Throughput, compare: bool) -> Table {
-    let cell = |paper, simulated| if compare { Cell::of(paper, simulated) } else { Cell::simulated(simulated) };
-    let row = |paper: [f64; 2], run: Throughput| vec![cell(paper[0], run.write), cell(paper[1], run.read)];
+fn table(without: Throughput, with: Throughput) -> Table {
+    let row = |paper: [f64; 2], run: Throughput| vec![Cell::of(paper[0], run.write), Cell::of(paper[1], run.read)];
     let mut cells = vec![row(PAPER[0], without), row(PAPER[1], with)];
-    if compare {
-        cells[1][1] = cells[1][1].fitted();
-    }
+    cells[1][1].fitted = true;
     Table::new("throughput", "Table 2: throughput of a file with block merge and without")
         .unit("KB/s", 1)
         .rows("block merge", ["without", "with"])
@@ -155,21 +141,19 @@ fn series(name: &str, source: Source, values: impl IntoIterator<Item = f64>) -> 
     Series::of(name, source, values.into_iter().enumerate().map(|(x, y)| (x as f64, y)))
 }
 
-fn bars(without: Throughput, with: Throughput, compare: bool) -> Plot {
-    let mut all = Vec::new();
-    if compare {
-        all.push(series("without merge", Source::Paper, PAPER[0]));
-        all.push(series("with merge", Source::Paper, PAPER[1]));
-    }
-    all.push(series("without merge", Source::Simulated, [without.write, without.read]));
-    all.push(series("with merge", Source::Simulated, [with.write, with.read]));
+fn bars(without: Throughput, with: Throughput) -> Plot {
     Plot::bars(
         "throughput",
         "What block merge is worth",
         "access",
         ["write", "read"],
         Axis::linear("throughput", "KB/s"),
-        all,
+        vec![
+            series("without merge", Source::Paper, PAPER[0]),
+            series("with merge", Source::Paper, PAPER[1]),
+            series("without merge", Source::Simulated, [without.write, without.read]),
+            series("with merge", Source::Simulated, [with.write, with.read]),
+        ],
     )
 }
 
@@ -211,10 +195,10 @@ fn parts_plot(stages: &[Throughput]) -> Plot {
     )
 }
 
-fn findings(stages: &[Throughput; STAGES.len()], bounds: &[Throughput], is_old: bool) -> Vec<Finding> {
+fn findings(run: &Run<'_>, stages: &[Throughput; STAGES.len()], bounds: &[Throughput]) -> Vec<Finding> {
     let [without, _, merged, with] = stages;
-    let headline = headline(without, with, is_old);
-    if !is_old {
+    let headline = headline(run, without, with);
+    if !run.compares() {
         return vec![
             headline,
             Finding::new("Several blocks ahead make reading at least five times faster", with.read > 5.0 * merged.read),
@@ -231,8 +215,8 @@ fn findings(stages: &[Throughput; STAGES.len()], bounds: &[Throughput], is_old: 
     ]
 }
 
-fn headline(without: &Throughput, with: &Throughput, is_old: bool) -> Finding {
-    let gain = |access: usize| in_the_paper(is_old, || format!("{:.1}", PAPER[1][access] / PAPER[0][access]));
+fn headline(run: &Run<'_>, without: &Throughput, with: &Throughput) -> Finding {
+    let gain = |access: usize| run.in_the_paper(|| format!("{:.1}", PAPER[1][access] / PAPER[0][access]));
     Finding::new(
         format!(
             "With merge, a file is written at {:.0} KB/s instead of {:.0}, {:.1} times as fast{}, and read at {:.0} instead \
@@ -246,7 +230,7 @@ fn headline(without: &Throughput, with: &Throughput, is_old: bool) -> Finding {
             with.read / without.read,
             gain(1),
         ),
-        with.read > without.read && (with.write > without.write || !is_old),
+        with.read > without.read && (with.write > without.write || !run.compares()),
     )
 }
 

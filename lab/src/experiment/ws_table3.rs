@@ -13,14 +13,9 @@ use policy::queue;
 use policy::readahead::Mode;
 use policy::unit::{Class, Instant};
 
+use super::Run;
 use super::workstation::{drive, file_system, queue};
-use super::{Experiment, Run};
-use crate::parameter::Parameters;
 use crate::result::Results;
-
-const NAME: &str = "ws-table3";
-
-pub struct WsTable3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
@@ -42,28 +37,20 @@ struct Written {
     blocks: Vec<Completed>,
 }
 
-impl Experiment for WsTable3 {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+pub(super) const STEPS: u64 = 6;
 
-    fn steps(&self, _: &Parameters) -> u64 {
-        6
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let writes = [Order::Position, Order::Priority, Order::PriorityWithDeadline].map(|order| {
-            let written = write(run, order);
-            run.step();
-            written
-        });
-        let starved = [Order::Position, Order::Priority, Order::PriorityWithDeadline].map(|order| {
-            let starved = starvation::watch(run, order);
-            run.step();
-            starved
-        });
-        report::results(run, &writes, &starved)
-    }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let writes = [Order::Position, Order::Priority, Order::PriorityWithDeadline].map(|order| {
+        let written = write(run, order);
+        run.step();
+        written
+    });
+    let starved = [Order::Position, Order::Priority, Order::PriorityWithDeadline].map(|order| {
+        let starved = starvation::watch(run, order);
+        run.step();
+        starved
+    });
+    report::results(run, &writes, &starved)
 }
 
 fn queue_of(run: &Run<'_>, order: Order) -> queue::Config {

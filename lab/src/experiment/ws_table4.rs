@@ -7,8 +7,8 @@ use policy::unit::Instant;
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
-use super::nfs::{self, Load, Outcome, Setting, is_of_1991, measure};
-use super::{Experiment, Run};
+use super::Run;
+use super::nfs::{self, Load, Outcome, Setting, measure};
 
 const WITHOUT: f64 = 98.5;
 const WITH: f64 = 440.4;
@@ -21,69 +21,52 @@ const SWEEP_FILES: u32 = 4;
 /// Writes of the slower variant in the timeline.
 const TIMELINE_WRITES: usize = 12;
 
-pub struct WsTable4;
+pub(super) fn steps(parameters: &Parameters) -> u64 {
+    2 * (parameters.get("file.count") as u64 + DAEMONS.len() as u64 * u64::from(SWEEP_FILES))
+}
 
-impl Experiment for WsTable4 {
-    fn name(&self) -> &'static str {
-        "ws-table4"
-    }
-
-    fn steps(&self, parameters: &Parameters) -> u64 {
-        2 * (parameters.get("file.count") as u64 + DAEMONS.len() as u64 * u64::from(SWEEP_FILES))
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let old = is_of_1991(run);
-        let of = |gather| {
-            let (biods, nfsds) = (run.get("client.biods") as u32, run.get("server.nfsds") as u32);
-            let files = run.get("file.count") as u32;
-            measure(run, Setting { biods, nfsds, load: Load::Write { gather }, files })
-        };
-        let (without, with) = (of(false), of(true));
-        let sweep = DAEMONS.map(|daemons| {
-            [false, true].map(|gather| {
-                let load = Load::Write { gather };
-                measure(run, Setting { biods: daemons, nfsds: daemons, load, files: SWEEP_FILES })
-            })
-        });
-        Results {
-            tables: vec![
-                throughput(&without, &with, old),
-                nfs::gain((WITHOUT, WITH), (&without, &with), old),
-                accesses(&without, &with, old),
-                nfs::utilisation(&["without rendezvous", "with rendezvous"], &[&without, &with]),
-                daemons(&sweep),
-            ],
-            plots: plots(&without, &with, &sweep, old),
-            findings: findings(&without, &with, &sweep, old),
-            notes: if old { notes(&sweep) } else { nfs::modern_notes() },
-        }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let of = |gather| {
+        let (biods, nfsds) = (run.get("client.biods") as u32, run.get("server.nfsds") as u32);
+        let files = run.get("file.count") as u32;
+        measure(run, Setting { biods, nfsds, load: Load::Write { gather }, files })
+    };
+    let (without, with) = (of(false), of(true));
+    let sweep = DAEMONS.map(|daemons| {
+        [false, true].map(|gather| {
+            let load = Load::Write { gather };
+            measure(run, Setting { biods: daemons, nfsds: daemons, load, files: SWEEP_FILES })
+        })
+    });
+    Results {
+        tables: vec![
+            throughput(&without, &with),
+            nfs::gain((WITHOUT, WITH), (&without, &with)),
+            accesses(&without, &with),
+            nfs::utilisation(&["without rendezvous", "with rendezvous"], &[&without, &with]),
+            daemons(&sweep),
+        ],
+        plots: plots(&without, &with, &sweep),
+        findings: findings(run, &without, &with, &sweep),
+        notes: if run.compares() { notes(&sweep) } else { nfs::modern_notes() },
     }
 }
 
-fn throughput(without: &Outcome, with: &Outcome, old: bool) -> Table {
-    let cell = |paper: f64, outcome: &Outcome, fitted| Cell {
-        paper: old.then_some(paper),
-        fitted: old && fitted,
-        ..Cell::simulated(outcome.throughput())
-    };
+fn throughput(without: &Outcome, with: &Outcome) -> Table {
     Table::new("throughput", "Table 4: NFS write throughput")
         .unit("KB/s", 1)
         .rows("server", ["without rendezvous", "with rendezvous"])
         .columns("throughput", ["write"])
-        .cells(vec![vec![cell(WITHOUT, without, false)], vec![cell(WITH, with, true)]])
+        .cells(vec![vec![Cell::of(WITHOUT, without.throughput())], vec![Cell::of(WITH, with.throughput()).fitted()]])
 }
 
-fn accesses(without: &Outcome, with: &Outcome, old: bool) -> Table {
+fn accesses(without: &Outcome, with: &Outcome) -> Table {
     Table::new("accesses", "Disk accesses for each write of 8 KB, and writes in one flush")
         .unit("", 2)
         .rows("server", ["without rendezvous", "with rendezvous"])
         .columns("count", ["disk accesses a write", "writes in a group"])
         .cells(vec![
-            vec![
-                Cell { paper: old.then_some(ACCESSES_WITHOUT), ..Cell::simulated(without.accesses()) },
-                Cell::simulated(1.0),
-            ],
+            vec![Cell::of(ACCESSES_WITHOUT, without.accesses()), Cell::simulated(1.0)],
             vec![Cell::simulated(with.accesses()), Cell::simulated(with.group())],
         ])
 }
@@ -97,7 +80,8 @@ fn daemons(sweep: &[[Outcome; 2]]) -> Table {
         .cells(vec![row(0), row(1)])
 }
 
-fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -> Vec<Plot> {
+fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]]) -> Vec<Plot> {
+    let bars = |of: [f64; 2]| (0..).map(f64::from).zip(of);
     let by_daemons = |of: usize, name: &str| {
         Series::simulated(
             name,
@@ -116,11 +100,16 @@ fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -
     // Requests merged into one command were issued at one moment.
     let commands = |outcome: &Outcome| outcome.served.iter().map(|served| served.issued).collect::<BTreeSet<_>>();
     vec![
-        nfs::compared(
+        Plot::bars(
             "throughput",
             "Table 4: NFS write throughput",
-            &["without rendezvous", "with rendezvous"],
-            &[(old.then_some(WITHOUT), without.throughput()), (old.then_some(WITH), with.throughput())],
+            "",
+            ["without rendezvous", "with rendezvous"],
+            Axis::linear("throughput", "KB/s"),
+            vec![
+                Series::paper("throughput", bars([WITHOUT, WITH])),
+                Series::simulated("throughput", bars([without.throughput(), with.throughput()])),
+            ],
         ),
         Plot::lines(
             "daemons",
@@ -152,9 +141,9 @@ fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -
     ]
 }
 
-fn findings(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -> Vec<Finding> {
-    let headline = nfs::headline("With the rendezvous, a file is written", (WITHOUT, WITH), (without, with), old);
-    if !old {
+fn findings(run: &Run<'_>, without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]]) -> Vec<Finding> {
+    let headline = nfs::headline(run, "With the rendezvous, a file is written", (WITHOUT, WITH), (without, with));
+    if !run.compares() {
         return vec![headline];
     }
     let alone: Vec<f64> = sweep.iter().map(|pair| pair[0].throughput()).collect();

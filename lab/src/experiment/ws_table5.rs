@@ -3,47 +3,38 @@
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
-use super::nfs::{self, Load, Outcome, Setting, is_of_1991, measure};
-use super::{Experiment, Run};
+use super::Run;
+use super::nfs::{self, Load, Outcome, Setting, measure};
 
 /// Blocks ahead, KB/s.
 const PAPER: [(u64, f64); 2] = [(1, 505.7), (4, 787.7)];
 const AHEAD: [u64; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
 
-pub struct WsTable5;
+pub(super) fn steps(parameters: &Parameters) -> u64 {
+    2 * AHEAD.len() as u64 * parameters.get("file.count") as u64
+}
 
-impl Experiment for WsTable5 {
-    fn name(&self) -> &'static str {
-        "ws-table5"
-    }
-
-    fn steps(&self, parameters: &Parameters) -> u64 {
-        2 * AHEAD.len() as u64 * parameters.get("file.count") as u64
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let old = is_of_1991(run);
-        let of = |ahead: u64, cached| {
-            let biods = (run.get("client.biods") as u32).max(ahead as u32 + 1);
-            let (nfsds, files) = (run.get("server.nfsds") as u32, run.get("file.count") as u32);
-            measure(run, Setting { biods, nfsds, load: Load::Read { ahead, cached }, files })
-        };
-        let [disk, memory] = [false, true].map(|cached| AHEAD.map(|ahead| of(ahead, cached)));
-        let at = |ahead: u64| AHEAD.iter().position(|a| *a == ahead).map_or(&disk[0], |at| &disk[at]);
-        let names: Vec<String> = AHEAD.iter().map(|ahead| blocks(*ahead)).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let busy: Vec<&Outcome> = disk.iter().collect();
-        Results {
-            tables: vec![
-                throughput(at(1), at(4), old),
-                nfs::gain((PAPER[0].1, PAPER[1].1), (at(1), at(4)), old),
-                sweep(&disk, &memory),
-                nfs::utilisation(&names, &busy),
-            ],
-            plots: plots(&disk, &memory, old),
-            findings: findings(&disk, &memory, old),
-            notes: if old { notes(&memory) } else { nfs::modern_notes() },
-        }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let of = |ahead: u64, cached| {
+        let biods = (run.get("client.biods") as u32).max(ahead as u32 + 1);
+        let (nfsds, files) = (run.get("server.nfsds") as u32, run.get("file.count") as u32);
+        measure(run, Setting { biods, nfsds, load: Load::Read { ahead, cached }, files })
+    };
+    let [disk, memory] = [false, true].map(|cached| AHEAD.map(|ahead| of(ahead, cached)));
+    let at = |ahead: u64| AHEAD.iter().position(|a| *a == ahead).map_or(&disk[0], |at| &disk[at]);
+    let names: Vec<String> = AHEAD.iter().map(|ahead| blocks(*ahead)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let busy: Vec<&Outcome> = disk.iter().collect();
+    Results {
+        tables: vec![
+            throughput(at(1), at(4)),
+            nfs::gain((PAPER[0].1, PAPER[1].1), (at(1), at(4))),
+            sweep(&disk, &memory),
+            nfs::utilisation(&names, &busy),
+        ],
+        plots: plots(&disk, &memory),
+        findings: findings(run, &disk, &memory),
+        notes: if run.compares() { notes(&memory) } else { nfs::modern_notes() },
     }
 }
 
@@ -54,17 +45,13 @@ fn blocks(ahead: u64) -> String {
     }
 }
 
-fn throughput(one: &Outcome, four: &Outcome, old: bool) -> Table {
-    let cell = |(paper, outcome): (f64, &Outcome)| Cell {
-        paper: old.then_some(paper),
-        fitted: old && paper == PAPER[0].1,
-        ..Cell::simulated(outcome.throughput())
-    };
+fn throughput(one: &Outcome, four: &Outcome) -> Table {
+    let cell = |row: usize, outcome: &Outcome| Cell::of(PAPER[row].1, outcome.throughput());
     Table::new("throughput", "Table 5: NFS read throughput")
         .unit("KB/s", 1)
         .rows("read ahead", PAPER.iter().map(|(ahead, _)| blocks(*ahead)))
         .columns("throughput", ["read"])
-        .cells(vec![vec![cell((PAPER[0].1, one))], vec![cell((PAPER[1].1, four))]])
+        .cells(vec![vec![cell(0, one).fitted()], vec![cell(1, four)]])
 }
 
 fn sweep(disk: &[Outcome], memory: &[Outcome]) -> Table {
@@ -76,14 +63,14 @@ fn sweep(disk: &[Outcome], memory: &[Outcome]) -> Table {
         .cells(vec![row(disk), row(memory)])
 }
 
-fn plots(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Plot> {
+fn plots(disk: &[Outcome], memory: &[Outcome]) -> Vec<Plot> {
     let line = |name: &str, outcomes: &[Outcome], of: &dyn Fn(&Outcome) -> f64| {
         Series::simulated(name, AHEAD.iter().zip(outcomes).map(|(ahead, outcome)| (*ahead as f64, of(outcome))))
     };
     let paper = Series::paper("from disk", PAPER.iter().map(|(ahead, kilobytes)| (*ahead as f64, *kilobytes)));
     let throughput = |outcome: &Outcome| outcome.throughput();
     let busy = nfs::PARTS.iter().enumerate().map(|(part, name)| line(name, disk, &|o| o.utilisation()[part])).collect();
-    let simulated = [line("from disk", disk, &throughput), line("from memory", memory, &throughput)];
+    let throughputs = vec![paper, line("from disk", disk, &throughput), line("from memory", memory, &throughput)];
     let x = || Axis::linear("blocks read ahead", "");
     vec![
         Plot::lines(
@@ -91,7 +78,7 @@ fn plots(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Plot> {
             "Table 5 and beyond: NFS read throughput",
             x(),
             Axis::linear("throughput", "KB/s"),
-            old.then_some(paper).into_iter().chain(simulated).collect(),
+            throughputs,
         ),
         Plot::lines(
             "busy",
@@ -103,11 +90,11 @@ fn plots(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Plot> {
     ]
 }
 
-fn findings(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Finding> {
+fn findings(run: &Run<'_>, disk: &[Outcome], memory: &[Outcome]) -> Vec<Finding> {
     let at = |ahead: u64| AHEAD.iter().position(|a| *a == ahead).map_or(&disk[0], |at| &disk[at]);
     let paper = (PAPER[0].1, PAPER[1].1);
-    let headline = nfs::headline("With four blocks ahead in place of one, a file is read", paper, (at(1), at(4)), old);
-    if !old {
+    let headline = nfs::headline(run, "With four blocks ahead in place of one, a file is read", paper, (at(1), at(4)));
+    if !run.compares() {
         return vec![headline];
     }
     let ethernet = |outcome: &Outcome| outcome.utilisation()[0];

@@ -20,7 +20,7 @@ use crate::measure::epoll::Epoll;
 const SEND_BYTES: libc::c_int = 1 << 20;
 
 /// Calls that are held back until more come are released when none has come for so long.
-const RELEASE_MS: i32 = 20;
+const RELEASE_MS: u32 = 20;
 
 /// Looks at one connection for input until epoll is asked about all.
 const POLLS_OF_ONE: u32 = 64;
@@ -106,7 +106,7 @@ impl<P: Protocol, S: Storage> Loop<P, S> {
         loop {
             let mut has_worked = match self.open[..] {
                 [only] if !polls.is_multiple_of(POLLS_OF_ONE) => self.receive(only)?,
-                _ => self.look(0)?,
+                _ => self.look(Some(0))?,
             };
             polls = polls.wrapping_add(1);
             let Server { protocol, storage, arena, .. } = &mut self.server;
@@ -124,7 +124,7 @@ impl<P: Protocol, S: Storage> Loop<P, S> {
                 }
                 continue;
             }
-            let timeout_ms = if self.server.storage.is_waiting() { RELEASE_MS } else { -1 };
+            let timeout_ms = self.server.storage.is_waiting().then_some(RELEASE_MS);
             if self.look(timeout_ms)? {
                 idle_since = None;
             } else if self.server.storage.is_waiting() {
@@ -134,7 +134,7 @@ impl<P: Protocol, S: Storage> Loop<P, S> {
     }
 
     /// Serves those that epoll reports; waits for the first until the timeout. False if there are none.
-    fn look(&mut self, timeout_ms: i32) -> Result<bool> {
+    fn look(&mut self, timeout_ms: Option<u32>) -> Result<bool> {
         let mut ready = std::mem::take(&mut self.ready);
         self.epoll.wait(&mut ready, timeout_ms)?;
         let mut has_worked = false;

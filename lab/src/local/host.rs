@@ -318,25 +318,13 @@ fn fill(file: &File, bytes: u64) -> std::io::Result<()> {
 /// Checks that a file of `bytes` fits, and returns the bytes that are free.
 fn check_space(directory: &Path, bytes: u64) -> Result<u64, LocalError> {
     let directory = directory.to_owned();
-    match free_bytes(&directory) {
+    // What this process may still write there.
+    let free = rustix::fs::statvfs(&directory).map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize));
+    match free {
         Ok(free) if free >= bytes + LEFT_FREE => Ok(free),
         Ok(free) => Err(LocalError::NoSpace { directory, needed: bytes + LEFT_FREE, free }),
-        Err(source) => Err(LocalError::Scratch { what: "find room for", directory, source }),
+        Err(source) => Err(LocalError::Scratch { what: "find room for", directory, source: source.into() }),
     }
-}
-
-/// Bytes that this process may still write in the file system of `directory`.
-fn free_bytes(directory: &Path) -> std::io::Result<u64> {
-    let path = std::ffi::CString::new(directory.as_os_str().as_encoded_bytes())?;
-    let mut facts = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the path ends with a zero and outlives the call, which fills the structure; it has integers only.
-    let facts = unsafe {
-        if libc::statvfs(path.as_ptr(), facts.as_mut_ptr()) != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        facts.assume_init()
-    };
-    Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
 #[cfg(test)]

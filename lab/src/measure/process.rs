@@ -1,8 +1,6 @@
 //! Child programs: bounded in time, ended by their id, and killed when this program ends.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_parent_process_death_signal};
 
 /// Timeout of a server's start: reading back a large image is not part of it.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,10 +29,7 @@ pub type Interrupted = Arc<AtomicBool>;
 fn end_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
     unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
 }
 
@@ -67,9 +64,7 @@ impl Process {
         let (Some(user), Some(system)) = (ticks(11), ticks(12)) else {
             bail!("/proc/{}/stat: {text}", self.child.id())
         };
-        // SAFETY: sysconf takes and returns numbers.
-        let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-        Ok(Duration::from_secs_f64((user + system) as f64 / ticks_a_second as f64))
+        Ok(Duration::from_secs_f64((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
     /// Resident memory in bytes, huge pages included.
@@ -138,31 +133,21 @@ impl Process {
 
     /// Sends SIGTERM and waits for the end.
     pub fn stop(mut self) -> Result<()> {
-        // SAFETY: kill takes numbers; the child was not waited for, so its id is still its own.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        // An error says that it has ended.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         self.await_end(STOP_TIMEOUT)?;
         self.child.wait()?;
         Ok(())
     }
 
     fn await_end(&self, timeout: Duration) -> Result<()> {
-        // SAFETY: pidfd_open takes numbers and returns a new descriptor, which has no other owner.
-        let end = unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error()).context("pidfd_open");
-            }
-            OwnedFd::from_raw_fd(fd as i32)
-        };
+        let end = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).context("pidfd_open")?;
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // Wakes periodically, since a signal may arrive just before poll.
-            let timeout_ms = left.min(Duration::from_millis(200)).as_millis() as i32;
-            let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one pollfd, which lives until poll returns.
-            let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
-            if ready == 1 {
+            let pause = Timespec::try_from(left.min(Duration::from_millis(200)))?;
+            if matches!(poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&pause)), Ok(1)) {
                 return Ok(());
             }
             if self.interrupted.load(Ordering::Relaxed) {

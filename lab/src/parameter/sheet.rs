@@ -22,11 +22,19 @@ pub struct Sheet {
     pub modern: Vec<(Text, f64)>,
 }
 
+impl Sheet {
+    /// # Panics
+    /// When it has a mistake.
+    pub fn parse(name: &str, text: &str) -> Sheet {
+        File::whole(name, text).sheet(name)
+    }
+}
+
 /// # Panics
 /// When there is no sheet of that name, or when it has a mistake.
 pub fn named(name: &str) -> &'static Sheet {
     static SHEETS: LazyLock<BTreeMap<Text, Sheet>> =
-        LazyLock::new(|| COMPLETE.iter().map(|(name, text)| (*name, File::whole(name, text).sheet(name))).collect());
+        LazyLock::new(|| COMPLETE.iter().map(|(name, text)| (*name, Sheet::parse(name, text))).collect());
     SHEETS.get(name).unwrap_or_else(|| panic!("there is no sheet {name}"))
 }
 

@@ -6,33 +6,33 @@ use super::{origin, value};
 use crate::experiment::Experiment;
 
 impl Terminal {
-    pub fn list(&self, experiments: &[&'static dyn Experiment]) -> String {
-        let column = |head: &str, of: &dyn Fn(&dyn Experiment) -> &'static str, tone| {
+    pub fn list(&self, experiments: &[Experiment]) -> String {
+        let column = |head: &str, of: &dyn Fn(&Experiment) -> &'static str, tone| {
             let mut column = Column::head(head, false);
-            column.cells.extend(experiments.iter().map(|experiment| (of(*experiment).to_owned(), tone)));
+            column.cells.extend(experiments.iter().map(|experiment| (of(experiment).to_owned(), tone)));
             column
         };
         self.columns(&[
             column("name", &|experiment| experiment.name(), Tone::Bold),
-            column("what is compared", &|experiment| experiment.title(), Tone::Plain),
-            column("paper", &|experiment| experiment.paper(), Tone::Faint),
+            column("what is compared", &|experiment| experiment.sheet().title, Tone::Plain),
+            column("paper", &|experiment| experiment.sheet().paper, Tone::Faint),
         ])
     }
 
     /// An experiment's description, and its parameters with their sources.
-    pub fn description(&self, experiment: &dyn Experiment) -> String {
-        let mut text = format!("{}  {}\n", self.toned(experiment.name(), Tone::Bold), experiment.title());
-        text += &self.wrapped(experiment.paper(), "", Tone::Faint);
-        for paragraph in experiment.about().split("\n\n") {
+    pub fn description(&self, experiment: &Experiment) -> String {
+        let mut text = format!("{}  {}\n", self.toned(experiment.name(), Tone::Bold), experiment.sheet().title);
+        text += &self.wrapped(experiment.sheet().paper, "", Tone::Faint);
+        for paragraph in experiment.sheet().about.split("\n\n") {
             text.push('\n');
             text += &self.wrapped(paragraph, "", Tone::Plain);
         }
         text + &self.parameters(experiment)
     }
 
-    fn parameters(&self, experiment: &dyn Experiment) -> String {
+    fn parameters(&self, experiment: &Experiment) -> String {
         let all = experiment.parameters();
-        let modern = |name: &str| experiment.modern().iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
+        let modern = |name: &str| experiment.sheet().modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
         let heads = [("name", false), ("value", true), ("unit", false), ("may be", false), ("2026", true)];
         let mut columns = heads.map(|(head, right)| Column::head(head, right));
         let mut below = vec![Vec::new()];

@@ -51,7 +51,7 @@ fn card(outcome: &Outcome) -> String {
     let (order, results) = (&outcome.order, &outcome.results);
     let name = escaped(&order.name());
     let mut html = format!("<a class=card href=\"#{name}\"><span class=name>{name}</span>\n");
-    let _ = writeln!(html, "<b>{}</b>", escaped(order.experiment.title()));
+    let _ = writeln!(html, "<b>{}</b>", escaped(order.experiment.sheet().title));
     if let Some(first) = results.findings.first() {
         let _ = writeln!(html, "<span class=first>{} {}</span>", mark(first.holds), escaped(&first.text));
     }
@@ -78,11 +78,11 @@ fn section(outcome: &Outcome) -> String {
     let experiment = order.experiment;
     let name = order.name();
     let mut html = format!("<section id=\"{0}\">\n<h2><span class=name>{0}</span> ", escaped(&name));
-    let _ = writeln!(html, "{}</h2>", escaped(experiment.title()));
-    let (paper, place) = (escaped(experiment.paper()), outcome.place());
+    let _ = writeln!(html, "{}</h2>", escaped(experiment.sheet().title));
+    let (paper, place) = (escaped(experiment.sheet().paper), outcome.place());
     let _ = writeln!(html, "<p class=made>{paper} · {place} · seed {}</p>", order.seed);
     html += &changed(outcome);
-    for paragraph in experiment.about().split("\n\n") {
+    for paragraph in experiment.sheet().about.split("\n\n") {
         let _ = writeln!(html, "<p>{}</p>", escaped(paragraph));
     }
     html += &findings(results);

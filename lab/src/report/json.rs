@@ -24,9 +24,9 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
         .collect();
     let value = json!({
         "experiment": experiment.name(),
-        "title": experiment.title(),
-        "about": experiment.about(),
-        "paper": experiment.paper(),
+        "title": experiment.sheet().title,
+        "about": experiment.sheet().about,
+        "paper": experiment.sheet().paper,
         "version": version,
         "seed": order.seed,
         "machine": match order.setting { Setting::Paper => "paper", Setting::Modern => "2026" },

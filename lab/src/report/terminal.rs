@@ -34,8 +34,8 @@ impl Terminal {
     pub fn outcome(&self, outcome: &Outcome) -> String {
         let (order, results) = (&outcome.order, &outcome.results);
         let experiment = order.experiment;
-        let mut text = format!("{}  {}\n", self.toned(&order.name(), Tone::Bold), experiment.title());
-        let under = format!("{} · {} · seed {}", experiment.paper(), outcome.place(), order.seed);
+        let mut text = format!("{}  {}\n", self.toned(&order.name(), Tone::Bold), experiment.sheet().title);
+        let under = format!("{} · {} · seed {}", experiment.sheet().paper, outcome.place(), order.seed);
         text += &self.wrapped(&under, "", Tone::Faint);
         for (name, now, usual) in order.changed() {
             let unit = order.parameters.iter().find(|(of, _)| of.name == name).map_or("", |(of, _)| of.unit);

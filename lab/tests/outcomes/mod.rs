@@ -7,7 +7,7 @@ use lab::{DEFAULT_SEED, Order, Outcome, Setting, order, simulated};
 
 /// The outcomes with these parameters changed, where an experiment has them.
 pub fn outcomes(setting: Setting, changes: &[(&str, f64)]) -> Vec<Outcome> {
-    let order = |experiment: &'static dyn lab::Experiment| {
+    let order = |experiment: &'static lab::Experiment| {
         let order = Order::new(experiment, setting, DEFAULT_SEED);
         let mut order = order.unwrap_or_else(|error| panic!("{}: {error}", experiment.name()));
         for (name, value) in changes {

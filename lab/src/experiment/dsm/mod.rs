@@ -5,12 +5,10 @@ mod cluster;
 mod figure3;
 mod machine;
 mod patterns;
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
-use super::{Experiment, Run, in_the_paper};
+use super::Run;
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
@@ -22,30 +20,22 @@ const SHARES: [f64; 3] = [52.0, 33.0, 15.0];
 /// Figure 3, from the text: speed relative to NFS and to a SCSI disk, with the data in local and in remote memory.
 const RATIOS: [[f64; 2]; 2] = [[2.4, 2.0], [1.7, 1.4]];
 
-pub struct Dsm;
+pub(super) fn steps(parameters: &Parameters) -> u64 {
+    1 + beyond::steps(parameters.get("share.nodes"))
+}
 
-impl Experiment for Dsm {
-    fn name(&self) -> &'static str {
-        "dsm"
-    }
-
-    fn steps(&self, parameters: &Parameters) -> u64 {
-        1 + beyond::steps(parameters.get("share.nodes"))
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let machine = Machine::of(run);
-        let measured = Measured { compares: !run.is_modern(self), ..Measured::of(&machine, run.seed) };
-        run.step();
-        let mut results = Results {
-            tables: vec![measured.ratios(), measured.shares(), measured.times()],
-            plots: vec![measured.plot()],
-            findings: measured.findings(run.parameters.changed().next().is_none()),
-            notes: if measured.compares { notes() } else { Vec::new() },
-        };
-        beyond::add(&machine, run, &mut results);
-        results
-    }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let machine = Machine::of(run);
+    let measured = Measured::of(&machine, run.seed);
+    run.step();
+    let mut results = Results {
+        tables: vec![measured.ratios(), measured.shares(), measured.times()],
+        plots: vec![measured.plot()],
+        findings: measured.findings(run),
+        notes: if run.compares() { notes() } else { Vec::new() },
+    };
+    beyond::add(&machine, run, &mut results);
+    results
 }
 
 fn notes() -> Vec<String> {
@@ -68,8 +58,6 @@ fn notes() -> Vec<String> {
 
 /// A file of the paper's size read, each way.
 struct Measured {
-    /// Is this comparable with the paper?
-    compares: bool,
     local: Shares,
     remote: Shares,
     mapped_local: Shares,
@@ -82,7 +70,6 @@ struct Measured {
 impl Measured {
     fn of(machine: &Machine, seed: u64) -> Self {
         Measured {
-            compares: true,
             local: figure3::shared(machine, false),
             remote: figure3::shared(machine, true),
             mapped_local: figure3::mapped(machine, false),
@@ -93,17 +80,13 @@ impl Measured {
         }
     }
 
-    fn cell(&self, paper: f64, simulated: f64) -> Cell {
-        Cell { paper: self.compares.then_some(paper), ..Cell::simulated(simulated) }
-    }
-
     fn ratios(&self) -> Table {
         let row = |index: usize, of: Duration| {
             let ratio = |shares: &Shares| of.as_secs_f64() / shares.total().as_secs_f64();
-            vec![self.cell(RATIOS[index][0], ratio(&self.local)), self.cell(RATIOS[index][1], ratio(&self.remote))]
+            vec![Cell::of(RATIOS[index][0], ratio(&self.local)), Cell::of(RATIOS[index][1], ratio(&self.remote))]
         };
         let mut cells = vec![row(0, self.nfs), row(1, self.disk)];
-        cells[1][1].fitted = self.compares;
+        cells[1][1].fitted = true;
         Table::new("ratios", "Figure 3: how many times as fast a file is read from the shared RAM disk")
             .unit("times", 2)
             .rows("as from", ["NFS", "SCSI disk"])
@@ -114,8 +97,8 @@ impl Measured {
     fn shares(&self) -> Table {
         let cells = |shares: &Shares| shares.percent().map(Cell::simulated).to_vec();
         let simulated = self.remote.percent();
-        let mut paper: Vec<Cell> = SHARES.iter().zip(simulated).map(|(paper, ours)| self.cell(*paper, ours)).collect();
-        paper[0].fitted = self.compares;
+        let mut paper: Vec<Cell> = SHARES.iter().zip(simulated).map(|(paper, ours)| Cell::of(*paper, ours)).collect();
+        paper[0].fitted = true;
         Table::new("shares", "Table 1: where the time goes when data come from remote memory")
             .unit("%", 1)
             .rows("way", ["read through the kernel", "mapped into the process"])
@@ -158,18 +141,18 @@ impl Measured {
     }
 
     /// What the paper found, if the machine is the paper's; and what mapping saves.
-    fn findings(&self, is_papers: bool) -> Vec<Finding> {
+    fn findings(&self, run: &Run<'_>) -> Vec<Finding> {
         let saved = self.remote.total().as_secs_f64() / self.mapped_remote.total().as_secs_f64();
         let over_nfs = self.nfs.as_secs_f64() / self.remote.total().as_secs_f64();
         let mut findings = vec![Finding::new(
             format!(
                 "Data in another node's memory are read {over_nfs:.1} times as fast as over NFS{}; mapped into the process, \
                  {saved:.1} times as fast as through the kernel.",
-                in_the_paper(self.compares, || format!("{:.1}", RATIOS[0][1])),
+                run.in_the_paper(|| format!("{:.1}", RATIOS[0][1])),
             ),
             over_nfs > 1.0 && saved > 1.0,
         )];
-        if is_papers {
+        if run.is_papers() {
             let worst = self
                 .ratios()
                 .cells

@@ -6,11 +6,11 @@ use super::report::{PUBLISHED, names, quantum_ms};
 use super::{Measured, OfMix};
 use crate::result::{Axis, Plot, Series};
 
-pub(super) fn all(run: &Run<'_>, measured: &Measured, compares: bool) -> Vec<Plot> {
-    vec![steps_plot(measured, compares), time_plot(&measured.heavy), quanta_plot(run, measured)]
+pub(super) fn all(run: &Run<'_>, measured: &Measured) -> Vec<Plot> {
+    vec![steps_plot(measured), time_plot(&measured.heavy), quanta_plot(run, measured)]
 }
 
-fn steps_plot(measured: &Measured, compares: bool) -> Plot {
+fn steps_plot(measured: &Measured) -> Plot {
     let mut groups = names(&["before"]);
     groups.extend((1..=6).map(|last| if last == 1 { "(1)".to_owned() } else { format!("+({last})") }));
     let simulated = |name: &str, mix: &OfMix| {
@@ -24,12 +24,12 @@ fn steps_plot(measured: &Measured, compares: bool) -> Plot {
         "techniques",
         groups,
         Axis::linear("served", "transactions/h"),
-        [("heavy", PUBLISHED[0]), ("light", PUBLISHED[1])]
-            .into_iter()
-            .filter(|_| compares)
-            .map(|(name, of)| paper(name, of))
-            .chain([simulated("heavy", &measured.heavy), simulated("light", &measured.light)])
-            .collect(),
+        vec![
+            paper("heavy", PUBLISHED[0]),
+            paper("light", PUBLISHED[1]),
+            simulated("heavy", &measured.heavy),
+            simulated("light", &measured.light),
+        ],
     )
 }
 

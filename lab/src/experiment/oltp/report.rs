@@ -1,32 +1,29 @@
 //! The tables and findings of the OLTP experiment.
 
-use super::super::{Run, in_the_paper};
+use super::super::Run;
 use super::account::{Account, Path};
 use super::costs::Costs;
 use super::trace::{TYPES, is_frequent};
-use super::{Measured, OfMix, Oltp, QUANTA, TECHNIQUES};
+use super::{Measured, OfMix, QUANTA, TECHNIQUES};
 use crate::result::{Cell, Finding, Results, Table};
 
 /// Transactions an hour, before and after: of the heavy and of the light mix.
 pub(super) const PUBLISHED: [[f64; 2]; 2] = [[10_500.0, 24_000.0], [20_000.0, 40_000.0]];
 
 pub(super) fn results(run: &Run<'_>, measured: &Measured) -> Results {
-    let compares = !run.is_modern(&Oltp);
-    let shares = shares(&measured.heavy.before, compares);
-    let is_papers = run.parameters.changed().next().is_none();
     Results {
         tables: vec![
-            rates(measured, compares),
-            shares,
+            rates(measured),
+            shares(&measured.heavy.before),
             techniques(measured),
             time(measured),
-            counts(measured, compares),
+            counts(measured, run.compares()),
             trace_table(run, measured),
             quanta(run, measured),
         ],
         plots: Vec::new(),
-        findings: findings(run, measured, compares, is_papers),
-        notes: if compares { notes() } else { Vec::new() },
+        findings: findings(run, measured),
+        notes: if run.compares() { notes() } else { Vec::new() },
     }
 }
 
@@ -34,14 +31,13 @@ pub(super) fn names(of: &[&str]) -> Vec<String> {
     of.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn rates(measured: &Measured, compares: bool) -> Table {
+fn rates(measured: &Measured) -> Table {
     let row = |published: [f64; 2], mix: &OfMix| {
         let rates = [mix.before.per_hour(), mix.after().per_hour()];
-        let pairs = published.into_iter().zip(rates);
-        pairs.map(|(paper, rate)| Cell { paper: compares.then_some(paper), ..Cell::simulated(rate) }).collect()
+        published.into_iter().zip(rates).map(|(paper, rate)| Cell::of(paper, rate)).collect()
     };
     let mut cells: Vec<Vec<Cell>> = vec![row(PUBLISHED[0], &measured.heavy), row(PUBLISHED[1], &measured.light)];
-    cells[0][1].fitted = compares;
+    cells[0][1].fitted = true;
     Table::new("rates", "Section 5: transactions served, before and with all six techniques")
         .unit("transactions/h", 0)
         .rows("mix", ["heavy", "light"])
@@ -49,7 +45,7 @@ fn rates(measured: &Measured, compares: bool) -> Table {
         .cells(cells)
 }
 
-fn shares(before: &Account, compares: bool) -> Table {
+fn shares(before: &Account) -> Table {
     let cells = [
         (80.0, before.share(true, |path| !path.is_user())),
         (20.0, before.share(true, Path::is_user)),
@@ -61,9 +57,7 @@ fn shares(before: &Account, compares: bool) -> Table {
         .unit("% of the time", 1)
         .rows("system", ["before"])
         .columns("part", ["supervisor mode", "user mode", "system trace", "I/O handling", "idle"])
-        .cells(vec![
-            cells.map(|(paper, share)| Cell { paper: compares.then_some(paper), ..Cell::simulated(share) }).to_vec(),
-        ])
+        .cells(vec![cells.map(|(paper, share)| Cell::of(paper, share)).to_vec()])
         .in_points()
 }
 
@@ -136,8 +130,8 @@ fn counts(measured: &Measured, compares: bool) -> Table {
     let mut cells: Vec<Vec<Cell>> =
         [&heavy.before, heavy.after(), &light.before, light.after()].into_iter().map(row).collect();
     // "More than": the paper gives the least.
-    cells[0][0].paper = compares.then_some(160.0);
-    cells[0][4].paper = compares.then_some(100.0);
+    cells[0][0].paper = Some(160.0);
+    cells[0][4].paper = Some(100.0);
     Table::new(
         "counts",
         match compares {
@@ -210,10 +204,10 @@ fn quanta(run: &Run<'_>, measured: &Measured) -> Table {
         .cells(measured.quanta.iter().map(row).collect())
 }
 
-fn headline(measured: &Measured, compares: bool) -> Finding {
+fn headline(run: &Run<'_>, measured: &Measured) -> Finding {
     let mix = |mix: &OfMix, paper: [f64; 2]| {
         let [before, after] = [mix.before.per_hour(), mix.after().per_hour()];
-        let gain = in_the_paper(compares, || format!("{:.1}", paper[1] / paper[0]));
+        let gain = run.in_the_paper(|| format!("{:.1}", paper[1] / paper[0]));
         format!("{after:.0} in place of {before:.0}, {:.1} times as many{gain}", after / before)
     };
     let Measured { heavy, light, .. } = measured;
@@ -227,9 +221,9 @@ fn headline(measured: &Measured, compares: bool) -> Finding {
     )
 }
 
-fn findings(run: &Run<'_>, measured: &Measured, compares: bool, is_papers: bool) -> Vec<Finding> {
+fn findings(run: &Run<'_>, measured: &Measured) -> Vec<Finding> {
     let Measured { heavy, light, .. } = measured;
-    let mut findings = vec![headline(measured, compares)];
+    let mut findings = vec![headline(run, measured)];
     findings.push(Finding::new(
         "Every technique serves more transactions of either mix, alone and after the others.",
         [heavy, light].iter().all(|mix| {
@@ -238,7 +232,7 @@ fn findings(run: &Run<'_>, measured: &Measured, compares: bool, is_papers: bool)
             alone && rates.windows(2).all(|pair| pair[1] > pair[0])
         }),
     ));
-    if !is_papers {
+    if !run.is_papers() {
         return findings;
     }
     let before = &heavy.before;

@@ -1,15 +1,12 @@
 //! WS-5: how long a flush waits for writers, whatever the clients do.
 
 mod closed_loop;
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
 use policy::gather::Gather;
 
-use super::{Experiment, Run};
-use crate::parameter::Parameters;
+use super::Run;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Table};
 use closed_loop::{Load, Rule, Variation, run};
 
@@ -24,8 +21,6 @@ const WAITS: [f64; 7] = [0.0, 0.0625, 0.125, 0.25, 0.5, 1.0, 2.0];
 /// What no cell is below.
 const LEAST: f64 = 0.8;
 
-pub struct Ws5;
-
 /// Writes that a policy made durable, as a part of those of the best constant wait.
 struct Ratio {
     gather: f64,
@@ -34,29 +29,21 @@ struct Ratio {
     idle_max: Duration,
 }
 
-impl Experiment for Ws5 {
-    fn name(&self) -> &'static str {
-        "ws-5"
-    }
+pub(super) const STEPS: u64 = (VARIATIONS.len() * THINKS.len() * WRITERS.len()) as u64;
 
-    fn steps(&self, _parameters: &Parameters) -> u64 {
-        (VARIATIONS.len() * THINKS.len() * WRITERS.len()) as u64
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let maps = VARIATIONS.map(|(variation, _)| {
-            THINKS.map(|think| WRITERS.map(|(writers, clients)| measure(run, variation, think, writers, clients)))
-        });
-        let title = |name: &str| format!("Writes made durable, to those of the best constant wait: {name} think times");
-        let tables = maps.iter().zip(VARIATIONS).map(|(map, (_, name))| {
-            Table::new(name, title(name))
-                .unit("", 2)
-                .rows("mean think time, flushes", THINKS.iter().map(f64::to_string))
-                .columns("writers on clients", WRITERS.map(|(writers, clients)| format!("{writers} on {clients}")))
-                .cells(map.iter().map(|row| row.iter().map(|ratio| Cell::simulated(ratio.gather)).collect()).collect())
-        });
-        Results { tables: tables.collect(), plots: plots(&maps), findings: findings(&maps), notes: notes(&maps) }
-    }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let maps = VARIATIONS.map(|(variation, _)| {
+        THINKS.map(|think| WRITERS.map(|(writers, clients)| measure(run, variation, think, writers, clients)))
+    });
+    let title = |name: &str| format!("Writes made durable, to those of the best constant wait: {name} think times");
+    let tables = maps.iter().zip(VARIATIONS).map(|(map, (_, name))| {
+        Table::new(name, title(name))
+            .unit("", 2)
+            .rows("mean think time, flushes", THINKS.iter().map(f64::to_string))
+            .columns("writers on clients", WRITERS.map(|(writers, clients)| format!("{writers} on {clients}")))
+            .cells(map.iter().map(|row| row.iter().map(|ratio| Cell::simulated(ratio.gather)).collect()).collect())
+    });
+    Results { tables: tables.collect(), plots: plots(&maps), findings: findings(&maps), notes: notes(&maps) }
 }
 
 type Map = [[Ratio; WRITERS.len()]; THINKS.len()];

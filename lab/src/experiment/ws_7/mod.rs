@@ -1,15 +1,12 @@
 //! WS-7: CPU usage is inherited at fork and returned at exit.
 
-#[cfg(test)]
-mod tests;
 mod workload;
 
 use policy::usage::Inheritance;
 
-use super::{Experiment, Run};
-use crate::parameter::Parameters;
+use super::Run;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
-use workload::{Kind, Load, Seen, Who, simulate};
+use workload::{Kind, Load, Seen, Who, run_with};
 
 const KINDS: [(Kind, &str); 6] = [
     (Kind::Bsd(Inheritance::NONE), "4.3BSD"),
@@ -25,40 +22,28 @@ const BOTH: usize = 3;
 /// Concurrently compiled sources.
 const COMPILERS: [u32; 2] = [1, 4];
 
-pub struct Ws7;
+pub(super) const STEPS: u64 = (KINDS.len() * COMPILERS.len() * 2 + 1) as u64;
 
-impl Experiment for Ws7 {
-    fn name(&self) -> &'static str {
-        "ws-7"
-    }
-
-    fn steps(&self, _parameters: &Parameters) -> u64 {
-        (KINDS.len() * COMPILERS.len() * 2 + 1) as u64
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let load = Load::of(run);
-        let simulate = |kind, who| {
-            let seen = simulate(load, kind, who, run.seed);
-            run.step();
-            seen
-        };
-        let alone = simulate(KINDS[BSD].0, Who { interactive: true, long: false, compilers: 0 });
-        let typing = KINDS.map(|(kind, _)| {
-            COMPILERS.map(|compilers| simulate(kind, Who { interactive: true, long: false, compilers }))
-        });
-        let beside_long = KINDS.map(|(kind, _)| {
-            COMPILERS.map(|compilers| simulate(kind, Who { interactive: false, long: true, compilers }))
-        });
-        Results {
-            tables: vec![responses(&alone, &typing), shares(&beside_long), sources(&typing)],
-            plots: vec![distribution(&alone, &typing), priorities(&beside_long)],
-            findings: findings(&alone, &typing, &beside_long),
-            notes: vec![
-                "The paper has no table for this technique: it reports that answers came sooner and more evenly."
-                    .to_owned(),
-            ],
-        }
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let load = Load::of(run);
+    let simulate = |kind, who| {
+        let seen = run_with(load, kind, who, run.seed);
+        run.step();
+        seen
+    };
+    let alone = simulate(KINDS[BSD].0, Who { interactive: true, long: false, compilers: 0 });
+    let typing = KINDS
+        .map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { interactive: true, long: false, compilers })));
+    let beside_long = KINDS
+        .map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { interactive: false, long: true, compilers })));
+    Results {
+        tables: vec![responses(&alone, &typing), shares(&beside_long), sources(&typing)],
+        plots: vec![distribution(&alone, &typing), priorities(&beside_long)],
+        findings: findings(&alone, &typing, &beside_long),
+        notes: vec![
+            "The paper has no table for this technique: it reports that answers came sooner and more evenly."
+                .to_owned(),
+        ],
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) struct Who {
     pub compilers: u32,
 }
 
-pub(super) fn simulate(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
+pub(super) fn run_with(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
     let run = Simulation::new(seed);
     let station = Station::new(&run, load, kind);
     if who.interactive {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::drive::flash::NVME_2026;
 use policy::unit::Instant;
 
-use super::super::{Run, in_the_paper};
+use super::super::Run;
 use super::Written;
 use super::starvation::Starved;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
@@ -14,12 +14,12 @@ const PAPER: [[f64; 2]; 2] = [[4.9, 5.0], [1.5, 5.2]];
 const ORDERS: [&str; 3] = ["without priority", "with priority", "with priority and deadline"];
 
 pub(super) fn results(run: &Run<'_>, writes: &[Written; 3], starved: &[Starved; 3]) -> Results {
-    let is_old = run.get("disk.nvme") < 0.5;
+    let is_old = run.compares();
     let kilobytes = run.get("fs.block");
     Results {
         tables: vec![table(writes, is_old), waits(writes), starvation_table(starved)],
         plots: vec![timeline(writes, kilobytes), bars(writes, is_old), starvation_plot(starved, kilobytes)],
-        findings: findings(writes, starved, is_old),
+        findings: findings(run, writes, starved),
         notes: notes(writes, is_old),
     }
 }
@@ -33,16 +33,11 @@ fn names(count: usize) -> Vec<String> {
 }
 
 fn table(writes: &[Written; 3], compare: bool) -> Table {
-    let cell = |paper, simulated: Duration| {
-        let simulated = simulated.as_secs_f64();
-        if compare { Cell::of(paper, simulated) } else { Cell::simulated(simulated) }
-    };
+    let cell = |paper, simulated: Duration| Cell::of(paper, simulated.as_secs_f64());
     let row =
         |(paper, written): (&[f64; 2], &Written)| vec![cell(paper[0], written.returned), cell(paper[1], written.done)];
     let mut cells: Vec<Vec<Cell>> = PAPER.iter().zip(writes).map(row).collect();
-    if compare {
-        cells[1][0] = cells[1][0].fitted();
-    }
+    cells[1][0].fitted = true;
     Table::new("times", "Table 3: a file written, with priority scheduling and without")
         .unit("s", if compare { 2 } else { 5 })
         .rows("scheduling", names(2))
@@ -118,10 +113,7 @@ fn bars(writes: &[Written; 3], compare: bool) -> Plot {
     let mut series = Vec::new();
     let group = |values: Vec<f64>| values.into_iter().enumerate().map(|(x, y)| (x as f64, y)).collect::<Vec<_>>();
     for (index, name) in ["write ends", "I/O ends"].into_iter().enumerate() {
-        if compare {
-            let points = group(PAPER.iter().map(|row| row[index]).collect());
-            series.push(Series::paper(name, points));
-        }
+        series.push(Series::paper(name, group(PAPER.iter().map(|row| row[index]).collect())));
         let of: fn(&Written) -> Duration = if index == 0 { |written| written.returned } else { |written| written.done };
         let points = group(seconds(writes, of).take(if compare { 2 } else { 3 }).collect());
         series.push(Series::simulated(name, points));
@@ -152,18 +144,18 @@ fn starvation_plot(starved: &[Starved; 3], kilobytes: f64) -> Plot {
     )
 }
 
-fn findings(writes: &[Written; 3], starved: &[Starved; 3], is_old: bool) -> Vec<Finding> {
+fn findings(run: &Run<'_>, writes: &[Written; 3], starved: &[Starved; 3]) -> Vec<Finding> {
     let [without, with, protected] = writes;
     let all = |run: &Starved| run.written.len() as u64 == run.of;
     let mut found = vec![
-        headline(without, with, is_old),
+        headline(run, without, with),
         Finding::new(
             "What it costs the disk (longer seeks) is negligible: the I/O ends no more than 5 % later",
             with.done.as_secs_f64() <= 1.05 * without.done.as_secs_f64(),
         ),
         Finding::new("With a deadline, an endless synchronous load does not stop the file", all(&starved[2])),
     ];
-    if is_old {
+    if run.compares() {
         found.push(Finding::new("Without priority, the program waits for nearly all of its data", {
             without.returned.as_secs_f64() > 0.85 * without.done.as_secs_f64()
         }));
@@ -175,10 +167,11 @@ fn findings(writes: &[Written; 3], starved: &[Starved; 3], is_old: bool) -> Vec<
     found
 }
 
-fn headline(without: &Written, with: &Written, is_old: bool) -> Finding {
+fn headline(run: &Run<'_>, without: &Written, with: &Written) -> Finding {
+    let is_old = run.compares();
     let [before, after] = [without, with].map(|written| written.returned.as_secs_f64());
     let (scale, unit, digits) = if is_old { (1.0, "s", 1) } else { (1e3, "ms", 3) };
-    let gain = in_the_paper(is_old, || format!("{:.1}", PAPER[0][0] / PAPER[1][0]));
+    let gain = run.in_the_paper(|| format!("{:.1}", PAPER[0][0] / PAPER[1][0]));
     Finding::new(
         format!(
             "With priority, the program goes on after {:.digits$} {unit} instead of {:.digits$}: {:.1} times sooner{gain}",

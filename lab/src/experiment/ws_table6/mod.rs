@@ -10,7 +10,7 @@ use crate::model::Simulation;
 use crate::model::memory_cache::{CacheShape, MemoryCache};
 use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
 
-use super::{Experiment, Run, in_the_paper};
+use super::Run;
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 use program::{Cycles, Linpack, Memory, Program};
@@ -23,38 +23,29 @@ const PUBLISHED: [[f64; 8]; 2] = [
 
 const MODES: [(Mode, &str); 2] = [(Mode::NoHint, "without hint"), (Mode::Hint, "with hint")];
 
-pub struct WsTable6;
+pub(super) fn steps(parameters: &Parameters) -> u64 {
+    2 * parameters.get("runs") as u64 + beyond::STEPS
+}
 
-impl Experiment for WsTable6 {
-    fn name(&self) -> &'static str {
-        "ws-table6"
+pub(super) fn simulate(run: &Run<'_>) -> Results {
+    let machine = Machine::of(run);
+    let rates = MODES.map(|(mode, _)| machine.rates(mode, run));
+    let mut results = Results {
+        tables: vec![means(&rates), each_run(&rates)],
+        plots: vec![plot(&rates)],
+        findings: findings(run, &rates),
+        ..Results::default()
+    };
+    beyond::add(&machine, run, &mut results);
+    if !run.compares() {
+        return results;
     }
-
-    fn steps(&self, parameters: &Parameters) -> u64 {
-        2 * parameters.get("runs") as u64 + beyond::STEPS
-    }
-
-    fn simulate(&self, run: &Run<'_>) -> Results {
-        let machine = Machine::of(run);
-        let rates = MODES.map(|(mode, _)| machine.rates(mode, run));
-        let compares = !run.is_modern(self);
-        let mut results = Results {
-            tables: vec![means(&rates, compares), each_run(&rates, compares)],
-            plots: vec![plot(&rates, compares)],
-            findings: findings(&rates, compares, run.parameters.changed().next().is_none()),
-            ..Results::default()
-        };
-        beyond::add(&machine, run, &mut results);
-        if !compares {
-            return results;
-        }
-        results.notes.push(
-            "With the hint nothing is left to luck in the model but the clock; the paper's runs with the hint differ by 5 %, \
-             for reasons that it does not tell (daemons, the kernel's own references)."
-                .to_owned(),
-        );
-        results
-    }
+    results.notes.push(
+        "With the hint nothing is left to luck in the model but the clock; the paper's runs with the hint differ by 5 %, \
+         for reasons that it does not tell (daemons, the kernel's own references)."
+            .to_owned(),
+    );
+    results
 }
 
 struct Machine {
@@ -199,17 +190,10 @@ fn spread(of: &[f64]) -> f64 {
     (squares / (of.len() as f64 - 1.0).max(1.0)).sqrt()
 }
 
-fn means(rates: &[Vec<f64>; 2], compares: bool) -> Table {
+fn means(rates: &[Vec<f64>; 2]) -> Table {
     let row = |mode: usize| {
-        let cell = |of: fn(&[f64]) -> f64| Cell {
-            paper: compares.then(|| of(&PUBLISHED[mode])),
-            ..Cell::simulated(of(&rates[mode]))
-        };
-        let mut cells = vec![cell(mean), cell(spread)];
-        if compares && mode == 0 {
-            cells[0] = cells[0].fitted();
-        }
-        cells
+        let cell = |of: fn(&[f64]) -> f64| Cell::of(of(&PUBLISHED[mode]), of(&rates[mode]));
+        vec![Cell { fitted: mode == 0, ..cell(mean) }, cell(spread)]
     };
     Table::new("mean", "Table 6: Linpack, mean and standard deviation of the runs")
         .unit("MFLOPS", 3)
@@ -225,14 +209,12 @@ fn sorted(rates: &[f64]) -> Vec<f64> {
     sorted
 }
 
-fn each_run(rates: &[Vec<f64>; 2], compares: bool) -> Table {
+fn each_run(rates: &[Vec<f64>; 2]) -> Table {
     let count = rates[0].len();
     let row = |mode: usize| {
         let paper = sorted(&PUBLISHED[mode]);
         let simulated = sorted(&rates[mode]).into_iter().enumerate();
-        simulated
-            .map(|(i, rate)| Cell { paper: paper.get(i).copied().filter(|_| compares), ..Cell::simulated(rate) })
-            .collect()
+        simulated.map(|(i, rate)| Cell { paper: paper.get(i).copied(), ..Cell::simulated(rate) }).collect()
     };
     Table::new("runs", "Table 6: Linpack, each run, the slowest first")
         .unit("MFLOPS", 3)
@@ -241,7 +223,7 @@ fn each_run(rates: &[Vec<f64>; 2], compares: bool) -> Table {
         .cells(vec![row(0), row(1)])
 }
 
-fn plot(rates: &[Vec<f64>; 2], compares: bool) -> Plot {
+fn plot(rates: &[Vec<f64>; 2]) -> Plot {
     let series = |source: Source, of: &[Vec<f64>]| -> Vec<Series> {
         let points = |rates: &[f64]| {
             sorted(rates).into_iter().enumerate().map(|(i, rate)| (i as f64 + 1.0, rate)).collect::<Vec<_>>()
@@ -255,21 +237,21 @@ fn plot(rates: &[Vec<f64>; 2], compares: bool) -> Plot {
         "Linpack, run by run, the slowest first",
         Axis::linear("run", ""),
         Axis::linear("rate", "MFLOPS"),
-        [series(Source::Paper, if compares { &published } else { &[] }), series(Source::Simulated, rates)].concat(),
+        [series(Source::Paper, &published), series(Source::Simulated, rates)].concat(),
     )
 }
 
 /// The hint's worth; and what the paper found, if the machine is the paper's.
-fn findings(rates: &[Vec<f64>; 2], compares: bool, is_papers: bool) -> Vec<Finding> {
+fn findings(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Vec<Finding> {
     let gain = |without: &[f64], with: &[f64]| (mean(with) / mean(without) - 1.0) * 100.0;
     let (paper, simulated) = (gain(&PUBLISHED[0], &PUBLISHED[1]), gain(&rates[0], &rates[1]));
     let headline = format!(
         "With the hint, Linpack reaches {:.3} MFLOPS instead of {:.3}: {simulated:.1} % more{}",
         mean(&rates[1]),
         mean(&rates[0]),
-        in_the_paper(compares, || format!("{paper:.1} %")),
+        run.in_the_paper(|| format!("{paper:.1} %")),
     );
-    if !is_papers {
+    if !run.is_papers() {
         return vec![Finding::new(headline, simulated > -1.0)];
     }
     vec![

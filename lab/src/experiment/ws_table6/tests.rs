@@ -1,12 +1,4 @@
-use super::super::tests::{assert_findings, simulate};
 use super::*;
-
-#[test]
-fn another_seed_gives_other_free_lists_and_the_same_findings() {
-    let (one, other) = (simulate(&WsTable6, &[], 1), simulate(&WsTable6, &[], 2));
-    assert_ne!(one.tables[1], other.tables[1]);
-    assert_findings(&other);
-}
 
 #[test]
 fn linpack_does_the_work_that_is_counted() {

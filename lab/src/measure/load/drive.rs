@@ -20,7 +20,7 @@ use crate::measure::spread::XorShift;
 const RECEIVE_BYTES: usize = 256 << 10;
 
 /// A wait without events ends after this, to look whether the load is interrupted.
-const WAIT_MS: i32 = 200;
+const WAIT_MS: u32 = 200;
 
 /// Ends a load before its time.
 #[derive(Clone, Copy)]
@@ -135,7 +135,7 @@ impl Drive {
     /// # Errors
     /// When the server does not answer, or with a wrong reply.
     pub fn run(mut self, stop: &Stop<'_>) -> Result<Outcome> {
-        let epoll = Epoll::new()?;
+        let mut epoll = Epoll::new()?;
         let mut lanes = std::mem::take(&mut self.lanes);
         let mut last = Instant::now();
         self.warm = last;
@@ -149,7 +149,7 @@ impl Drive {
         }
         let (mut buffer, mut ready, mut is_stopped) = (vec![0; RECEIVE_BYTES], Vec::new(), false);
         while lanes.iter().any(|lane| lane.in_flight > 0) {
-            epoll.wait(&mut ready, WAIT_MS)?;
+            epoll.wait(&mut ready, Some(WAIT_MS))?;
             if ready.is_empty() && last.elapsed() > TIMEOUT {
                 bail!("no reply within {} s", TIMEOUT.as_secs());
             }
