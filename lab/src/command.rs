@@ -131,14 +131,14 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
         let Some(local) = local::named(name).filter(|_| !measured.contains(&name)) else { continue };
         measured.push(name);
         let parameters = &outcome.order.parameters;
-        if let Some(time) = local.takes(effort, parameters) {
-            eprintln!("{name} on this machine takes about {} s", time.as_secs());
+        if let Some(takes) = local.takes {
+            eprintln!("{name} on this machine takes about {} s", takes(effort, parameters).as_secs());
         }
         let done = AtomicU64::new(0);
-        let total = local.steps(effort, parameters);
+        let total = (local.steps)(effort, parameters);
         let drawn = Progress { done: 0, total, running: vec![format!("{name} on this machine")] };
         let run = LocalRun { host: &host, effort, parameters, done: &done };
-        match shown_meanwhile(drawn, &done, || local.measure(&run)) {
+        match shown_meanwhile(drawn, &done, || (local.measure)(&run)) {
             Ok(measured) => drop(measured.merge_into(&mut outcome.results)),
             Err(error) => {
                 all_well = false;
@@ -210,7 +210,7 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static Experiment>, Problems
 }
 
 fn measurable() -> String {
-    let names = local::measurements().iter().map(|local| local.experiment());
+    let names = local::MEASUREMENTS.iter().map(|local| local.experiment);
     names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
 }
 

@@ -16,11 +16,11 @@ fn measure(experiment: &str) -> Option<Measured> {
     let done = AtomicU64::new(0);
     let parameters = lab::named(experiment).expect("an experiment").parameters();
     let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
-    let measured = local.measure(&run);
+    let measured = (local.measure)(&run);
     assert_eq!(names_in(directory.path()), 0, "scratch has no name, even while it is there");
     match measured {
         Ok(measured) => {
-            assert_eq!(done.load(Ordering::Relaxed), local.steps(Effort::Tiny, &parameters), "all steps are done");
+            assert_eq!(done.load(Ordering::Relaxed), (local.steps)(Effort::Tiny, &parameters), "all steps are done");
             Some(measured)
         }
         Err(LocalError::NoDirectIo(where_)) => {
@@ -93,8 +93,8 @@ fn every_switch_is_measured_on_a_server_of_its_own_which_is_gone_after_and_leave
     let (local, done) = (named("live").expect("a measurement"), AtomicU64::new(0));
     let parameters = lab::named("live").expect("an experiment").parameters();
     let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
-    let measured = local.measure(&run).expect("measured");
-    assert_eq!(done.load(Ordering::Relaxed), local.steps(Effort::Tiny, &parameters), "all steps are done");
+    let measured = (local.measure)(&run).expect("measured");
+    assert_eq!(done.load(Ordering::Relaxed), (local.steps)(Effort::Tiny, &parameters), "all steps are done");
     drop(host);
     assert_eq!(names_in(directory.path()), 0, "nothing is left");
     let table = |name: &str| measured.tables.iter().find(|table| table.name == name).expect("a table");
@@ -125,7 +125,7 @@ fn a_measurement_that_is_interrupted_ends_with_its_server() {
         let parameters = lab::named(experiment).expect("an experiment").parameters();
         let done = AtomicU64::new(0);
         let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
-        let error = named(experiment).expect("a measurement").measure(&run).expect_err("nobody wants it");
+        let error = (named(experiment).expect("a measurement").measure)(&run).expect_err("nobody wants it");
         assert!(matches!(error, LocalError::Interrupted), "{experiment}: {error}");
     }
     assert_eq!(names_in(directory.path()), 0);

@@ -30,21 +30,15 @@ pub use server::Server;
 pub use setup::{Export, LocalError, Medium, Protocol, SCRATCH_BYTES_MAX, ServerConfig, Setup, Spent};
 
 /// What an experiment measures on this host.
-pub trait LocalExperiment: Sync {
+pub struct LocalExperiment {
     /// The experiment's name.
-    fn experiment(&self) -> &'static str;
-
+    pub experiment: &'static str,
     /// Steps of [`LocalRun::done`] that it takes.
-    fn steps(&self, effort: Effort, parameters: &Parameters) -> u64;
-
+    pub steps: fn(Effort, &Parameters) -> u64,
     /// Estimated time, if more than some seconds.
-    fn takes(&self, _effort: Effort, _parameters: &Parameters) -> Option<Duration> {
-        None
-    }
-
-    /// # Errors
-    /// When the host lacks what is needed, or its disk fails.
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError>;
+    pub takes: Option<fn(Effort, &Parameters) -> Duration>,
+    /// Fails when the host lacks what is needed, or its disk fails.
+    pub measure: fn(&LocalRun<'_>) -> Result<Measured, LocalError>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,21 +140,28 @@ fn position(names: &[String], wanted: &str) -> Option<usize> {
     names.iter().position(|name| name == wanted).or_else(|| names.iter().position(begins))
 }
 
-pub fn measurements() -> &'static [&'static dyn LocalExperiment] {
-    &[
-        &ws_2::DynamicCache,
-        &ws_table2::BlockMerge,
-        &ws_table3::Priority,
-        &ws_table4::Rendezvous,
-        &ws_table5::ReadAhead,
-        &mp_table1::DeviceAccess,
-        &uio::UnmappedIo,
-        &live::Switches,
-    ]
+pub static MEASUREMENTS: [LocalExperiment; 8] = [
+    short("ws-2", ws_2::steps, ws_2::measure),
+    short("ws-table2", ws_table2::steps, ws_table2::measure),
+    short("ws-table3", ws_table3::steps, ws_table3::measure),
+    short("ws-table4", ws_table4::steps, ws_table4::measure),
+    short("ws-table5", ws_table5::steps, ws_table5::measure),
+    short("mp-table1", mp_table1::steps, mp_table1::measure),
+    short("uio", uio::steps, uio::measure),
+    LocalExperiment { takes: Some(live::takes), ..short("live", live::steps, live::measure) },
+];
+
+/// One of some seconds.
+const fn short(
+    experiment: &'static str,
+    steps: fn(Effort, &Parameters) -> u64,
+    measure: fn(&LocalRun<'_>) -> Result<Measured, LocalError>,
+) -> LocalExperiment {
+    LocalExperiment { experiment, steps, takes: None, measure }
 }
 
-pub fn named(experiment: &str) -> Option<&'static dyn LocalExperiment> {
-    measurements().iter().copied().find(|local| local.experiment() == experiment)
+pub fn named(experiment: &str) -> Option<&'static LocalExperiment> {
+    MEASUREMENTS.iter().find(|local| local.experiment == experiment)
 }
 
 #[cfg(test)]
@@ -190,9 +191,9 @@ mod tests {
 
     #[test]
     fn every_measurement_is_found_by_the_name_of_its_experiment() {
-        for local in measurements() {
-            let found = named(local.experiment()).map(LocalExperiment::experiment);
-            assert_eq!(found, Some(local.experiment()));
+        for local in &MEASUREMENTS {
+            assert!(crate::named(local.experiment).is_some(), "{}", local.experiment);
+            assert_eq!(named(local.experiment).map(|found| found.experiment), Some(local.experiment));
         }
         assert!(named("ws-table9").is_none());
     }

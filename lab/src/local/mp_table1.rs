@@ -18,7 +18,7 @@ use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
 use super::repetitions::{Repetitions, Spread, interleaved};
 use super::task::{self, JOB};
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Plot, Series, Table};
 
@@ -55,45 +55,37 @@ const LOOPS_MAX: u64 = 2000;
 
 const ROUNDS: Repetitions = Repetitions { most: 5, time_max: Duration::from_millis(3000) };
 
-pub(super) struct DeviceAccess;
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    let rounds = u64::from(effort.pick(ROUNDS.most, 1));
+    rounds * (DEVICES.len() * waits(effort).len() * processes(effort).len()) as u64
+}
 
-impl LocalExperiment for DeviceAccess {
-    fn experiment(&self) -> &'static str {
-        "mp-table1"
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let processors = run.host.processors().min(PROCESSORS_MAX);
+    let mut measured = Measured::default();
+    if processors < 2 {
+        run.step(steps(run.effort, run.parameters));
+        measured.notes.push("Here: one processor only, so there is nothing to funnel to.".to_owned());
+        return Ok(measured);
     }
-
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        let rounds = u64::from(effort.pick(ROUNDS.most, 1));
-        rounds * (DEVICES.len() * waits(effort).len() * processes(effort).len()) as u64
-    }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let processors = run.host.processors().min(PROCESSORS_MAX);
-        let mut measured = Measured::default();
-        if processors < 2 {
-            run.step(self.steps(run.effort, run.parameters));
-            measured.notes.push("Here: one processor only, so there is nothing to funnel to.".to_owned());
-            return Ok(measured);
-        }
-        for name in DEVICES {
-            let gains = on(run, name, processors)?;
-            for (row, gains) in gains.chunks(processes(run.effort).len()).enumerate() {
-                for (column, times) in gains.iter().enumerate() {
-                    let (wait, count) = (waits(run.effort)[row], processes(run.effort)[column]);
-                    measured.cell(name, wait.to_string(), count.to_string(), gain(times));
-                }
+    for name in DEVICES {
+        let gains = on(run, name, processors)?;
+        for (row, gains) in gains.chunks(processes(run.effort).len()).enumerate() {
+            for (column, times) in gains.iter().enumerate() {
+                let (wait, count) = (waits(run.effort)[row], processes(run.effort)[column]);
+                measured.cell(name, wait.to_string(), count.to_string(), gain(times));
             }
-            measured.tables.push(gain_table(run.effort, name, processors, &gains));
-            measured.plots.push(gain_plot(run.effort, name, processors, &gains));
-            measured.notes.push(disturbance(name, &gains));
         }
-        measured.notes.push(format!(
-            "Here: {processors} processors (the paper had nine), and every time of the paper {FASTER} times shorter: waits, \
-             time slices, testdev and the modelled disk, which run in real time. Funnelled means that the first processor \
-             does the reads of all. Completions arrive where the device was started."
-        ));
-        Ok(measured)
+        measured.tables.push(gain_table(run.effort, name, processors, &gains));
+        measured.plots.push(gain_plot(run.effort, name, processors, &gains));
+        measured.notes.push(disturbance(name, &gains));
     }
+    measured.notes.push(format!(
+        "Here: {processors} processors (the paper had nine), and every time of the paper {FASTER} times shorter: waits, \
+         time slices, testdev and the modelled disk, which run in real time. Funnelled means that the first processor \
+         does the reads of all. Completions arrive where the device was started."
+    ));
+    Ok(measured)
 }
 
 fn waits(effort: Effort) -> &'static [u32] {
@@ -220,19 +212,10 @@ impl Load {
     /// Time from the start of the first process to the end of the last.
     fn run(&self, kernel: &Arc<Kernel>, device: &DeviceRef, access: Access) -> Result<Duration, LocalError> {
         let load = *self;
-        let tasks: Vec<_> = (0..self.processes)
-            .map(|number| {
-                let device = DeviceRef::clone(device);
-                let processor = place(number, load.processes, kernel.processors());
-                task::start(kernel, processor, move |cpu| process(cpu, device, load, access))
-            })
-            .collect();
-        let mut span: Option<(Instant, Instant)> = None;
-        for task in tasks {
-            let (start, end) = task.wait()??;
-            let (first, last) = span.unwrap_or((start, end));
-            span = Some((first.min(start), last.max(end)));
-        }
+        let device = DeviceRef::clone(device);
+        let on = (0..self.processes).map(|number| place(number, load.processes, kernel.processors()));
+        let spans = task::run_all(kernel, on, move |_, cpu| process(cpu, device, load, access))?;
+        let span = spans.into_iter().reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
         span.map(|(first, last)| last.since(first)).ok_or(LocalError::NoResult)
     }
 }

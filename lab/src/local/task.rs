@@ -58,6 +58,24 @@ where
     start(kernel, ProcessorId(0), task).wait()
 }
 
+/// Runs a task on each of these processors, concurrently, to its end; each is given its number.
+pub(super) fn run_all<T, F>(
+    kernel: &Kernel,
+    on: impl IntoIterator<Item = ProcessorId>,
+    task: impl FnOnce(u64, Processor) -> F + Clone + Send + 'static,
+) -> Result<Vec<T>, LocalError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Errno>> + 'static,
+{
+    let started = (0..).zip(on).map(|(number, id)| {
+        let task = task.clone();
+        start(kernel, id, move |cpu| task(number, cpu))
+    });
+    let started: Vec<_> = started.collect();
+    started.into_iter().map(|task| Ok(task.wait()??)).collect()
+}
+
 pub(super) fn request_at(start: u64, number: u64) -> ByteRange {
     ByteRange::new(start + number * REQUEST_BYTES, REQUEST_BYTES)
 }

@@ -12,7 +12,7 @@ use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB};
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::measure::spread::XorShift;
 use crate::parameter::Parameters;
 use crate::result::{Axis, Plot, Series};
@@ -33,28 +33,20 @@ const COUNTS: u64 = 3;
 
 const BUFFERS: [(bool, &str); 2] = [(false, "mapped"), (true, "unmapped")];
 
-pub(super) struct UnmappedIo;
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    u64::from(effort.pick(ROUNDS.most, 1)) * COUNTS * BUFFERS.len() as u64
+}
 
-impl LocalExperiment for UnmappedIo {
-    fn experiment(&self) -> &'static str {
-        "uio"
-    }
-
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        u64::from(effort.pick(ROUNDS.most, 1)) * COUNTS * BUFFERS.len() as u64
-    }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let counts = counts(run.host.processors());
-        let arms = counts.len() * BUFFERS.len();
-        // Counts the steps for which the host has too few processors.
-        run.step(self.steps(run.effort, run.parameters) - u64::from(run.pick(ROUNDS.most, 1)) * arms as u64);
-        let spreads = interleaved(run, ROUNDS, arms, |arm| {
-            let (is_unmapped, _) = BUFFERS[arm % BUFFERS.len()];
-            read(run, counts[arm / BUFFERS.len()], is_unmapped)
-        })?;
-        Ok(measured(run, &counts, &spreads))
-    }
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let counts = counts(run.host.processors());
+    let arms = counts.len() * BUFFERS.len();
+    // Counts the steps for which the host has too few processors.
+    run.step(steps(run.effort, run.parameters) - u64::from(run.pick(ROUNDS.most, 1)) * arms as u64);
+    let spreads = interleaved(run, ROUNDS, arms, |arm| {
+        let (is_unmapped, _) = BUFFERS[arm % BUFFERS.len()];
+        read(run, counts[arm / BUFFERS.len()], is_unmapped)
+    })?;
+    Ok(measured(run, &counts, &spreads))
 }
 
 fn counts(all: u16) -> Vec<u16> {
@@ -71,17 +63,9 @@ fn read(run: &LocalRun<'_>, processors: u16, is_unmapped: bool) -> Result<[f64; 
     let time = run.pick(Duration::from_millis(150), Duration::from_millis(5));
     let (shootdowns, before) = (shootdowns(), stage.spent()?);
     let start = Instant::now();
-    let tasks: Vec<_> = (0..u64::from(stage.kernel().processors()) * DEPTH)
-        .map(|number| {
-            let device = DeviceRef::clone(&device);
-            let processor = ProcessorId((number / DEPTH) as u16);
-            task::start(stage.kernel(), processor, move |cpu| read_for(cpu, device, number, time))
-        })
-        .collect();
-    let mut reads = 0;
-    for task in tasks {
-        reads += task.wait()??;
-    }
+    let on = (0..u64::from(stage.kernel().processors()) * DEPTH).map(|number| ProcessorId((number / DEPTH) as u16));
+    let reads = task::run_all(stage.kernel(), on, move |number, cpu| read_for(cpu, device, number, time))?;
+    let reads: u64 = reads.into_iter().sum();
     let took = start.elapsed();
     let each = |all: u64| all as f64 / reads.max(1) as f64;
     let shot_down = self::shootdowns().zip(shootdowns).map_or(0, |(now, then)| now.saturating_sub(then));

@@ -14,7 +14,7 @@ use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::drive::mechanical::Mechanical;
 use crate::parameter::Parameters;
 
@@ -35,66 +35,58 @@ const FIRST: ProcessorId = ProcessorId(0);
 
 const CACHES: [&str; 2] = ["fixed 10 %", "dynamic"];
 
-pub(super) struct DynamicCache;
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    2 * u64::from(effort.pick(READ.most + BURST.most + BURST_MODEL.most + 1, 4))
+}
 
-impl LocalExperiment for DynamicCache {
-    fn experiment(&self) -> &'static str {
-        "ws-2"
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let memory = run.pick(MEMORY, 48 << 20);
+    let reads = read_twice(run, READ, memory)?;
+    let (bytes, medium) = (memory / 4, Medium::Disk { bytes: memory / 2 });
+    let bursts = burst(run, BURST, medium, memory, bytes)?;
+    let medium = Medium::Mechanical { bytes: 280 << 20, model: Mechanical::named("hd639") };
+    let bytes_old = run.pick(BURST_OLD, 64 << 10);
+    let bursts_old = burst(run, BURST_MODEL, medium, MEMORY_OLD, bytes_old)?;
+    let storms = storm(run)?;
+
+    let name_disk = run.host.disk();
+    let mut measured = Measured::default();
+    let (mut reading, mut returning, mut storm_reads) = (Vec::new(), Vec::new(), Vec::new());
+    for (cache, [first, second]) in CACHES.iter().zip(&reads) {
+        reading.push((format!("{cache}: first reading"), *first));
+        reading.push((format!("{cache}: second reading"), *second));
     }
-
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        2 * u64::from(effort.pick(READ.most + BURST.most + BURST_MODEL.most + 1, 4))
+    for (medium, bytes, bursts) in
+        [(name_disk.as_str(), bytes, &bursts), ("hd639 in real time", bytes_old, &bursts_old)]
+    {
+        let rows = CACHES.iter().zip(bursts);
+        returning.extend(rows.map(|(cache, [ms])| (format!("{} KB to {medium}, {cache}", bytes >> 10), *ms)));
     }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let memory = run.pick(MEMORY, 48 << 20);
-        let reads = read_twice(run, READ, memory)?;
-        let (bytes, medium) = (memory / 4, Medium::Disk { bytes: memory / 2 });
-        let bursts = burst(run, BURST, medium, memory, bytes)?;
-        let medium = Medium::Mechanical { bytes: 280 << 20, model: Mechanical::named("hd639") };
-        let bytes_old = run.pick(BURST_OLD, 64 << 10);
-        let bursts_old = burst(run, BURST_MODEL, medium, MEMORY_OLD, bytes_old)?;
-        let storms = storm(run)?;
-
-        let name_disk = run.host.disk();
-        let mut measured = Measured::default();
-        let (mut reading, mut returning, mut storm_reads) = (Vec::new(), Vec::new(), Vec::new());
-        for (cache, [first, second]) in CACHES.iter().zip(&reads) {
-            reading.push((format!("{cache}: first reading"), *first));
-            reading.push((format!("{cache}: second reading"), *second));
-        }
-        for (medium, bytes, bursts) in
-            [(name_disk.as_str(), bytes, &bursts), ("hd639 in real time", bytes_old, &bursts_old)]
-        {
-            let rows = CACHES.iter().zip(bursts);
-            returning.extend(rows.map(|(cache, [ms])| (format!("{} KB to {medium}, {cache}", bytes >> 10), *ms)));
-        }
-        for (how, [median, slow, worst]) in ["all at once", "smooth"].iter().zip(&storms) {
-            let rows = [("median", median), ("99 of 100 are faster than", slow), ("the slowest", worst)];
-            storm_reads.extend(rows.map(|(which, ms)| (format!("write-back {how}: {which}"), *ms)));
-        }
-        let title = format!("a file of {} MB, with {} MB of memory", memory >> 21, memory >> 20);
-        measured.tables.push(table("here-reading", &title, "MB/s", 0, reading));
-        let title = format!("until all `write`s of a burst have returned; a quarter of {} MB of memory", memory >> 20);
-        measured.tables.push(table("here-writing", &title, "ms", 2, returning));
-        measured.tables.push(table(
-            "here-storm",
-            "reads of 4 KB from hd639 in real time, beside a writer",
-            "ms",
-            0,
-            storm_reads,
-        ));
-        measured.notes.push(format!(
-            "Here: a volume on {name_disk} past the page cache, in a kernel whose cache may take {} MB or a tenth of \
-             that; the modelled disk's has {} MB. Beside the reader a file grows by {} KB/s, synced every {} s in place of \
-             30 s, and neither arm has priorities.",
-            memory >> 20,
-            MEMORY_OLD >> 20,
-            (REQUEST_BYTES >> 10) * 1000 / WRITER_PAUSE.as_millis() as u64,
-            STORM_INTERVAL.as_secs()
-        ));
-        Ok(measured)
+    for (how, [median, slow, worst]) in ["all at once", "smooth"].iter().zip(&storms) {
+        let rows = [("median", median), ("99 of 100 are faster than", slow), ("the slowest", worst)];
+        storm_reads.extend(rows.map(|(which, ms)| (format!("write-back {how}: {which}"), *ms)));
     }
+    let title = format!("a file of {} MB, with {} MB of memory", memory >> 21, memory >> 20);
+    measured.tables.push(table("here-reading", &title, "MB/s", 0, reading));
+    let title = format!("until all `write`s of a burst have returned; a quarter of {} MB of memory", memory >> 20);
+    measured.tables.push(table("here-writing", &title, "ms", 2, returning));
+    measured.tables.push(table(
+        "here-storm",
+        "reads of 4 KB from hd639 in real time, beside a writer",
+        "ms",
+        0,
+        storm_reads,
+    ));
+    measured.notes.push(format!(
+        "Here: a volume on {name_disk} past the page cache, in a kernel whose cache may take {} MB or a tenth of \
+         that; the modelled disk's has {} MB. Beside the reader a file grows by {} KB/s, synced every {} s in place of \
+         30 s, and neither arm has priorities.",
+        memory >> 20,
+        MEMORY_OLD >> 20,
+        (REQUEST_BYTES >> 10) * 1000 / WRITER_PAUSE.as_millis() as u64,
+        STORM_INTERVAL.as_secs()
+    ));
+    Ok(measured)
 }
 
 fn setup(memory: u64, arm: usize) -> Setup {

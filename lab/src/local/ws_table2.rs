@@ -18,7 +18,7 @@ use policy::unit::{BLOCK_BYTES, Class};
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, InFlight, JOB, REQUEST_BYTES, request_at};
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::drive::mechanical::Mechanical;
 use crate::parameter::Parameters;
 
@@ -35,50 +35,41 @@ const READ_AHEAD_BLOCKS: u64 = 2 * (128 << 10) / BLOCK_BYTES;
 const DISK: Repetitions = Repetitions { most: 7, time_max: Duration::from_secs(3) };
 const MODEL: Repetitions = Repetitions { most: 2, time_max: Duration::from_secs(5) };
 
-pub(super) struct BlockMerge;
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    2 * u64::from(effort.pick(DISK.most + MODEL.most, 2))
+}
 
-impl LocalExperiment for BlockMerge {
-    fn experiment(&self) -> &'static str {
-        "ws-table2"
-    }
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let bytes = run.pick(64 << 20, 1 << 20);
+    let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
+    let bytes = run.pick(512 << 10, 32 << 10);
+    let model = Mechanical::named("hd639");
+    let scsi = on(run, MODEL, Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
 
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        2 * u64::from(effort.pick(DISK.most + MODEL.most, 2))
-    }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let bytes = run.pick(64 << 20, 1 << 20);
-        let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
-        let bytes = run.pick(512 << 10, 32 << 10);
-        let model = Mechanical::named("hd639");
-        let scsi = on(run, MODEL, Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
-
-        let mut measured = Measured::default();
-        for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
-            for (column, spread) in ["write", "read"].into_iter().zip(arm) {
-                measured.cell("throughput", row, column, spread.median);
-            }
+    let mut measured = Measured::default();
+    for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
+        for (column, spread) in ["write", "read"].into_iter().zip(arm) {
+            measured.cell("throughput", row, column, spread.median);
         }
-        let name_disk = run.host.disk();
-        let all = [(name_disk.as_str(), &disk), ("hd639 in real time", &scsi)];
-        let (mut rates, mut requests) = (Vec::new(), Vec::new());
-        for (medium, arms) in all {
-            for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms)
-            {
-                rates.push((format!("{medium}: write {how}"), *write));
-                rates.push((format!("{medium}: read {how}"), *read));
-                requests.push((format!("{medium}: write {how}"), *write_requests));
-                requests.push((format!("{medium}: read {how}"), *read_requests));
-            }
-        }
-        measured.tables.push(table("here-rate", "sequential 8 KB requests", "KB/s", 0, rates));
-        measured.tables.push(table("here-requests", "requests in one transfer", "", 1, requests));
-        measured.notes.push(format!(
-            "Here: 8 KB requests to the queue of {name_disk} past the page cache; writing ends with a flush. A fast disk \
-             with many requests under way takes small ones as fast as large ones."
-        ));
-        Ok(measured)
     }
+    let name_disk = run.host.disk();
+    let all = [(name_disk.as_str(), &disk), ("hd639 in real time", &scsi)];
+    let (mut rates, mut requests) = (Vec::new(), Vec::new());
+    for (medium, arms) in all {
+        for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms) {
+            rates.push((format!("{medium}: write {how}"), *write));
+            rates.push((format!("{medium}: read {how}"), *read));
+            requests.push((format!("{medium}: write {how}"), *write_requests));
+            requests.push((format!("{medium}: read {how}"), *read_requests));
+        }
+    }
+    measured.tables.push(table("here-rate", "sequential 8 KB requests", "KB/s", 0, rates));
+    measured.tables.push(table("here-requests", "requests in one transfer", "", 1, requests));
+    measured.notes.push(format!(
+        "Here: 8 KB requests to the queue of {name_disk} past the page cache; writing ends with a flush. A fast disk \
+         with many requests under way takes small ones as fast as large ones."
+    ));
+    Ok(measured)
 }
 
 /// Without and with merge: KB/s written and read, requests a transfer written and read.

@@ -15,7 +15,7 @@ use machine::Errno;
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, InFlight, JOB, REQUEST_BYTES, request_at};
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::drive::mechanical::Mechanical;
 use crate::parameter::Parameters;
 
@@ -38,57 +38,48 @@ const GROUP_DISK: u64 = 4 << 20;
 const MODEL: Repetitions = Repetitions { most: 2, time_max: Duration::from_secs(6) };
 const DISK: Repetitions = Repetitions { most: 9, time_max: Duration::from_secs(2) };
 
-pub(super) struct Priority;
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    2 * u64::from(effort.pick(MODEL.most + DISK.most, 2))
+}
 
-impl LocalExperiment for Priority {
-    fn experiment(&self) -> &'static str {
-        "ws-table3"
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let model = Mechanical { transfer_bytes_max: TRANSFER, ..Mechanical::named("mo-1990") };
+    let file = run.pick(1 << 20, 32 << 10);
+    let optical =
+        on(run, MODEL, Medium::Mechanical { bytes: 280 << 20, model }, Layout { file, group: GROUP_OPTICAL })?;
+    let file = run.pick(32 << 20, 256 << 10);
+    let layout = Layout { file, group: GROUP_DISK };
+    let disk = on(run, DISK, Medium::Disk { bytes: layout.bytes() }, layout)?;
+
+    let mut measured = Measured::default();
+    for (row, arm) in ["without", "with"].into_iter().zip(&optical) {
+        for (column, spread) in ["write", "I/O"].into_iter().zip(arm) {
+            measured.cell("times", row, column, spread.median);
+        }
     }
-
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        2 * u64::from(effort.pick(MODEL.most + DISK.most, 2))
-    }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let model = Mechanical { transfer_bytes_max: TRANSFER, ..Mechanical::named("mo-1990") };
-        let file = run.pick(1 << 20, 32 << 10);
-        let optical =
-            on(run, MODEL, Medium::Mechanical { bytes: 280 << 20, model }, Layout { file, group: GROUP_OPTICAL })?;
-        let file = run.pick(32 << 20, 256 << 10);
-        let layout = Layout { file, group: GROUP_DISK };
-        let disk = on(run, DISK, Medium::Disk { bytes: layout.bytes() }, layout)?;
-
-        let mut measured = Measured::default();
-        for (row, arm) in ["without", "with"].into_iter().zip(&optical) {
-            for (column, spread) in ["write", "I/O"].into_iter().zip(arm) {
-                measured.cell("times", row, column, spread.median);
+    let rows = |arms: &[[Spread; 2]], scale: f64| {
+        let mut rows = Vec::new();
+        for (how, arm) in ["without priority", "with priority"].into_iter().zip(arms) {
+            for (what, s) in ["write ends", "I/O ends"].into_iter().zip(arm) {
+                let spread = Spread { median: s.median * scale, least: s.least * scale, most: s.most * scale, ..*s };
+                rows.push((format!("{how}: {what}"), spread));
             }
         }
-        let rows = |arms: &[[Spread; 2]], scale: f64| {
-            let mut rows = Vec::new();
-            for (how, arm) in ["without priority", "with priority"].into_iter().zip(arms) {
-                for (what, s) in ["write ends", "I/O ends"].into_iter().zip(arm) {
-                    let spread =
-                        Spread { median: s.median * scale, least: s.least * scale, most: s.most * scale, ..*s };
-                    rows.push((format!("{how}: {what}"), spread));
-                }
-            }
-            rows
-        };
-        let name_disk = run.host.disk();
-        let title = "1 MB to mo-1990 in real time";
-        measured.tables.push(table("here-optical", title, "s", 2, rows(&optical, 1.0)));
-        let title = format!("{} MB to {name_disk}", file >> 20);
-        measured.tables.push(table("here-disk", &title, "ms", 2, rows(&disk, 1e3)));
-        measured.notes.push(format!(
-            "Here: Awase's queue in front of a magneto-optical disk of 1990 that is modelled in real time (nothing of it \
-             is in virtual time), with transfers of {} KB at most; beside it {name_disk} with a larger file, for which \
-             the program waits once every {} MB.",
-            TRANSFER >> 10,
-            GROUP_DISK >> 20
-        ));
-        Ok(measured)
-    }
+        rows
+    };
+    let name_disk = run.host.disk();
+    let title = "1 MB to mo-1990 in real time";
+    measured.tables.push(table("here-optical", title, "s", 2, rows(&optical, 1.0)));
+    let title = format!("{} MB to {name_disk}", file >> 20);
+    measured.tables.push(table("here-disk", &title, "ms", 2, rows(&disk, 1e3)));
+    measured.notes.push(format!(
+        "Here: Awase's queue in front of a magneto-optical disk of 1990 that is modelled in real time (nothing of it \
+         is in virtual time), with transfers of {} KB at most; beside it {name_disk} with a larger file, for which \
+         the program waits once every {} MB.",
+        TRANSFER >> 10,
+        GROUP_DISK >> 20
+    ));
+    Ok(measured)
 }
 
 /// Where the blocks of the file lie.

@@ -16,7 +16,7 @@ use super::layer::{Counted, Counters, SlowFlush};
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
@@ -32,8 +32,6 @@ const ROUNDS: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs
 /// Concurrent writers: the daemons of a client of the time (four `biod`), and a busy server.
 const WRITERS: [u64; 2] = [4, 16];
 
-pub(super) struct Rendezvous;
-
 struct Arm {
     slow: bool,
     writers: u64,
@@ -43,43 +41,37 @@ struct Arm {
 /// KB/s, flushes a write, disk accesses a write.
 type Numbers<T> = [T; 3];
 
-impl LocalExperiment for Rendezvous {
-    fn experiment(&self) -> &'static str {
-        "ws-table4"
-    }
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    arms().len() as u64 * u64::from(effort.pick(ROUNDS.most, 1))
+}
 
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        arms().len() as u64 * u64::from(effort.pick(ROUNDS.most, 1))
-    }
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let arms = arms();
+    let time = run.pick(Duration::from_millis(200), Duration::from_millis(10));
+    let numbers = interleaved(run, ROUNDS, arms.len(), |arm| on(run, &arms[arm], time))?;
 
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let arms = arms();
-        let time = run.pick(Duration::from_millis(200), Duration::from_millis(10));
-        let numbers = interleaved(run, ROUNDS, arms.len(), |arm| on(run, &arms[arm], time))?;
-
-        let mut measured = Measured::default();
-        let name_disk = run.host.disk();
-        let mut rows: [Vec<(String, Spread)>; 3] = Default::default();
-        for (arm, numbers) in arms.iter().zip(&numbers) {
-            let medium = if arm.slow { "memory with a flush of 5 ms" } else { &name_disk };
-            let how = if arm.gathers { "with" } else { "without" };
-            let name = format!("{medium}, {} writers, {how} rendezvous", arm.writers);
-            rows.iter_mut().zip(numbers).for_each(|(rows, number)| rows.push((name.clone(), *number)));
-            if !arm.slow && arm.writers == WRITERS[0] {
-                measured.cell("throughput", how, "", numbers[0].median);
-            }
+    let mut measured = Measured::default();
+    let name_disk = run.host.disk();
+    let mut rows: [Vec<(String, Spread)>; 3] = Default::default();
+    for (arm, numbers) in arms.iter().zip(&numbers) {
+        let medium = if arm.slow { "memory with a flush of 5 ms" } else { &name_disk };
+        let how = if arm.gathers { "with" } else { "without" };
+        let name = format!("{medium}, {} writers, {how} rendezvous", arm.writers);
+        rows.iter_mut().zip(numbers).for_each(|(rows, number)| rows.push((name.clone(), *number)));
+        if !arm.slow && arm.writers == WRITERS[0] {
+            measured.cell("throughput", how, "", numbers[0].median);
         }
-        let [rates, flushes, accesses] = rows;
-        measured.tables.push(table("here-rate", "stable writes of 8 KB", "KB/s", 0, rates));
-        measured.tables.push(table("here-flushes", "flushes of the disk a write", "", 3, flushes));
-        measured.tables.push(table("here-accesses", "transfers and flushes of the disk a write", "", 3, accesses));
-        measured.notes.push(format!(
-            "Here: {} writers on one volume on {name_disk}, each of which waits until its 8 KB are durable; every write \
-             is a transfer and a flush (no forced unit access).",
-            WRITERS[0]
-        ));
-        Ok(measured)
     }
+    let [rates, flushes, accesses] = rows;
+    measured.tables.push(table("here-rate", "stable writes of 8 KB", "KB/s", 0, rates));
+    measured.tables.push(table("here-flushes", "flushes of the disk a write", "", 3, flushes));
+    measured.tables.push(table("here-accesses", "transfers and flushes of the disk a write", "", 3, accesses));
+    measured.notes.push(format!(
+        "Here: {} writers on one volume on {name_disk}, each of which waits until its 8 KB are durable; every write \
+         is a transfer and a flush (no forced unit access).",
+        WRITERS[0]
+    ));
+    Ok(measured)
 }
 
 fn arms() -> Vec<Arm> {
@@ -145,21 +137,10 @@ fn write_stably(
     bytes: u64,
     time: Duration,
 ) -> Result<Writes, LocalError> {
-    let next = Arc::new(AtomicU64::new(0));
-    let tasks: Vec<_> = (0..writers)
-        .map(|number| {
-            let processor = ProcessorId((number % u64::from(kernel.processors())) as u16);
-            let (volume, next) = (Arc::clone(volume), Arc::clone(&next));
-            task::start(kernel, processor, move |cpu| writer(cpu, volume, next, bytes / REQUEST_BYTES, time))
-        })
-        .collect();
-    let mut writes = Writes { count: 0, took: Duration::ZERO };
-    for task in tasks {
-        let (count, took) = task.wait()??;
-        writes.count += count;
-        writes.took = writes.took.max(took);
-    }
-    Ok(writes)
+    let (volume, next) = (Arc::clone(volume), Arc::new(AtomicU64::new(0)));
+    let on = (0..writers).map(|number| ProcessorId((number % u64::from(kernel.processors())) as u16));
+    let ended = task::run_all(kernel, on, move |_, cpu| writer(cpu, volume, next, bytes / REQUEST_BYTES, time))?;
+    Ok(Writes { count: ended.iter().map(|of| of.0).sum(), took: ended.iter().map(|of| of.1).max().unwrap_or_default() })
 }
 
 /// Writes the next place that no other writer takes, until the time is over. Returns the writes and their time.

@@ -14,7 +14,7 @@ use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::ws_table4::{close, open_volume};
-use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
@@ -38,43 +38,35 @@ const fn ahead(requests: u64) -> Mode {
     Mode::Fixed { blocks: requests * (REQUEST_BYTES / BLOCK_BYTES) }
 }
 
-pub(super) struct ReadAhead;
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    AHEAD.len() as u64 * u64::from(effort.pick(DISTANT.most + DISK.most, 2))
+}
 
-impl LocalExperiment for ReadAhead {
-    fn experiment(&self) -> &'static str {
-        "ws-table5"
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let bytes = run.pick(2 << 20, 64 << 10);
+    let medium = Medium::FixedLatency { bytes, latency: LATENCY };
+    let distant = on(run, DISTANT, medium, bytes)?;
+    let bytes = run.pick(32 << 20, 256 << 10);
+    let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
+
+    let mut measured = Measured::default();
+    let name_disk = run.host.disk();
+    let mut rows = Vec::new();
+    for (medium, arms) in [(name_disk.as_str(), &disk), ("a device that answers after 1 ms", &distant)] {
+        rows.extend(AHEAD.iter().zip(arms).map(|((ahead, _), [rate])| (format!("{medium}: {ahead} ahead"), *rate)));
     }
-
-    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
-        AHEAD.len() as u64 * u64::from(effort.pick(DISTANT.most + DISK.most, 2))
+    // The paper has one block and four.
+    for ((ahead, _), [rate]) in
+        AHEAD.iter().zip(&disk).filter(|((ahead, _), _)| ["1 block", "4 blocks"].contains(ahead))
+    {
+        measured.cell("throughput", *ahead, "", rate.median);
     }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let bytes = run.pick(2 << 20, 64 << 10);
-        let medium = Medium::FixedLatency { bytes, latency: LATENCY };
-        let distant = on(run, DISTANT, medium, bytes)?;
-        let bytes = run.pick(32 << 20, 256 << 10);
-        let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
-
-        let mut measured = Measured::default();
-        let name_disk = run.host.disk();
-        let mut rows = Vec::new();
-        for (medium, arms) in [(name_disk.as_str(), &disk), ("a device that answers after 1 ms", &distant)] {
-            rows.extend(AHEAD.iter().zip(arms).map(|((ahead, _), [rate])| (format!("{medium}: {ahead} ahead"), *rate)));
-        }
-        // The paper has one block and four.
-        for ((ahead, _), [rate]) in
-            AHEAD.iter().zip(&disk).filter(|((ahead, _), _)| ["1 block", "4 blocks"].contains(ahead))
-        {
-            measured.cell("throughput", *ahead, "", rate.median);
-        }
-        measured.tables.push(table("here-rate", "sequential reads of 8 KB, one at a time", "KB/s", 0, rows));
-        measured.notes.push(format!(
-            "Here: one reader on a volume on {name_disk} past the page cache, through a cache that has nothing of it; no \
-             network is between them. The device that answers after 1 ms stands for one."
-        ));
-        Ok(measured)
-    }
+    measured.tables.push(table("here-rate", "sequential reads of 8 KB, one at a time", "KB/s", 0, rows));
+    measured.notes.push(format!(
+        "Here: one reader on a volume on {name_disk} past the page cache, through a cache that has nothing of it; no \
+         network is between them. The device that answers after 1 ms stands for one."
+    ));
+    Ok(measured)
 }
 
 fn on(

@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use super::clients::{Clients, Generator, Time};
 use super::repetitions::{Repetitions, alternating};
-use super::{
-    Effort, Export, Host, LocalError, LocalExperiment, LocalRun, Measured, Medium, Server, ServerConfig, Spent,
-};
+use super::{Effort, Export, Host, LocalError, LocalRun, Measured, Medium, Server, ServerConfig, Spent};
 use crate::measure::load::{Load, Operation, Outcome};
 use crate::parameter::Parameters;
 use case::{CLIENTS, Case, DEPTH, Fixture, Value, Work};
@@ -41,8 +39,6 @@ const SETTLE_TIME: Duration = Duration::from_millis(60);
 
 /// A case begins no other round after this multiple of its expected time.
 const OVERTIME: u32 = 3;
-
-pub(super) struct Switches;
 
 /// The numbers of one cell, in this order: requests a second; median, 99th and 99.9th percentile of the latency in
 /// microseconds; microseconds of CPU time a request; kernel entries a request.
@@ -128,34 +124,27 @@ impl Settings {
     }
 }
 
-impl LocalExperiment for Switches {
-    fn experiment(&self) -> &'static str {
-        "live"
-    }
+pub(super) fn steps(effort: Effort, parameters: &Parameters) -> u64 {
+    let settings = Settings::by(effort, parameters);
+    CASES.iter().map(|case| u64::from(settings.rounds(case)) * case.values.len() as u64).sum::<u64>() + recording::STEPS
+}
 
-    fn steps(&self, effort: Effort, parameters: &Parameters) -> u64 {
-        let settings = Settings::by(effort, parameters);
-        CASES.iter().map(|case| u64::from(settings.rounds(case)) * case.values.len() as u64).sum::<u64>()
-            + recording::STEPS
-    }
+pub(super) fn takes(effort: Effort, parameters: &Parameters) -> Duration {
+    let settings = Settings::by(effort, parameters);
+    let all: Duration = CASES.iter().map(|case| settings.round_time(case) * settings.rounds(case)).sum();
+    all + START_TIME * 6
+}
 
-    fn takes(&self, effort: Effort, parameters: &Parameters) -> Option<Duration> {
-        let settings = Settings::by(effort, parameters);
-        let all: Duration = CASES.iter().map(|case| settings.round_time(case) * settings.rounds(case)).sum();
-        Some(all + START_TIME * 6)
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let settings = Settings::by(run.effort, run.parameters);
+    let mut servers = Servers { host: run.host, settings, server: None };
+    let mut all = Vec::new();
+    for case in CASES {
+        all.push(measure_case(run, &mut servers, case)?);
     }
-
-    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-        let settings = Settings::by(run.effort, run.parameters);
-        let mut servers = Servers { host: run.host, settings, server: None };
-        let mut all = Vec::new();
-        for case in CASES {
-            all.push(measure(run, &mut servers, case)?);
-        }
-        servers.server = None;
-        let costs = recording::measure(run)?;
-        Ok(tables::measured(run, settings, &all, costs))
-    }
+    servers.server = None;
+    let costs = recording::measure(run)?;
+    Ok(tables::measured(run, settings, &all, costs))
 }
 
 fn of_case(error: LocalError, case: &Case, value: &Value) -> LocalError {
@@ -202,7 +191,11 @@ impl<'a> Servers<'a> {
 }
 
 /// All rounds of a case.
-fn measure(run: &LocalRun<'_>, servers: &mut Servers<'_>, case: &'static Case) -> Result<Measurements, LocalError> {
+fn measure_case(
+    run: &LocalRun<'_>,
+    servers: &mut Servers<'_>,
+    case: &'static Case,
+) -> Result<Measurements, LocalError> {
     let settings = servers.settings;
     let most = settings.rounds(case);
     let repetitions = Repetitions { most, time_max: settings.round_time(case) * most * OVERTIME };

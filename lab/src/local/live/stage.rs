@@ -126,18 +126,9 @@ fn iotest(
     time: Time,
 ) -> Result<Numbers, LocalError> {
     let before = stage.spent()?;
-    let processors = stage.kernel().processors();
-    let tasks: Vec<_> = (0..u64::from(processes) * u64::from(processors))
-        .map(|number| {
-            let device = DeviceRef::clone(device);
-            let processor = ProcessorId((number % u64::from(processors)) as u16);
-            task::start(stage.kernel(), processor, move |cpu| process(cpu, device, number, spin, time))
-        })
-        .collect();
-    let mut ended = Vec::new();
-    for task in tasks {
-        ended.push(task.wait()??);
-    }
+    let (processors, device) = (stage.kernel().processors(), DeviceRef::clone(device));
+    let on = (0..processes).flat_map(|_| (0..processors).map(ProcessorId));
+    let ended = task::run_all(stage.kernel(), on, move |number, cpu| process(cpu, device, number, spin, time))?;
     Ok(numbers(&combined(ended), before, stage.spent()?))
 }
 

@@ -4,15 +4,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use nfs3_types::nfs3::{
-    COMMIT3res, CREATE3args, CREATE3res, NFS_PROGRAM, Nfs3Option, Nfs3Result, REMOVE3args, REMOVE3res, WRITE3res,
-    createhow3, diropargs3, nfs_fh3, nfsstat3, post_op_attr, sattr3, stable_how, writeverf3,
+    COMMIT3res, CREATE3args, CREATE3res, NFS_PROGRAM, Nfs3Option, REMOVE3args, REMOVE3res, WRITE3res, createhow3,
+    diropargs3, nfs_fh3, nfsstat3, post_op_attr, sattr3, stable_how, writeverf3,
 };
 use nfs3_types::xdr_codec::{Pack, Unpack};
 
 use super::IN_FLIGHT_MAX;
 use super::plan::{Flight, Step};
 use super::rpc::{Caller, Records, reply};
-use super::session::Endpoint;
+use super::session::{Endpoint, done};
 
 /// The calls of one connection, and its files.
 pub(super) struct Calls {
@@ -116,30 +116,19 @@ fn examine(
             ensure!(count == bytes && length == bytes, "{count} bytes in {length} instead of {bytes}");
             ensure!(present == bytes as usize, "{present} bytes of data instead of {bytes}");
         }
-        Step::Write { stable, .. } => match WRITE3res::unpack(&mut results)?.0 {
-            Nfs3Result::Ok(ok) => {
-                ensure!(ok.count == bytes, "{} bytes instead of {bytes}", ok.count);
-                ensure!(stable == stable_how::UNSTABLE || ok.committed == stable_how::FILE_SYNC, "{}", ok.committed);
-                same_verifier(ok.verf)?;
-            }
-            Nfs3Result::Err((status, _)) => bail!("{status}"),
-        },
-        Step::Commit { .. } => match COMMIT3res::unpack(&mut results)?.0 {
-            Nfs3Result::Ok(ok) => same_verifier(ok.verf)?,
-            Nfs3Result::Err((status, _)) => bail!("{status}"),
-        },
+        Step::Write { stable, .. } => {
+            let ok = done(WRITE3res::unpack(&mut results)?.0)?;
+            ensure!(ok.count == bytes, "{} bytes instead of {bytes}", ok.count);
+            ensure!(stable == stable_how::UNSTABLE || ok.committed == stable_how::FILE_SYNC, "{}", ok.committed);
+            same_verifier(ok.verf)?;
+        }
+        Step::Commit { .. } => same_verifier(done(COMMIT3res::unpack(&mut results)?.0)?.verf)?,
         Step::Attributes { .. } | Step::Flush => {
             let status = nfsstat3::unpack(&mut results)?.0;
             ensure!(status == nfsstat3::NFS3_OK, "{status}");
         }
-        Step::Create { .. } => match CREATE3res::unpack(&mut results)?.0 {
-            Nfs3Result::Ok(_) => {}
-            Nfs3Result::Err((status, _)) => bail!("{status}"),
-        },
-        Step::Remove { .. } => match REMOVE3res::unpack(&mut results)?.0 {
-            Nfs3Result::Ok(_) => {}
-            Nfs3Result::Err((status, _)) => bail!("{status}"),
-        },
+        Step::Create { .. } => _ = done(CREATE3res::unpack(&mut results)?.0)?,
+        Step::Remove { .. } => _ = done(REMOVE3res::unpack(&mut results)?.0)?,
     }
     Ok(())
 }

@@ -82,10 +82,8 @@ impl Session {
     }
 
     pub fn limits(&mut self, root: &nfs_fh3) -> Result<Limits> {
-        match self.call::<FSINFO3res>(NFS_PROGRAM::NFSPROC3_FSINFO.into(), root)? {
-            Nfs3Result::Ok(ok) => Ok(Limits { read: ok.rtmax, write: ok.wtmax }),
-            Nfs3Result::Err((status, _)) => bail!("FSINFO: {status}"),
-        }
+        let ok = done(self.call::<FSINFO3res>(NFS_PROGRAM::NFSPROC3_FSINFO.into(), root)?).context("FSINFO")?;
+        Ok(Limits { read: ok.rtmax, write: ok.wtmax })
     }
 
     /// The handle of a file and its size in bytes, if it exists.
@@ -106,24 +104,17 @@ impl Session {
     pub fn create(&mut self, dir: &nfs_fh3, name: &str) -> Result<nfs_fh3> {
         let how = createhow3::UNCHECKED(sattr3 { mode: Nfs3Option::Some(0o644), ..sattr3::default() });
         let where_ = diropargs3 { dir: dir.clone(), name: name.as_bytes().into() };
-        match self.call::<CREATE3res>(NFS_PROGRAM::NFSPROC3_CREATE.into(), &CREATE3args { where_, how })? {
-            Nfs3Result::Ok(ok) => match ok.obj {
-                Nfs3Option::Some(file) => Ok(file),
-                Nfs3Option::None => {
-                    Ok(self.lookup(dir, name)?.with_context(|| format!("{name} is gone after CREATE"))?.0)
-                }
-            },
-            Nfs3Result::Err((status, _)) => bail!("CREATE {name}: {status}"),
+        let created = self.call::<CREATE3res>(NFS_PROGRAM::NFSPROC3_CREATE.into(), &CREATE3args { where_, how })?;
+        match done(created).with_context(|| format!("CREATE {name}"))?.obj {
+            Nfs3Option::Some(file) => Ok(file),
+            Nfs3Option::None => Ok(self.lookup(dir, name)?.with_context(|| format!("{name} is gone after CREATE"))?.0),
         }
     }
 
     pub fn truncate(&mut self, file: &nfs_fh3, bytes: u64) -> Result<()> {
         let new_attributes = sattr3 { size: Nfs3Option::Some(bytes), ..sattr3::default() };
         let arguments = SETATTR3args { object: file.clone(), new_attributes, guard: sattrguard3::None };
-        match self.call::<SETATTR3res>(NFS_PROGRAM::NFSPROC3_SETATTR.into(), &arguments)? {
-            Nfs3Result::Ok(_) => Ok(()),
-            Nfs3Result::Err((status, _)) => bail!("SETATTR: {status}"),
-        }
+        done(self.call::<SETATTR3res>(NFS_PROGRAM::NFSPROC3_SETATTR.into(), &arguments)?).context("SETATTR").map(drop)
     }
 
     fn call<R: Unpack>(&mut self, procedure: Procedure, arguments: &impl Pack) -> Result<R> {
@@ -141,6 +132,14 @@ impl Session {
             ensure!(xid == self.xid && input.is_empty(), "the server replied to something that was not asked");
             return Ok(R::unpack(&mut results).with_context(|| format!("results of {procedure:?}"))?.0);
         }
+    }
+}
+
+/// An error if the server refused.
+pub(super) fn done<T, E>(result: Nfs3Result<T, E>) -> Result<T> {
+    match result {
+        Nfs3Result::Ok(ok) => Ok(ok),
+        Nfs3Result::Err((status, _)) => bail!("{status}"),
     }
 }
 
