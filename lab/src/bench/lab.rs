@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::bench::figure::{self, Figure};
 use crate::bench::{host, programs};
-use crate::measure::process::Interrupted;
+use crate::measure::process::{Interrupted, unless};
 use crate::measure::spread::Spread;
 
 /// Events in one measurement of the engine.
@@ -36,8 +35,8 @@ pub struct Lab {
     output: PathBuf,
 }
 
-fn show(Spread { median, least, most, .. }: Spread, factor: f64, digits: usize) -> String {
-    format!("{:.digits$} ({:.digits$} … {:.digits$})", median * factor, least * factor, most * factor)
+fn show(spread: Spread, factor: f64, digits: usize) -> String {
+    spread.scaled(factor).shown(|value| format!("{value:.digits$}"))
 }
 
 impl Lab {
@@ -49,9 +48,7 @@ impl Lab {
         let mut speeds = Vec::new();
         let mut all = Vec::new();
         for _ in 0..self.reps {
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
+            unless(interrupted)?;
             let before = processor_time()?;
             let events = crate::speed::mix(EVENTS, crate::DEFAULT_SEED);
             speeds.push(events as f64 / (processor_time()? - before).as_secs_f64());

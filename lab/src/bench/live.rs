@@ -6,13 +6,12 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::bench::{figure, host, programs};
-use crate::measure::process::Interrupted;
+use crate::measure::process::{Interrupted, unless};
 use tables::Tables;
 
 /// Measure every switch of Awase on this machine, and compare with the figures that are to be reached.
@@ -63,9 +62,7 @@ impl Live {
         // Its progress is shown. It receives Ctrl-C, too, and cleans up before it ends.
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status = status.with_context(|| awase.display().to_string())?;
-        if interrupted.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
+        unless(interrupted)?;
         if !status.success() {
             bail!("awase lab run live failed");
         }

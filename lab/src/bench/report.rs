@@ -9,7 +9,6 @@ use crate::bench::figure::{self, Figure};
 use crate::bench::plot;
 use crate::bench::results::{Bound, Result};
 use crate::bench::sample::{Unit, show};
-use crate::measure::spread::Spread;
 
 /// What the report says besides the numbers.
 pub struct Setting {
@@ -110,13 +109,12 @@ fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
     match *bound {
         Bound::Times(least, others) => {
             let ratio = result.ratio("Awase", others)?;
-            Some((format!("{:.2} ({:.2} … {:.2})", ratio.median, ratio.least, ratio.most), ratio.median >= least))
+            Some((ratio.shown(two_decimals), ratio.median >= least))
         }
         Bound::TimesLimit(least) => {
             let limit = &result.subject.contenders[result.limit()?];
             let ratio = result.ratio("Awase", &[limit.label])?;
-            let of = format!("{:.2} ({:.2} … {:.2}) × {}", ratio.median, ratio.least, ratio.most, limit.label);
-            Some((of, ratio.median >= least))
+            Some((format!("{} × {}", ratio.shown(two_decimals), limit.label), ratio.median >= least))
         }
         Bound::CpuTimesLimit(most) => {
             let of = |contender| Some(result.cpu_us(contender)?.median);
@@ -126,12 +124,12 @@ fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
         }
         Bound::AtMost(most) => {
             let value = result.value(result.contender("Awase")?)?;
-            Some((format!("{} {}", spread(value), result.subject.unit.name()), value.median <= most))
+            Some((format!("{} {}", value.shown(show), result.subject.unit.name()), value.median <= most))
         }
         Bound::OfLimit(least, limit) => {
             let value = result.value(result.contender("Awase")?)?;
-            let [median, min, max] = [value.median, value.least, value.most].map(|value| value / limit);
-            Some((format!("{median:.2} ({min:.2} … {max:.2})"), median >= least))
+            let part = value.scaled(limit.recip());
+            Some((part.shown(two_decimals), part.median >= least))
         }
     }
 }
@@ -152,7 +150,7 @@ fn workload(text: &mut String, result: &Result) -> std::fmt::Result {
             }
             continue;
         };
-        write!(text, "| {} | {} |", contender.label, spread(value))?;
+        write!(text, "| {} | {} |", contender.label, value.shown(show))?;
         if !memory {
             let latency = result.latency_us(index);
             let latency = latency.map_or("".into(), |(half, most)| format!("{}, {}", show(half), show(most)));
@@ -228,10 +226,9 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
         let (title, about) = (&result.subject.title, result.subject.about);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.trim_end_matches('.')) };
         let unit = result.subject.unit.name();
-        let overlap = on.least <= off.most && off.least <= on.most;
-        let doubt = if overlap { " (not certain)" } else { "" };
+        let doubt = if on.overlaps(off) { " (not certain)" } else { "" };
         let better = result.gain().map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
-        let (on, off, cpu_on, cpu_off) = (spread(on), spread(off), cpu(result, 0), cpu(result, 1));
+        let (on, off, cpu_on, cpu_off) = (on.shown(show), off.shown(show), cpu(result, 0), cpu(result, 1));
         writeln!(text, "| `{name}` | {title}{about} | {unit} | {on} | {off} | {better} | {cpu_on} | {cpu_off} |")?;
     }
     Ok(())
@@ -242,6 +239,6 @@ fn one_line(message: &str) -> String {
     message.replace('|', "/").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn spread(value: Spread) -> String {
-    format!("{} ({} … {})", show(value.median), show(value.least), show(value.most))
+fn two_decimals(value: f64) -> String {
+    format!("{value:.2}")
 }

@@ -1,5 +1,7 @@
 //! The numbers of one run.
 
+use crate::report::grouped;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     RequestsASecond,
@@ -57,17 +59,7 @@ pub fn show(value: f64) -> String {
         size if size >= 10.0 => 1,
         _ => 2,
     };
-    let text = format!("{value:.decimals$}");
-    let (whole, fraction) =
-        text.split_once('.').map_or((text.as_str(), None), |(whole, fraction)| (whole, Some(fraction)));
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index).is_multiple_of(3) && !grouped.ends_with('-') {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    fraction.map_or(grouped.clone(), |fraction| format!("{grouped}.{fraction}"))
+    grouped(value, decimals, 4)
 }
 
 #[cfg(test)]

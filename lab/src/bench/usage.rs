@@ -2,17 +2,16 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::bench::{host, programs};
 use crate::local::clients::{Clients, Generator, Time};
 use crate::local::{Export, Host, Medium, Protocol, Server, ServerConfig};
 use crate::measure::load::{Load, Operation, Order, Outcome, Stability};
-use crate::measure::process::Interrupted;
+use crate::measure::process::{Interrupted, unless};
 use crate::measure::spread::Spread;
 
 const CONNECTIONS: u32 = 8;
@@ -115,9 +114,7 @@ impl Usage {
                 let heavy = clients(Protocol::NbdOverTcp(EXPORT), *operation, DEPTH);
                 let heavy = Clients { load: Load { connections: CONNECTIONS, ..heavy.load }, ..heavy };
                 for (seen, usage) in [(on, "true"), (off, "false")] {
-                    if interrupted.load(Ordering::Relaxed) {
-                        bail!("interrupted");
-                    }
+                    unless(interrupted)?;
                     server.set("usage", usage)?;
                     let (light, heavy) = generator(&host, &server).run(&LIGHT, Some(&heavy), time(MARGIN))?;
                     seen.add(&light);
@@ -140,11 +137,9 @@ impl Usage {
         let row = |name: &str, seen: &Seen| {
             let heavy = if seen.heavy.is_empty() { String::new() } else { format!("{:.0}", median(&seen.heavy)) };
             format!(
-                "| {name} | {:.0} | {:.0} ({:.0} … {:.0}) | {:.1} | {:.0} | {heavy} |\n",
+                "| {name} | {:.0} | {} | {:.1} | {:.0} | {heavy} |\n",
                 median(&seen.p50_us),
-                median(&seen.p99_us),
-                seen.p99_us.iter().copied().fold(f64::INFINITY, f64::min),
-                seen.p99_us.iter().copied().fold(0.0, f64::max),
+                Spread::of(seen.p99_us.iter().copied()).shown(|value| format!("{value:.0}")),
                 ratio(seen),
                 median(&seen.light),
             )

@@ -136,6 +136,17 @@ impl Run<'_> {
     }
 }
 
+/// A percentile of sorted numbers, `part` from 0 to 1; 0 without numbers.
+fn percentile(sorted: &[f64], part: f64) -> f64 {
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// 0 without numbers.
+fn mean(of: &[f64]) -> f64 {
+    of.iter().sum::<f64>() / of.len().max(1) as f64
+}
+
 /// All experiments, in the order of the list.
 pub fn experiments() -> &'static [Experiment] {
     const {

@@ -72,9 +72,3 @@ fn grid(
 fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
     Series::simulated(name, points)
 }
-
-/// A percentile of sorted numbers, `part` from 0 to 1; 0 without numbers.
-fn percentile(sorted: &[f64], part: f64) -> f64 {
-    let rank = (part * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
-}

@@ -42,19 +42,17 @@ impl Generator<'_> {
     /// Connects clients; creates their file if it does not exist.
     fn open(&self, clients: &Clients, length: Length) -> Result<Drive, LocalError> {
         let target = self.target(clients.protocol)?;
-        let interrupted = || self.host.is_interrupted();
         if let Target::Nfs(endpoint) = &target {
-            prepare(endpoint, &clients.load, &Stop::when(&interrupted)).map_err(failed)?;
+            prepare(endpoint, &clients.load, &Stop::when(self.host.interrupted())).map_err(failed)?;
         }
         Drive::open(&target, &clients.load, length).map_err(failed)
     }
 
     /// Reads once what the clients will ask for, so that it is cached.
     pub(crate) fn fill(&self, clients: &Clients) -> Result<(), LocalError> {
-        let interrupted = || self.host.is_interrupted();
         let load = Load { request_bytes: FILL_BYTES, connections: 1, ..clients.load.reading_once() };
         let fill = self.open(&Clients { load, ..*clients }, Length::OnePass)?;
-        fill.run(&Stop::when(&interrupted)).map(drop).map_err(failed)
+        fill.run(&Stop::when(self.host.interrupted())).map(drop).map_err(failed)
     }
 
     /// Writes out and flushes what clients wrote, so that it does not affect the next ones.
@@ -77,16 +75,14 @@ impl Generator<'_> {
         let others = others.map(|clients| self.open(clients, Length::UntilOver)).transpose()?;
         let (is_over, never) = (AtomicBool::new(false), AtomicBool::new(false));
         let (host, processors) = (self.host, self.processors);
-        let interrupted = || host.is_interrupted();
         let (outcome, others) = thread::scope(|scope| {
             let start = |drive: Drive, number: usize, over| {
-                let interrupted = &interrupted;
                 scope.spawn(move || {
                     host.pin_beyond(processors, number);
                     if number > 0 {
                         Host::run_when_idle();
                     }
-                    drive.run(&Stop { over, interrupted })
+                    drive.run(&Stop { over, interrupted: host.interrupted() })
                 })
             };
             let join = |thread: thread::ScopedJoinHandle<'_, anyhow::Result<Outcome>>| {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_parent_process_death_signal};
 
@@ -24,6 +24,13 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Set when the user interrupts the program.
 pub type Interrupted = Arc<AtomicBool>;
+
+/// # Errors
+/// When the user has interrupted the program.
+pub fn unless(interrupted: &AtomicBool) -> Result<()> {
+    ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+    Ok(())
+}
 
 /// Has a program killed when the thread that starts it ends.
 fn end_with_parent(command: &mut Command) {
@@ -150,9 +157,7 @@ impl Process {
             if matches!(poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&pause)), Ok(1)) {
                 return Ok(());
             }
-            if self.interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
+            unless(&self.interrupted)?;
             if left.is_zero() {
                 bail!("{} did not end within {} s: {}", self.name, timeout.as_secs(), self.messages());
             }

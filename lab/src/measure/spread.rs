@@ -21,6 +21,22 @@ impl Spread {
         Some(Spread { median, least, most, count: values.len() })
     }
 
+    /// Times a positive number.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Spread { median: self.median * factor, least: self.least * factor, most: self.most * factor, ..self }
+    }
+
+    /// The median, and in parentheses what it lies between.
+    pub fn shown(self, number: impl Fn(f64) -> String) -> String {
+        format!("{} ({} … {})", number(self.median), number(self.least), number(self.most))
+    }
+
+    /// Do they have values in common?
+    pub fn overlaps(self, other: Self) -> bool {
+        self.least <= other.most && other.least <= self.most
+    }
+
     /// All zero without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         Spread::of_any(values).unwrap_or_default()

@@ -97,6 +97,11 @@ fn signed(value: f64, digits: usize, unit: &str) -> String {
 
 /// With `digits` after the point, and commas between thousands from ten thousand on.
 pub fn number(value: f64, digits: usize) -> String {
+    grouped(value, digits, 5)
+}
+
+/// With `digits` after the point, and commas between thousands if there are so many digits before it.
+pub fn grouped(value: f64, digits: usize, from: usize) -> String {
     if !value.is_finite() {
         return "n/a".to_owned();
     }
@@ -105,7 +110,7 @@ pub fn number(value: f64, digits: usize) -> String {
     let nothing = text.trim_matches(['0', '.']).is_empty();
     let mut shown = if value < 0.0 && !nothing { "-".to_owned() } else { String::new() };
     for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && whole.len() >= 5 && (whole.len() - index).is_multiple_of(3) {
+        if index > 0 && whole.len() >= from && (whole.len() - index).is_multiple_of(3) {
             shown.push(',');
         }
         shown.push(digit);

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +14,7 @@ use crate::bench::contender::{Contender, Export, Memory, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
 use crate::measure::load::{self, Operation, Stability};
-use crate::measure::process::{Interrupted, Process};
+use crate::measure::process::{Interrupted, Process, unless};
 use crate::measure::spread::XorShift;
 
 /// Timeout of nbdcopy and qemu-img.
@@ -88,9 +87,7 @@ impl Images {
         let mut random = XorShift(XorShift::SEED ^ bytes);
         let mut block = vec![0; 1 << 20];
         for _ in 0..bytes >> 20 {
-            if self.fixture.interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
+            unless(&self.fixture.interrupted)?;
             for word in block.chunks_exact_mut(8) {
                 word.copy_from_slice(&random.number().to_le_bytes());
             }

@@ -122,38 +122,30 @@ fn cached() -> Vec<Workload> {
     let requests = Unit::RequestsASecond;
     let four = filled(fio(const { &[Job { load: Load { connections: 4, ..READ.load }, ..READ }] }));
     let of_null = [Bound::TimesLimit(0.85), Bound::CpuTimesLimit(1.25)];
+    let workload = |name, title, unit, setup| Workload::new(name, title, unit, caches, setup);
     vec![
-        Workload::new(
-            "random_read_cached",
-            "4 KiB random read, 32 in flight, cached",
-            requests,
-            caches,
-            filled(fio(&[READ])),
-        )
-        .about("The whole image was read through the server before (written into nbdkit's memory plugin).")
-        .bounds(&[Bound::Times(1.8, &["nbdkit memory"])])
-        .bounds(&of_null),
-        Workload::new(
+        workload("random_read_cached", "4 KiB random read, 32 in flight, cached", requests, filled(fio(&[READ])))
+            .about("The whole image was read through the server before (written into nbdkit's memory plugin).")
+            .bounds(&[Bound::Times(1.8, &["nbdkit memory"])])
+            .bounds(&of_null),
+        workload(
             "random_read_cached_4",
             "4 KiB random read, 32 in flight on each of 4 connections, cached",
             requests,
-            caches,
             four,
         )
         .bounds(&of_null),
-        Workload::new(
+        workload(
             "sequential_read_cached",
             "128 KiB sequential read, 8 in flight, cached",
             Unit::MibASecond,
-            caches,
             filled(fio(&[SEQUENTIAL])),
         )
         .bounds(&[Bound::Times(1.3, &["nbdkit memory"])]),
-        Workload::new(
+        workload(
             "latency_read_cached",
             "4 KiB random read, one in flight, cached",
             Unit::MeanMicros,
-            caches,
             filled(fio(&[SINGLE])),
         )
         .about("The time that one request takes.")
@@ -164,12 +156,12 @@ fn cached() -> Vec<Workload> {
 fn not_cached() -> Vec<Workload> {
     let files = &[AWASE, NBDKIT_FILE, QEMU_NBD, PASS, PASS_POLLING, RAW];
     let one = large(64, fio(const { &[Job { length: Length::AsGivenOnce, ..SINGLE }] }));
+    let workload = |name, title, unit, setup| Workload::new(name, title, unit, files, setup);
     vec![
-        Workload::new(
+        workload(
             "random_read_uncached",
             "4 KiB random read, 32 in flight, not cached",
             Unit::RequestsASecond,
-            files,
             large(64, fio(&[READ_ONCE])),
         )
         .about(
@@ -177,34 +169,23 @@ fn not_cached() -> Vec<Workload> {
              cache before, so that no cache can answer; Awase's cache is 64 MiB besides.",
         )
         .bounds(&[Bound::TimesLimit(0.95), Bound::Times(0.9, &["raw file (io_uring)"])]),
-        Workload::new(
-            "latency_read_uncached",
-            "4 KiB random read, one in flight, not cached",
-            Unit::MeanMicros,
-            files,
-            one,
-        )
-        .bounds(&[Bound::Times(1.0, PEERS)]),
+        workload("latency_read_uncached", "4 KiB random read, one in flight, not cached", Unit::MeanMicros, one)
+            .bounds(&[Bound::Times(1.0, PEERS)]),
     ]
 }
 
 fn writes() -> Vec<Workload> {
     let files = &[AWASE, NBDKIT_FILE, QEMU_NBD, NULL, RAW];
     let one = small(fio(const { &[Job { load: Load { in_flight: 1, ..WRITE.load }, ..WRITE }] }));
+    let workload = |name, title, unit, setup| Workload::new(name, title, unit, files, setup);
     vec![
-        Workload::new(
-            "random_write",
-            "4 KiB random write, 32 in flight",
-            Unit::RequestsASecond,
-            files,
-            small(fio(&[WRITE])),
-        )
+        workload("random_write", "4 KiB random write, 32 in flight", Unit::RequestsASecond, small(fio(&[WRITE])))
         .about(
             "Nothing is cached before and nothing is flushed: Awase and nbdkit may keep what was written in memory, \
              qemu-nbd and raw write it to the disk's own cache.",
         )
         .bounds(&[Bound::Times(1.0, PEERS)]),
-        Workload::new("latency_write", "4 KiB random write, one in flight", Unit::MeanMicros, files, one)
+        workload("latency_write", "4 KiB random write, one in flight", Unit::MeanMicros, one)
             .bounds(&[Bound::Times(1.0, PEERS)]),
     ]
 }
@@ -261,21 +242,16 @@ fn copies() -> Vec<Workload> {
     let (files, mib) = (&[AWASE, NBDKIT_FILE, QEMU_NBD, PASS], Unit::MibASecond);
     let sparse = |client| Setup { image: Image::Sparse, ..small(client) };
     let better = [Bound::Times(1.0, PEERS)];
+    let workload = |name, title, unit, setup| Workload::new(name, title, unit, files, setup);
     vec![
-        Workload::new("copy_in", "nbdcopy of an image in", mib, files, small(Client::CopyIn))
+        workload("copy_in", "nbdcopy of an image in", mib, small(Client::CopyIn))
             .about("From a file in the page cache into the export, with a flush at the end.")
             .bounds(&better),
-        Workload::new("copy_out", "nbdcopy of an image out", mib, files, small(Client::CopyOut))
+        workload("copy_out", "nbdcopy of an image out", mib, small(Client::CopyOut))
             .about("From an export of which nothing is cached to nowhere (`null:`).")
             .bounds(&better),
-        Workload::new(
-            "copy_in_sparse",
-            "nbdcopy of an image into a new sparse one",
-            mib,
-            files,
-            sparse(Client::CopyIn),
-        )
-        .bounds(&better),
+        workload("copy_in_sparse", "nbdcopy of an image into a new sparse one", mib, sparse(Client::CopyIn))
+            .bounds(&better),
         Workload::new(
             "copy_out_sparse",
             "nbdcopy of a new sparse image out",
@@ -291,12 +267,12 @@ fn copies() -> Vec<Workload> {
 fn sparse() -> Vec<Workload> {
     let mixed = Setup { image: Image::Sparse, ..small(fio(const { &[Job { is_mixed: true, ..READ }] })) };
     let files = &[AWASE, NBDKIT_FILE, QEMU_NBD, NULL];
+    let workload = |name, title, unit, setup| Workload::new(name, title, unit, files, setup);
     vec![
-        Workload::new(
+        workload(
             "mixed_sparse",
             "4 KiB random reads and writes, 32 in flight, of a new sparse image",
             Unit::RequestsASecond,
-            files,
             mixed,
         )
         .about(
@@ -333,11 +309,12 @@ fn memory() -> Vec<Workload> {
     let crowd = Setup { memory: Memory::Mib(64), ..small(Client::PeakMemory(crowd)) };
     // Larger than either cache, also with --quick: only a full cache shows its cost.
     let bookkeeping = Setup { image: Image::Large, ..small(Client::Bookkeeping) };
+    let workload = |name, title, unit, setup| Workload::new(name, title, unit, files, setup);
     vec![
-        Workload::new("memory_idle", "Memory of an idle server", Unit::Mib, files, small(Client::IdleMemory))
+        workload("memory_idle", "Memory of an idle server", Unit::Mib, small(Client::IdleMemory))
             .about("Resident size when it is ready and nobody has connected, with default settings.")
             .bounds(&[Bound::AtMost(32.0)]),
-        Workload::new("memory_crowd", "Memory with 256 connections of 128 requests each", Unit::Mib, files, crowd)
+        workload("memory_crowd", "Memory with 256 connections of 128 requests each", Unit::Mib, crowd)
             .about("The most memory in use under 4 KiB random reads; Awase's cache is 64 MiB.")
             .bounds(&[Bound::AtMost(CROWD_MIB_MAX)]),
         Workload::new("memory_bookkeeping", "Book-keeping of the cache", Unit::Percent, &[AWASE], bookkeeping)

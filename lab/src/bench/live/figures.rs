@@ -70,7 +70,7 @@ fn figures(tables: &Tables) -> Vec<Figure> {
         Figure::new(
             "Adaptive quantum against off, 1 in flight: median latency",
             "at most 3 % more",
-            lone_latency(tables),
+            at_most_more(worth("quantum, 1 in flight: off", SOONER), 3.0),
         ),
         Figure::new(
             "Look-ahead and hottest first against both off, NBD",
@@ -89,7 +89,11 @@ fn figures(tables: &Tables) -> Vec<Figure> {
             light_client(tables),
         ),
         Figure::new("The counters of a request", "at most 1 %", counters(tables)),
-        Figure::new("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
+        Figure::new(
+            "The front end, watched, against none: processor time",
+            "at most 1 % more",
+            at_most_more(worth("front end: none", CPU), 1.0),
+        ),
     ]
 }
 
@@ -102,10 +106,11 @@ fn better(cell: Cell) -> Option<(String, bool)> {
     Some((format!("{} ×", show(cell)), cell.local? > 1.0 && !cell.within_noise))
 }
 
-fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
-    let cell = tables.cell("worth", "quantum, 1 in flight: off", SOONER)?;
+/// `most`: percent.
+fn at_most_more(cell: Option<Cell>, most: f64) -> Option<(String, bool)> {
+    let cell = cell?;
     let more = (1.0 / cell.local? - 1.0) * 100.0;
-    Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 3.0))
+    Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= most))
 }
 
 fn light_client(tables: &Tables) -> Option<(String, bool)> {
@@ -121,12 +126,6 @@ fn counters(tables: &Tables) -> Option<(String, bool)> {
     let us = tables.cell("costs", "trace: off", CPU_US)?.local?;
     let percent = ns / (us * 1000.0) * 100.0;
     Some((format!("{percent:.2} % ({ns:.1} ns of {us:.2} us)"), percent <= 1.0))
-}
-
-fn front_end(tables: &Tables) -> Option<(String, bool)> {
-    let cell = tables.cell("worth", "front end: none", CPU)?;
-    let more = (1.0 / cell.local? - 1.0) * 100.0;
-    Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 1.0))
 }
 
 #[cfg(test)]

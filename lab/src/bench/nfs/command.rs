@@ -166,9 +166,8 @@ impl Nfs {
     }
 
     fn on_server(&self, endpoint: &Endpoint, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
-        let is_interrupted = || interrupted.load(Ordering::Relaxed);
         for Workload { subject, setup } in workloads {
-            prepare(endpoint, &setup.load, &Stop::when(&is_interrupted))?;
+            prepare(endpoint, &setup.load, &Stop::when(interrupted))?;
             let reached = Reached::new(endpoint, setup.link)?;
             for _ in 0..self.reps.unwrap_or(1) {
                 let duration = Duration::from_secs(self.seconds);

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -98,10 +97,7 @@ impl Directories {
         let interrupted = &self.fixture.interrupted;
         let (place, export) =
             (self.fixture.place()?, Export::Directory { path: directory, group: stable_together(&setup.load) });
-        let prepared = |server: &Server| {
-            let is_interrupted = || interrupted.load(Ordering::Relaxed);
-            prepare(endpoint(server)?, &setup.load, &Stop::when(&is_interrupted))
-        };
+        let prepared = |server: &Server| prepare(endpoint(server)?, &setup.load, &Stop::when(interrupted));
         let measured = |server: &Server| {
             let link = Reached::new(endpoint(server)?, setup.link)?;
             match setup.client {
@@ -134,8 +130,7 @@ impl Directories {
     ) -> Result<Sample> {
         let (endpoint, interrupted) = (endpoint(server)?, &self.fixture.interrupted);
         if setup.cache == Cache::Warm {
-            let is_interrupted = || interrupted.load(Ordering::Relaxed);
-            warm(endpoint, &setup.load, &Stop::when(&is_interrupted))?;
+            warm(endpoint, &setup.load, &Stop::when(interrupted))?;
         }
         let libnfs = || self.libnfs.as_ref().context("the clients on libnfs are not compiled");
         let in_flight = setup.load.in_flight;
@@ -239,8 +234,7 @@ pub fn measure(
     interrupted: &Interrupted,
 ) -> Result<(Sample, Outcome)> {
     let load = &setup.load;
-    let is_interrupted = || interrupted.load(Ordering::Relaxed);
-    let stop = Stop::when(&is_interrupted);
+    let stop = Stop::when(interrupted);
     if setup.cache == Cache::Warm {
         warm(endpoint, load, &stop)?;
     }

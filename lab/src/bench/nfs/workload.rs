@@ -234,29 +234,19 @@ fn stable_write(client: Client, disk: Disk, operation: Operation, in_flight: u32
 
 fn names() -> Vec<Workload> {
     let load = |in_flight| local(Load::new(Operation::CreateRemove, 8, in_flight));
-    let requests = Unit::RequestsASecond;
+    let workload = |name, title, contenders: &[Contender], setup| {
+        Workload::new(name, title, Unit::RequestsASecond, contenders, setup)
+    };
+    let all = &[AWASE, GANESHA, RAW];
+    let slow = Setup { disk: Disk::SlowFlush, ..load(16) };
     vec![
-        Workload::new(
-            "create_remove",
-            "CREATE and REMOVE, 16 in flight",
-            requests,
-            &[AWASE, GANESHA, RAW],
-            load(16),
-        )
-        .bounds(&[times_ganesha(2.0)]),
-        Workload::new(
-            "create_remove_one",
-            "CREATE and REMOVE, 1 in flight",
-            requests,
-            &[AWASE, GANESHA, RAW],
-            load(1),
-        ),
-        Workload::new(
+        workload("create_remove", "CREATE and REMOVE, 16 in flight", all, load(16)).bounds(&[times_ganesha(2.0)]),
+        workload("create_remove_one", "CREATE and REMOVE, 1 in flight", all, load(1)),
+        workload(
             "slow_create_remove",
             "CREATE and REMOVE, 16 in flight, a flush takes 5 ms",
-            requests,
             &[AWASE, GANESHA_DURABLE, GANESHA, RAW],
-            Setup { disk: Disk::SlowFlush, ..load(16) },
+            slow,
         )
         .about(
             "NFS-Ganesha answers before changes are durable; on a directory with the attribute `D`, ext4 makes each of them \
@@ -310,42 +300,22 @@ fn streams() -> Vec<Workload> {
 
 fn reads() -> Vec<Workload> {
     let caches = &[AWASE, GANESHA, NULL, NULL_ASLEEP];
-    let of_null = [Bound::TimesLimit(0.85)];
     let mut all = vec![cold_read()];
     for (client, prefix, suffix) in [(Client::Own, "", ""), (Client::Libnfs, "libnfs_", ", libnfs")] {
-        let warm = |load| Setup { cache: Cache::Warm, client, ..local(load) };
-        let workload = |name, title, unit, load| {
-            Workload::new(format!("{prefix}{name}"), format!("{title}{suffix}"), unit, caches, warm(load))
+        let workload = |name, title, unit, load, least| {
+            let setup = Setup { cache: Cache::Warm, client, ..local(load) };
+            Workload::new(format!("{prefix}{name}"), format!("{title}{suffix}"), unit, caches, setup)
+                .bounds(&[times_ganesha(least)])
         };
-        all.push(
-            workload(
-                "read_cached",
-                "1 MiB sequential read, 4 in flight, cached",
-                Unit::MibASecond,
-                Load::new(READ, 1024, 4),
-            )
-            .bounds(&[times_ganesha(1.3)])
-            .bounds(&of_null),
-        );
-        all.push(
-            workload(
-                "read_random_cached",
-                "8 KiB random read, 16 in flight, cached",
-                Unit::RequestsASecond,
-                Load::new(READ_RANDOM, 8, 16),
-            )
-            .bounds(&[times_ganesha(2.5)])
-            .bounds(&of_null),
-        );
-        all.push(
-            workload(
-                "read_random_cached_one",
-                "8 KiB random read, 1 in flight, cached",
-                Unit::RequestsASecond,
-                Load::new(READ_RANDOM, 8, 1),
-            )
-            .bounds(&[times_ganesha(1.0)]),
-        );
+        let (mib, requests, of_null) = (Unit::MibASecond, Unit::RequestsASecond, [Bound::TimesLimit(0.85)]);
+        let (large, small, one) =
+            (Load::new(READ, 1024, 4), Load::new(READ_RANDOM, 8, 16), Load::new(READ_RANDOM, 8, 1));
+        all.extend([
+            workload("read_cached", "1 MiB sequential read, 4 in flight, cached", mib, large, 1.3).bounds(&of_null),
+            workload("read_random_cached", "8 KiB random read, 16 in flight, cached", requests, small, 2.5)
+                .bounds(&of_null),
+            workload("read_random_cached_one", "8 KiB random read, 1 in flight, cached", requests, one, 1.0),
+        ]);
     }
     all
 }

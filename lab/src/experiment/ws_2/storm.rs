@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::model::buffers::{Content, DiskBlock, Write};
 use policy::unit::Instant;
 
+use super::super::percentile;
 use super::host::{Process, Setup};
 use super::machine::Hardware;
-use super::{grid, line, percentile};
+use super::{grid, line};
 use crate::experiment::Run;
 use crate::result::{Axis, Cell, Finding, Plot, Results};
 

@@ -4,7 +4,7 @@ mod workload;
 
 use policy::usage::Inheritance;
 
-use super::Run;
+use super::{Run, mean};
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 use workload::{Kind, Load, Seen, Who, run_with};
 
@@ -51,8 +51,7 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
 fn percentile(of: &[f64], part: f64) -> f64 {
     let mut sorted = of.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let place = (part * sorted.len() as f64).ceil() as usize;
-    sorted.get(place.saturating_sub(1)).copied().unwrap_or_default()
+    super::percentile(&sorted, part)
 }
 
 fn names() -> Vec<String> {
@@ -127,10 +126,6 @@ fn priorities(beside_long: &[[Seen; 2]; 6]) -> Plot {
         Axis::linear("priority", ""),
         (BSD..=BOTH).map(series).collect(),
     )
-}
-
-fn mean(of: &[f64]) -> f64 {
-    of.iter().sum::<f64>() / of.len().max(1) as f64
 }
 
 fn findings(alone: &Seen, typing: &[[Seen; 2]; 6], beside_long: &[[Seen; 2]; 6]) -> Vec<Finding> {

@@ -10,7 +10,7 @@ use crate::model::Simulation;
 use crate::model::memory_cache::{CacheShape, MemoryCache};
 use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
 
-use super::Run;
+use super::{Run, mean};
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 use program::{Cycles, Linpack, Memory, Program};
@@ -178,10 +178,6 @@ impl Memory for Mapped<'_> {
     fn compute(&mut self, cycles: f64) {
         self.spent += cycles;
     }
-}
-
-fn mean(of: &[f64]) -> f64 {
-    of.iter().sum::<f64>() / of.len() as f64
 }
 
 fn spread(of: &[f64]) -> f64 {

@@ -42,13 +42,12 @@ impl Measurements {
         )
         .median;
         let is_rare = default.count.min(other.count) < CERTAIN_MIN;
-        let overlap = default.least <= other.most && other.least <= default.most;
         let measure = if number == RATE { Some(Measure::Rate) } else { (number == CPU).then_some(Measure::Cpu) };
         let published = self.value(value).paper.as_ref().filter(|paper| Some(paper.of) == measure);
         Cell {
             paper: published.map(|paper| paper.ratio),
             local: ratio.is_finite().then_some(ratio),
-            within_noise: overlap || is_rare,
+            within_noise: default.overlaps(other) || is_rare,
             ..Cell::default()
         }
     }

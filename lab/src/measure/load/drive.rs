@@ -15,6 +15,7 @@ use super::plan::{Flight, Next, Plan, Step};
 use super::session::{Endpoint, Session};
 use super::{Length, Load, Operation, Outcome, Sends, TIMEOUT, Target, files};
 use crate::measure::epoll::Epoll;
+use crate::measure::process::unless;
 use crate::measure::spread::XorShift;
 
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -28,12 +29,12 @@ pub struct Stop<'a> {
     /// The load that this one accompanies is over.
     pub over: &'a AtomicBool,
     /// The whole measurement is interrupted.
-    pub interrupted: &'a (dyn Fn() -> bool + Sync),
+    pub interrupted: &'a AtomicBool,
 }
 
 impl<'a> Stop<'a> {
     /// Ends only on interruption.
-    pub fn when(interrupted: &'a (dyn Fn() -> bool + Sync)) -> Self {
+    pub fn when(interrupted: &'a AtomicBool) -> Self {
         static NEVER: AtomicBool = AtomicBool::new(false);
         Stop { over: &NEVER, interrupted }
     }
@@ -153,9 +154,7 @@ impl Drive {
             if ready.is_empty() && last.elapsed() > TIMEOUT {
                 bail!("no reply within {} s", TIMEOUT.as_secs());
             }
-            if (stop.interrupted)() {
-                bail!("interrupted");
-            }
+            unless(stop.interrupted)?;
             // At least one request is measured, however slow.
             let is_over = end.is_some_and(|end| last >= end && self.outcome.requests > 0);
             if !is_stopped && (is_over || stop.over.load(Ordering::Relaxed)) {
