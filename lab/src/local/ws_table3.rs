@@ -61,7 +61,7 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
         let mut rows = Vec::new();
         for (how, arm) in ["without priority", "with priority"].into_iter().zip(arms) {
             for (what, s) in ["write ends", "I/O ends"].into_iter().zip(arm) {
-                let spread = Spread { median: s.median * scale, least: s.least * scale, most: s.most * scale, ..*s };
+                let spread = s.scaled(scale);
                 rows.push((format!("{how}: {what}"), spread));
             }
         }

@@ -9,7 +9,7 @@ pub mod html;
 pub mod json;
 pub mod plot;
 mod scale;
-mod style;
+pub(crate) mod style;
 mod sums;
 mod tables;
 pub mod terminal;

@@ -8,27 +8,27 @@ use crate::result::Source;
 
 /// A colour on a light and on a dark ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Colour {
+pub(crate) struct Colour {
     pub light: RGBColor,
     pub dark: RGBColor,
 }
 
-const fn colour(light: u32, dark: u32) -> Colour {
+pub(crate) const fn colour(light: u32, dark: u32) -> Colour {
     const fn rgb(hex: u32) -> RGBColor {
         RGBColor((hex >> 16) as u8, (hex >> 8) as u8, hex as u8)
     }
     Colour { light: rgb(light), dark: rgb(dark) }
 }
 
-pub(super) const INK: Colour = colour(0x1F2328, 0xE6E8EB);
-pub(super) const FAINT: Colour = colour(0x59636E, 0x9AA4AF);
-pub(super) const GRID: Colour = colour(0xE4E7EB, 0x30363D);
+pub(crate) const INK: Colour = colour(0x1F2328, 0xE6E8EB);
+pub(crate) const FAINT: Colour = colour(0x59636E, 0x9AA4AF);
+pub(crate) const GRID: Colour = colour(0xE4E7EB, 0x30363D);
 /// The ground of a plot, which hollow marks show.
-pub(super) const GROUND: Colour = colour(0xFFFFFE, 0x171B21);
+pub(crate) const GROUND: Colour = colour(0xFFFFFE, 0x171B21);
 
 /// Colours of series, in order: those of Okabe and Ito, which people who confuse red and green can distinguish, without
 /// the yellow, which is faint on white.
-pub(super) const PALETTE: [Colour; 8] = [
+pub(crate) const PALETTE: [Colour; 8] = [
     colour(0x0072B2, 0x4AA8E0),
     colour(0xD55E00, 0xFF8A3D),
     colour(0x009E73, 0x2BC79A),
@@ -40,7 +40,7 @@ pub(super) const PALETTE: [Colour; 8] = [
 ];
 
 /// Dashes of a source's lines: lengths of dash and gap, in pixels.
-pub(super) fn dashes(source: Source) -> Option<(f64, f64)> {
+pub(crate) fn dashes(source: Source) -> Option<(f64, f64)> {
     match source {
         Source::Paper => Some((6.0, 4.0)),
         Source::Simulated => None,
@@ -54,7 +54,7 @@ fn hex(RGBColor(red, green, blue): RGBColor) -> String {
 }
 
 /// Rules that turn the drawn light colours into the dark ones. Rules override the drawing's attributes.
-pub(super) fn dark_rules(prefix: &str) -> String {
+pub(crate) fn dark_rules(prefix: &str) -> String {
     let mut rules = String::new();
     for colour in [INK, FAINT, GRID, GROUND].iter().chain(&PALETTE) {
         let (light, dark) = (hex(colour.light), hex(colour.dark));

@@ -1,18 +1,18 @@
 //! A link that delays every byte each way: a TCP proxy, since not every kernel can delay packets itself.
 
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Bytes in flight in one direction of a connection; the sender waits when they are reached. Far above the
-/// bandwidth-delay product of any link measured here.
-const TRAVELLING_BYTES_MAX: usize = 64 << 20;
+/// Receives in flight in one direction of a connection; the sender waits when they are reached. Far above what arrives
+/// during the delay of any link measured here.
+const TRAVELLING_MAX: usize = 1024;
 
 /// Largest receive.
 const PIECE_BYTES: usize = 256 << 10;
@@ -73,86 +73,39 @@ fn join(client: TcpStream, server: SocketAddr, delay: Duration, streams: &Mutex<
     server.set_nodelay(true)?;
     for (from, to) in [(&client, &server), (&server, &client)] {
         let (from, to) = (from.try_clone()?, to.try_clone()?);
-        let way = Arc::new(Way::default());
-        let entrance = way.clone();
-        thread::Builder::new().name("delay-in".into()).spawn(move || entrance.take_in(from, delay))?;
-        thread::Builder::new().name("delay-out".into()).spawn(move || way.let_out(to))?;
+        let (entrance, exit) = sync_channel(TRAVELLING_MAX);
+        thread::Builder::new().name("delay-in".into()).spawn(move || take_in(from, &entrance, delay))?;
+        thread::Builder::new().name("delay-out".into()).spawn(move || let_out(to, exit))?;
     }
     streams.lock().unwrap_or_else(PoisonError::into_inner).extend([client, server]);
     Ok(())
 }
 
-/// One direction of a connection.
-#[derive(Default)]
-struct Way {
-    travelling: Mutex<Travelling>,
-    changed: Condvar,
+/// Notes when each piece is due; ends with the connection.
+fn take_in(mut from: TcpStream, travelling: &SyncSender<(Instant, Vec<u8>)>, delay: Duration) {
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        let bytes = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        if travelling.send((Instant::now() + delay, buffer[..bytes].to_vec())).is_err() {
+            break;
+        }
+    }
 }
 
-#[derive(Default)]
-struct Travelling {
-    /// Arrival time of a piece, and its bytes.
-    pieces: VecDeque<(Instant, Vec<u8>)>,
-    bytes: usize,
-    is_ended: bool,
-}
-
-impl Way {
-    fn take_in(&self, mut from: TcpStream, delay: Duration) {
-        let mut buffer = vec![0; PIECE_BYTES];
-        loop {
-            let bytes = match from.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(bytes) => bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => break,
-            };
-            let arrival = Instant::now() + delay;
-            let mut travelling = self.travelling.lock().unwrap_or_else(PoisonError::into_inner);
-            while travelling.bytes > TRAVELLING_BYTES_MAX && !travelling.is_ended {
-                travelling = self.changed.wait(travelling).unwrap_or_else(PoisonError::into_inner);
-            }
-            if travelling.is_ended {
-                break;
-            }
-            travelling.pieces.push_back((arrival, buffer[..bytes].to_vec()));
-            travelling.bytes += bytes;
-            self.changed.notify_all();
-        }
-        self.end();
-    }
-
-    fn let_out(&self, mut to: TcpStream) {
-        while let Some((arrival, piece)) = self.first() {
-            thread::sleep(arrival.saturating_duration_since(Instant::now()));
-            if to.write_all(&piece).is_err() {
-                break;
-            }
-        }
-        self.end();
-        let _ = to.shutdown(Shutdown::Write);
-    }
-
-    /// Waits for the earliest piece; `None` after the last.
-    fn first(&self) -> Option<(Instant, Vec<u8>)> {
-        let mut travelling = self.travelling.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some((arrival, piece)) = travelling.pieces.pop_front() {
-                travelling.bytes -= piece.len();
-                self.changed.notify_all();
-                return Some((arrival, piece));
-            }
-            if travelling.is_ended {
-                return None;
-            }
-            travelling = self.changed.wait(travelling).unwrap_or_else(PoisonError::into_inner);
+/// Passes each piece on when it is due.
+fn let_out(mut to: TcpStream, travelling: Receiver<(Instant, Vec<u8>)>) {
+    for (due, piece) in travelling {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&piece).is_err() {
+            break;
         }
     }
-
-    fn end(&self) {
-        self.travelling.lock().unwrap_or_else(PoisonError::into_inner).is_ended = true;
-        self.changed.notify_all();
-    }
+    let _ = to.shutdown(Shutdown::Write);
 }
 
 #[cfg(test)]

@@ -19,161 +19,166 @@ fn costs() -> Costs {
     Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick: ms(10) }
 }
 
-fn mach(run: &Simulation, count: u16, notifies_master: bool) -> Processors {
-    let config = Config { processors: count, master: MASTER, quantum: ms(100), notifies_master };
-    let order: Vec<_> = (0..count).map(ProcessorId).collect();
-    Processors::new(run, count, costs(), Rc::new(RefCell::new(Mach::new(config, &order))))
-}
-
 /// Events and their times in milliseconds.
 type Log<T> = Rc<RefCell<Vec<(T, u64)>>>;
 
-fn note<T>(log: &Log<T>, run: &Virtual, what: T) {
-    log.borrow_mut().push((what, run.now().ns() / 1_000_000));
+/// Processors, and what happens on them.
+struct Scene<T> {
+    run: Simulation,
+    processors: Processors,
+    log: Log<T>,
 }
 
-/// Starts a process that computes for `time` and records its end.
-fn computes(processors: &Processors, run: &Virtual, log: &Log<u32>, name: u32, time: Duration) -> ThreadId {
-    let (run, log) = (run.clone(), Rc::clone(log));
-    processors.start(move |thread| async move {
-        thread.compute(time).await;
-        note(&log, &run, name);
-    })
+impl<T: 'static> Scene<T> {
+    fn new(count: u16, costs: Costs, scheduler: impl Scheduler + 'static) -> Self {
+        let run = Simulation::new(1);
+        let processors = Processors::new(&run, count, costs, Rc::new(RefCell::new(scheduler)));
+        Scene { run, processors, log: Log::default() }
+    }
+
+    fn of_mach(count: u16, notifies_master: bool) -> Self {
+        let config = Config { processors: count, master: MASTER, quantum: ms(100), notifies_master };
+        let order: Vec<_> = (0..count).map(ProcessorId).collect();
+        Scene::new(count, costs(), Mach::new(config, &order))
+    }
+
+    fn of_bsd() -> Self {
+        Scene::new(1, costs(), Bsd::new())
+    }
+
+    /// Records an event, now.
+    fn note(&self) -> impl Fn(T) + use<T> {
+        let (run, log): (Virtual, _) = (self.run.clone(), Rc::clone(&self.log));
+        move |what| log.borrow_mut().push((what, run.now().ns() / 1_000_000))
+    }
+
+    fn run_for(&self, time: Duration) {
+        self.run.run_until(Instant::ZERO + time);
+    }
+}
+
+impl Scene<u32> {
+    /// Starts so many processes, named by numbers, that compute for `time` and record their ends.
+    fn compute(&self, count: u32, time: Duration) {
+        for name in 0..count {
+            let note = self.note();
+            self.processors.start(move |thread| async move {
+                thread.compute(time).await;
+                note(name);
+            });
+        }
+    }
 }
 
 #[test]
 fn the_master_is_used_last() {
-    let run = Simulation::new(1);
-    let processors = mach(&run, 3, false);
-    let log = Log::default();
-    for name in 0..2 {
-        computes(&processors, &run, &log, name, ms(50));
-    }
-    run.run_until(Instant::ZERO + ms(1));
-    let runs = |processor: usize| processors.activities()[processor] != Activity::Idle;
+    let scene = Scene::of_mach(3, false);
+    scene.compute(2, ms(50));
+    scene.run_for(ms(1));
+    let runs = |processor: usize| scene.processors.activities()[processor] != Activity::Idle;
     assert!(!runs(0) && runs(1) && runs(2));
 }
 
 #[test]
 fn more_processes_than_processors_share_them_in_slices() {
-    let run = Simulation::new(1);
-    let processors = mach(&run, 1, false);
-    let log = Log::default();
-    for name in 0..2 {
-        computes(&processors, &run, &log, name, ms(250));
-    }
-    run.run();
-    let ends: Vec<u64> = log.borrow().iter().map(|(_, end)| *end).collect();
+    let scene = Scene::of_mach(1, false);
+    scene.compute(2, ms(250));
+    scene.run.run();
+    let ends: Vec<u64> = scene.log.borrow().iter().map(|(_, end)| *end).collect();
     assert_eq!(ends, [450, 500]);
-    assert!(processors.counters().stops >= 4);
+    assert!(scene.processors.counters().stops >= 4);
 }
 
 #[test]
 fn a_thread_that_wants_to_the_busy_master_waits_for_its_clock_tick_unless_the_master_is_notified() {
     let went = |notifies_master| {
-        let run = Simulation::new(1);
-        let processors = mach(&run, 2, notifies_master);
-        let log = Log::default();
+        let scene = Scene::of_mach(2, notifies_master);
         // Occupies the master, in user mode.
-        let (time, noted) = (run.clone(), Rc::clone(&log));
-        processors.start(|thread| async move {
+        scene.processors.start(|thread| async move {
             thread.bind(MASTER).await;
             thread.unbind();
             thread.compute(ms(100)).await;
         });
-        processors.start(move |thread| async move {
+        let note = scene.note();
+        scene.processors.start(move |thread| async move {
             thread.compute(ms(13)).await;
             thread.bind(MASTER).await;
             assert_eq!(thread.processor(), Some(MASTER));
-            note(&noted, &time, 0);
+            note(0);
         });
-        run.run();
-        log.borrow()[0].1
+        scene.run.run();
+        scene.log.borrow()[0].1
     };
     assert_eq!((went(false), went(true)), (20, 13));
 }
 
 #[test]
 fn an_interrupt_delays_the_running_thread_and_no_other() {
-    let run = Simulation::new(1);
-    let processors = mach(&run, 3, false);
-    let log = Log::default();
-    for name in 0..2 {
-        computes(&processors, &run, &log, name, ms(50));
-    }
-    run.run_until(Instant::ZERO + ms(20));
-    processors.interrupt(ProcessorId(1), ms(5), Box::new(|_, _| ()));
-    processors.interrupt(MASTER, ms(5), Box::new(|_, _| ()));
-    run.run();
-    assert_eq!(*log.borrow(), [(1, 50), (0, 55)]);
-    let ProcessorCounters { interrupts_busy, interrupts_idle, .. } = processors.counters();
+    let scene = Scene::of_mach(3, false);
+    scene.compute(2, ms(50));
+    scene.run_for(ms(20));
+    scene.processors.interrupt(ProcessorId(1), ms(5), Box::new(|_, _| ()));
+    scene.processors.interrupt(MASTER, ms(5), Box::new(|_, _| ()));
+    scene.run.run();
+    assert_eq!(*scene.log.borrow(), [(1, 50), (0, 55)]);
+    let ProcessorCounters { interrupts_busy, interrupts_idle, .. } = scene.processors.counters();
     assert_eq!((interrupts_busy, interrupts_idle), (1, 1));
 }
 
 #[test]
 fn a_thread_pays_for_moving_to_another_processor() {
-    let run = Simulation::new(1);
     let config = Config { processors: 2, master: MASTER, quantum: ms(100), notifies_master: true };
     let costs = Costs { dispatch: ms(1), migration: ms(2), tick: ms(10) };
-    let scheduler = Rc::new(RefCell::new(Mach::new(config, &[ProcessorId(1)])));
-    let processors = Processors::new(&run, 2, costs, scheduler);
-    let log = Log::default();
-    let (time, noted) = (run.clone(), Rc::clone(&log));
-    processors.start(move |thread| async move {
-        note(&noted, &time, "starts");
+    let scene = Scene::new(2, costs, Mach::new(config, &[ProcessorId(1)]));
+    let note = scene.note();
+    scene.processors.start(move |thread| async move {
+        note("starts");
         thread.bind(MASTER).await;
-        note(&noted, &time, "moved");
+        note("moved");
     });
-    run.run();
-    assert_eq!(*log.borrow(), [("starts", 1), ("moved", 4)]);
-    assert_eq!(processors.counters().migrations, 1);
+    scene.run.run();
+    assert_eq!(*scene.log.borrow(), [("starts", 1), ("moved", 4)]);
+    assert_eq!(scene.processors.counters().migrations, 1);
 }
 
 #[test]
 fn a_wakeup_that_comes_before_the_sleep_is_not_lost() {
-    let run = Simulation::new(1);
-    let processors = mach(&run, 2, false);
-    let log = Log::default();
-    let (time, noted) = (run.clone(), Rc::clone(&log));
-    let thread = processors.start(move |thread| async move {
+    let scene = Scene::of_mach(2, false);
+    let note = scene.note();
+    let thread = scene.processors.start(move |thread| async move {
         thread.run_in_kernel(ms(10)).await;
         thread.sleep().await;
-        note(&noted, &time, 0);
+        note(0);
     });
-    run.run_until(Instant::ZERO + ms(5));
-    processors.wake(thread, None);
-    run.run();
-    assert_eq!(*log.borrow(), [(0, 10)]);
+    scene.run_for(ms(5));
+    scene.processors.wake(thread, None);
+    scene.run.run();
+    assert_eq!(*scene.log.borrow(), [(0, 10)]);
 }
 
 #[test]
 fn in_4_3bsd_a_thread_that_wakes_up_with_a_better_priority_takes_the_processor_at_once() {
-    let run = Simulation::new(1);
-    let processors = Processors::new(&run, 1, costs(), Rc::new(RefCell::new(Bsd::new())));
-    let log = Log::default();
-    let (time, noted) = (run.clone(), Rc::clone(&log));
-    let interactive = processors.start(move |thread| async move {
+    let scene = Scene::of_bsd();
+    let note = scene.note();
+    let interactive = scene.processors.start(move |thread| async move {
         thread.sleep().await;
         thread.compute(ms(5)).await;
-        note(&noted, &time, 1);
+        note(1);
     });
-    computes(&processors, &run, &log, 0, ms(1000));
-    run.run_until(Instant::ZERO + ms(503));
-    processors.interrupt(MASTER, ms(1), Box::new(move |processors, on| processors.wake(interactive, Some(on))));
-    run.run();
-    assert_eq!(*log.borrow(), [(1, 509), (0, 1006)]);
+    scene.compute(1, ms(1000));
+    scene.run_for(ms(503));
+    let wakes = Box::new(move |processors: &Processors, on| processors.wake(interactive, Some(on)));
+    scene.processors.interrupt(MASTER, ms(1), wakes);
+    scene.run.run();
+    assert_eq!(*scene.log.borrow(), [(1, 509), (0, 1006)]);
 }
 
 #[test]
 fn in_4_3bsd_two_that_compute_get_the_same() {
-    let run = Simulation::new(1);
-    let processors = Processors::new(&run, 1, costs(), Rc::new(RefCell::new(Bsd::new())));
-    let log = Log::default();
-    for name in 0..2 {
-        computes(&processors, &run, &log, name, ms(3000));
-    }
-    run.run();
-    let ends = log.borrow();
+    let scene = Scene::of_bsd();
+    scene.compute(2, ms(3000));
+    scene.run.run();
+    let ends = scene.log.borrow();
     assert!(ends[0].1 >= 5700 && ends[1].1 == 6000, "{ends:?}");
 }
 

@@ -14,28 +14,28 @@ const UNITS: f64 = 4.0;
 const FONT_FACTOR: f64 = 1.24;
 
 /// A point, in pixels from the upper left corner.
-pub(super) type At = (f64, f64);
+pub(crate) type At = (f64, f64);
 
 /// Where text lies relative to its point.
 #[derive(Clone, Copy)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Left,
     Centre,
     Right,
 }
 
-pub(super) struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
+pub(crate) struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
 impl<'a> Canvas<'a> {
-    pub(super) fn new(text: &'a mut String, (width, height): At) -> Self {
+    pub(crate) fn new(text: &'a mut String, (width, height): At) -> Self {
         Canvas(SVGBackend::with_string(text, (units(width) as u32, units(height) as u32)).into_drawing_area())
     }
 
-    pub(super) fn finish(self) -> Result<(), Undrawn> {
+    pub(crate) fn finish(self) -> Result<(), Undrawn> {
         self.0.present().map_err(Undrawn::new)
     }
 
-    pub(super) fn text(&self, text: &str, at: At, size: f64, colour: Colour, side: Side) -> Result<(), Undrawn> {
+    pub(crate) fn text(&self, text: &str, at: At, size: f64, colour: Colour, side: Side) -> Result<(), Undrawn> {
         let side = match side {
             Side::Left => HPos::Left,
             Side::Centre => HPos::Center,
@@ -47,7 +47,7 @@ impl<'a> Canvas<'a> {
     }
 
     /// A line through all points, dashed if lengths of dash and gap are given.
-    pub(super) fn line(
+    pub(crate) fn line(
         &self,
         points: &[At],
         colour: Colour,
@@ -66,11 +66,11 @@ impl<'a> Canvas<'a> {
         Ok(())
     }
 
-    pub(super) fn circle(&self, at: At, radius: f64, colour: Colour) -> Result<(), Undrawn> {
+    pub(crate) fn circle(&self, at: At, radius: f64, colour: Colour) -> Result<(), Undrawn> {
         self.0.draw(&Circle::new(place(at), units(radius), colour.light.filled())).map_err(Undrawn::new)
     }
 
-    pub(super) fn rectangle(&self, from: At, to: At, colour: Colour) -> Result<(), Undrawn> {
+    pub(crate) fn rectangle(&self, from: At, to: At, colour: Colour) -> Result<(), Undrawn> {
         self.0.draw(&Rectangle::new([place(from), place(to)], colour.light.filled())).map_err(Undrawn::new)
     }
 }

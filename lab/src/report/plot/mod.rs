@@ -2,7 +2,7 @@
 //! this machine dotted. The legend is above, so that it never covers data.
 
 mod bars;
-mod canvas;
+pub(crate) mod canvas;
 mod curves;
 
 use canvas::{At, Canvas, Side};
@@ -90,7 +90,7 @@ pub fn svg(plot: &Plot) -> Result<Option<String>, Undrawn> {
     let middle = (area.left + area.right) / 2.0;
     canvas.text(&label_of(&plot.x), (middle, height - LABEL_SPACE / 2.0 - 2.0), TEXT, INK, Side::Centre)?;
     canvas.finish()?;
-    Ok(Some(sized(&text, height, &plot.title)))
+    Ok(Some(sized(&text, (WIDTH, height), &plot.title)))
 }
 
 /// The scales, and all places except vertical ones.
@@ -140,10 +140,10 @@ fn frame(canvas: &Canvas<'_>, area: &Area) -> Result<(), Undrawn> {
 }
 
 /// As wide as the page allows, at most as wide as it was drawn; with the title for screen readers.
-fn sized(svg: &str, height: f64, title: &str) -> String {
+pub(crate) fn sized(svg: &str, (width, height): At, title: &str) -> String {
     let drawing = svg.split_once("viewBox=").map_or("", |(_, rest)| rest);
     let title = escaped(title);
-    format!("<svg role=\"img\" aria-label=\"{title}\" width=\"{WIDTH}\" height=\"{height}\" viewBox={drawing}")
+    format!("<svg role=\"img\" aria-label=\"{title}\" width=\"{width}\" height=\"{height}\" viewBox={drawing}")
 }
 
 /// The names of series, each once, in order.
