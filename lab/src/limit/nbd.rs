@@ -4,51 +4,67 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-use nbd::proto::{
-    NBD_MAGIC, NBD_OPTS_MAGIC, NbdError, REQUEST_BYTES, Reader, Request, cmd, flag, handshake, info, option,
-    option_reply, rep, simple_reply,
-};
-
 use super::call::{Call, Files, Parsed, Protocol, Stability, What};
 use super::outbound::Outbound;
 
+const FIXED_NEWSTYLE_AND_NO_ZEROES: u16 = 3;
+const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const OPTION_EXPORT_NAME: u32 = 1;
+const OPTION_ABORT: u32 = 2;
+const OPTION_INFO: u32 = 6;
+const OPTION_GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const REPLY_INFO: u32 = 3;
+const REPLY_UNSUPPORTED: u32 = 1 << 31 | 1;
 /// No client sends longer options.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
 
-const FLAGS: u16 = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
+/// `HAS_FLAGS`, `SEND_FLUSH`, `SEND_FUA`, `CAN_MULTI_CONN`.
+const FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 8;
+
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+const REQUEST_BYTES: usize = 28;
+const FORCED: u16 = 1;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
+const FLUSH: u16 = 3;
+const EIO: u32 = 5;
 
 pub struct Nbd;
 
 /// Negotiates an export of `bytes` bytes, whatever its name is. False if the client leaves.
 pub fn negotiate(socket: &OwnedFd, bytes: u64) -> io::Result<bool> {
     let mut stream = File::from(socket.as_fd().try_clone_to_owned()?);
-    let hello = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
-    stream.write_all(&[&NBD_MAGIC.to_be_bytes()[..], &NBD_OPTS_MAGIC.to_be_bytes(), &hello.to_be_bytes()].concat())?;
+    stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &FIXED_NEWSTYLE_AND_NO_ZEROES.to_be_bytes()].concat())?;
     stream.read_exact(&mut [0; 4])?;
     let export = [&bytes.to_be_bytes()[..], &FLAGS.to_be_bytes()].concat();
     loop {
         let mut head = [0; 16];
         stream.read_exact(&mut head)?;
-        let mut head = Reader::new(&head);
-        let (magic, asked, length) = (head.u64(), head.u32().unwrap_or(0), head.u32().unwrap_or(0));
-        if magic != Some(NBD_OPTS_MAGIC) || length > OPTION_BYTES_MAX {
+        let (magic, option, length) = (be64(&head), be32(&head[8..]), be32(&head[12..]));
+        if magic != OPTION_MAGIC || length > OPTION_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
         io::copy(&mut (&stream).take(length.into()), &mut io::sink())?;
-        let mut replies = Vec::new();
-        match asked {
-            option::EXPORT_NAME => return stream.write_all(&export).map(|()| true),
-            option::GO | option::INFO => {
-                let size_and_flags = [&info::EXPORT.to_be_bytes(), &export[..]].concat();
-                option_reply(&mut replies, asked, rep::INFO, &size_and_flags);
-                option_reply(&mut replies, asked, rep::ACK, &[]);
+        let mut reply = |kind: u32, data: &[u8]| {
+            let head = [option, kind, data.len() as u32].map(u32::to_be_bytes).concat();
+            stream.write_all(&[&OPTION_REPLY_MAGIC.to_be_bytes()[..], &head, data].concat())
+        };
+        match option {
+            OPTION_EXPORT_NAME => return stream.write_all(&export).map(|()| true),
+            OPTION_GO | OPTION_INFO => {
+                // An information of type 0: size and flags.
+                reply(REPLY_INFO, &[&[0, 0], &export[..]].concat())?;
+                reply(REPLY_ACK, &[])?;
+                if option == OPTION_GO {
+                    return Ok(true);
+                }
             }
-            option::ABORT => option_reply(&mut replies, asked, rep::ACK, &[]),
-            _ => option_reply(&mut replies, asked, rep::ERR_UNSUP, &[]),
-        }
-        stream.write_all(&replies)?;
-        if matches!(asked, option::GO | option::ABORT) {
-            return Ok(asked == option::GO);
+            OPTION_ABORT => return reply(REPLY_ACK, &[]).map(|()| false),
+            _ => reply(REPLY_UNSUPPORTED, &[])?,
         }
     }
 }
@@ -56,25 +72,41 @@ pub fn negotiate(socket: &OwnedFd, bytes: u64) -> io::Result<bool> {
 impl Protocol for Nbd {
     fn parse(&self, input: &[u8], _out: &mut Outbound, _files: &mut dyn Files) -> io::Result<Parsed> {
         let Some(head) = input.first_chunk::<REQUEST_BYTES>() else { return Ok(Parsed::Incomplete) };
-        let Request { flags, kind, cookie, offset, len } = Request::decode(head).ok_or(io::ErrorKind::InvalidData)?;
+        if be32(head) != REQUEST_MAGIC {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (flags, kind) = (be32(&head[4..]) >> 16, be32(&head[4..]) as u16);
         let what = match kind {
-            cmd::READ => What::Read,
-            cmd::WRITE if flags & cmd::FLAG_FUA != 0 => What::Write(Stability::Durable),
-            cmd::WRITE => What::Write(Stability::Unstable),
-            cmd::FLUSH => What::Flush,
-            cmd::DISC => return Ok(Parsed::End),
+            READ => What::Read,
+            WRITE if flags as u16 & FORCED != 0 => What::Write(Stability::Durable),
+            WRITE => What::Write(Stability::Unstable),
+            FLUSH => What::Flush,
+            DISCONNECT => return Ok(Parsed::End),
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let bytes = if kind == cmd::FLUSH { 0 } else { len };
-        Ok(Parsed::Call { head: REQUEST_BYTES, call: Call { tag: cookie, file: 0, offset, bytes, what }, padding: 0 })
+        let bytes = if kind == FLUSH { 0 } else { be32(&head[24..]) };
+        let call = Call { tag: be64(&head[8..]), file: 0, offset: be64(&head[16..]), bytes, what };
+        Ok(Parsed::Call { head: REQUEST_BYTES, call, padding: 0 })
     }
 
     fn reply(&self, out: &mut Vec<u8>, call: &Call, done: io::Result<u32>, _file_bytes: u64) {
-        let error = if done.is_ok_and(|bytes| bytes == call.bytes) { 0 } else { NbdError::EIO.0 };
-        out.extend_from_slice(&simple_reply(error, call.tag));
+        let error = if done.is_ok_and(|bytes| bytes == call.bytes) { 0 } else { EIO };
+        let mut head = [0; 16];
+        head[..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
+        head[4..8].copy_from_slice(&error.to_be_bytes());
+        head[8..].copy_from_slice(&call.tag.to_be_bytes());
+        out.extend_from_slice(&head);
     }
 
     fn padding(&self, _bytes: u32) -> usize {
         0
     }
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -8,13 +8,17 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
-use nbd::proto::{
-    NBD_MAGIC, NBD_OPTS_MAGIC, NBD_REP_MAGIC, NBD_SIMPLE_REPLY_MAGIC, Reader, Request, cmd, handshake, option, rep,
-};
 
 use super::TIMEOUT;
 use super::plan::{Flight, Step};
 
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const CLIENT_FLAGS: u32 = 3;
+const OPTION_GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const REPLY_ERROR: u32 = 1 << 31;
 /// Limit of a reply to an option.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
 /// Header of a simple reply.
@@ -47,12 +51,10 @@ pub fn connect(at: &Address, export: &str) -> Result<OwnedFd> {
     let mut stream = File::from(socket);
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
-    let mut magics = Reader::new(&greeting);
-    let magics = (magics.u64(), magics.u64());
-    ensure!(magics == (Some(NBD_MAGIC), Some(NBD_OPTS_MAGIC)), "it does not speak NBD");
-    let mut hello = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes().to_vec();
-    hello.extend(NBD_OPTS_MAGIC.to_be_bytes());
-    hello.extend(option::GO.to_be_bytes());
+    ensure!(&greeting[..16] == b"NBDMAGICIHAVEOPT", "it does not speak NBD");
+    let mut hello = CLIENT_FLAGS.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT");
+    hello.extend(OPTION_GO.to_be_bytes());
     hello.extend((export.len() as u32 + 6).to_be_bytes());
     hello.extend((export.len() as u32).to_be_bytes());
     hello.extend(export.as_bytes());
@@ -61,14 +63,12 @@ pub fn connect(at: &Address, export: &str) -> Result<OwnedFd> {
     loop {
         let mut head = [0; 20];
         stream.read_exact(&mut head)?;
-        let mut head = Reader::new(&head);
-        let (magic, _option) = (head.u64(), head.u32());
-        let (kind, len) = (head.u32().unwrap_or(rep::ERR), head.u32().unwrap_or(0));
-        if magic != Some(NBD_REP_MAGIC) || kind & rep::ERR != 0 || len > OPTION_BYTES_MAX {
+        let (magic, kind, len) = (be64(&head), be32(&head[12..]), be32(&head[16..]));
+        if magic != OPTION_REPLY_MAGIC || kind & REPLY_ERROR != 0 || len > OPTION_BYTES_MAX {
             bail!("it does not serve {export:?}");
         }
         io::copy(&mut (&stream).take(len.into()), &mut io::sink())?;
-        if kind == rep::ACK {
+        if kind == REPLY_ACK {
             return Ok(stream.into());
         }
     }
@@ -85,19 +85,24 @@ pub fn flush(at: &Address, export: &str) -> Result<()> {
     stream.write_all(&request)?;
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
-    let (error, _) = simple_reply(&head)?;
-    ensure!(error == 0, "the flush failed with error {error}");
+    let error = be32(&head[4..]);
+    ensure!(be32(&head) == REPLY_MAGIC && error == 0, "the flush failed with error {error}");
     Ok(())
 }
 
 /// Adds the header of a request of `bytes` bytes.
 pub(super) fn encode(out: &mut Vec<u8>, slot: usize, step: Step, bytes: u32) {
-    let (kind, offset, len) = match step {
-        Step::Read { offset, .. } => (cmd::READ, offset, bytes),
-        Step::Write { offset, .. } => (cmd::WRITE, offset, bytes),
-        _ => (cmd::FLUSH, 0, 0),
+    let (kind, at, bytes): (u16, u64, u32) = match step {
+        Step::Read { offset, .. } => (0, offset, bytes),
+        Step::Write { offset, .. } => (1, offset, bytes),
+        _ => (3, 0, 0),
     };
-    out.extend(Request { flags: 0, kind, cookie: slot as u64, offset, len }.encode());
+    out.extend(REQUEST_MAGIC.to_be_bytes());
+    out.extend([0; 2]);
+    out.extend(kind.to_be_bytes());
+    out.extend((slot as u64).to_be_bytes());
+    out.extend(at.to_be_bytes());
+    out.extend(bytes.to_be_bytes());
 }
 
 /// Assembles replies from the bytes of a connection.
@@ -125,8 +130,9 @@ impl Replies {
             if self.head.len() < HEAD_BYTES {
                 return Ok(None);
             }
-            let (error, slot) = simple_reply(&self.head)?;
+            let (magic, error, slot) = (be32(&self.head), be32(&self.head[4..]), be64(&self.head[8..]) as usize);
             self.head.clear();
+            ensure!(magic == REPLY_MAGIC, "a reply is none");
             let Some(Some(Flight { step, .. })) = flights.get(slot) else { bail!("a reply to no request") };
             ensure!(error == 0, "{step:?} failed with error {error}");
             self.rest = Some((slot, if matches!(step, Step::Read { .. }) { bytes as usize } else { 0 }));
@@ -134,11 +140,12 @@ impl Replies {
     }
 }
 
-/// Error and slot of a reply.
-fn simple_reply(head: &[u8]) -> Result<(u32, usize)> {
-    let mut head = Reader::new(head);
-    ensure!(head.u32() == Some(NBD_SIMPLE_REPLY_MAGIC), "a reply is none");
-    Ok((head.u32().unwrap_or(0), head.u64().unwrap_or(0) as usize))
+fn be32(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
 #[cfg(test)]
@@ -153,7 +160,9 @@ mod tests {
         let flights = [flight(Step::Flush), flight(Step::Read { file: 0, offset: 0 })];
         let mut stream = Vec::new();
         for slot in [1_u64, 0, 1] {
-            stream.extend(nbd::proto::simple_reply(0, slot));
+            stream.extend(REPLY_MAGIC.to_be_bytes());
+            stream.extend(0_u32.to_be_bytes());
+            stream.extend(slot.to_be_bytes());
             stream.extend(vec![7; if slot == 1 { 512 } else { 0 }]);
         }
         for piece in [1, 5, 16, 100, stream.len()] {
