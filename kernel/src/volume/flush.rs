@@ -51,6 +51,10 @@ impl Volume {
         let announced = self.flushes.announce(cpu);
         if cpu.switches().flush_gathering && self.lies_beyond_device(blocks) {
             self.write_growth(cpu, blocks, context).await?;
+            if !self.awaits_flush(blocks) && self.failures() == failures {
+                announced.end_forced();
+                return self.lost();
+            }
             drop(announced);
             return self.flush_device(cpu, context, failures).await;
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange, Stability};
 
-use super::Volume;
+use super::{ForcedUnitAccess, Volume};
 use crate::cache::State as BufferState;
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
@@ -98,10 +98,10 @@ impl Volume {
         let lead = || {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
-            let context = context.with_stability(Stability::Unstable);
             cpu.spawn_path(async move {
                 let write = async |Growth(blocks)| {
                     let Some(blocks) = blocks else { return Ok(()) };
+                    let context = context.with_stability(volume.stability_of_growth(blocks));
                     volume.write_and_settle(&here, blocks, context).await;
                     Ok(())
                 };
@@ -109,6 +109,14 @@ impl Volume {
             });
         };
         self.growths.share(cpu, |growth| growth.add(blocks), lead).await
+    }
+
+    /// A forced write that extends a file is its flush, too: one request to the host, and one commit of its journal. Several
+    /// would pay for one commit each.
+    fn stability_of_growth(&self, blocks: BlockRange) -> Stability {
+        let may_force = self.config.forced_unit_access != ForcedUnitAccess::Never;
+        let is_one_write = || self.state.lock().dirty.first_run(blocks, self.transfer_blocks_max()) == Some(blocks);
+        if may_force && is_one_write() { Stability::Stable } else { Stability::Unstable }
     }
 
     /// Sets the size, in bytes, of a volume that grows. `change` does it on the host while no write runs and nothing

@@ -98,6 +98,31 @@ fn a_failed_flush_fails_who_waited_for_it_and_changes_the_verifier() {
 }
 
 #[test]
+fn stable_writes_that_make_a_file_longer_are_durable_without_a_flush() {
+    const WRITERS: u64 = 5;
+    const BYTES: u64 = 8192;
+    served(6, 100, async move |cpu, tree, seen, id| {
+        let (_, file) = file(&cpu, &tree, "file").await;
+        seen.fail_next_in_tree(id, OpClass::Flush, 1, Errno::IO);
+        // The first goes alone; the others meet meanwhile.
+        let written = (0..WRITERS).map(|number| {
+            let (tree, file) = (Arc::clone(&tree), Arc::clone(&file));
+            spawn(&cpu, async move |cpu| {
+                write(&cpu, &tree, &file, number * BYTES, &[number as u8; BYTES as usize], stable()).await
+            })
+        });
+        let written: Vec<_> = written.collect();
+        cpu.sleep(Duration::from_millis(100)).await;
+        for result in written {
+            assert_eq!(result.borrow_mut().take(), Some(Ok(())));
+        }
+        let expected: Vec<u8> = (0..WRITERS).flat_map(|number| [number as u8; BYTES as usize]).collect();
+        assert!(seen.tree_durable_content(id, "/file") == Some(expected));
+        assert_eq!(tree.commit(&cpu, &file, context()).await, Err(Errno::IO), "this is the first flush");
+    });
+}
+
+#[test]
 fn a_file_is_open_once_however_many_open_it_and_closed_when_there_are_too_many() {
     served(5, 8, async move |cpu, tree, _, _| {
         let (node, first) = file(&cpu, &tree, "file").await;

@@ -97,6 +97,10 @@ impl Contender {
     /// it shares the core.
     pub const NULL_ASLEEP: Contender = Contender::new("null, asleep when idle", Peer::Null("--poll-us 0"));
 
+    /// The same with data from all over the memory, as in a cache: what it costs to read memory that no processor's cache
+    /// holds is part of every server's work.
+    pub const NULL_SPREAD: Contender = Contender::new("null, data from 128 MiB", Peer::Null("--spread"));
+
     /// Each request to the disk, one flush for all in flight.
     pub const PASS: Contender = Contender::new("pass", Peer::Pass { part: 1, poll_us: 0 });
 

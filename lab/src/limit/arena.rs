@@ -20,6 +20,13 @@ pub struct Chunk {
     class: u8,
 }
 
+impl Chunk {
+    /// What begins `bytes` bytes into it; not to be given back.
+    pub fn from(self, bytes: usize) -> Chunk {
+        Chunk { at: self.at + bytes, ..self }
+    }
+}
+
 pub struct Arena {
     memory: NonNull<u8>,
     used: usize,

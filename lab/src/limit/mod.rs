@@ -49,6 +49,9 @@ struct Common {
     /// Flushes and stable writes that one flush is for: as many as clients have in flight.
     #[arg(long, value_name = "N", default_value_t = 1)]
     group: usize,
+    /// Reads without storage come from 128 MiB of memory, not from one buffer that the processor's cache holds.
+    #[arg(long)]
+    spread: bool,
     /// A flush is for one of so many parts of them.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     part: u8,
@@ -121,7 +124,7 @@ impl Nbd {
             let greet = |socket: &_, storage: &Pass| nbd::negotiate(socket, storage.bytes(0));
             return Server { listener, protocol: nbd::Nbd, storage, arena, poll, greet }.run();
         }
-        let storage = Null::new(self.null.unwrap_or_default(), &mut arena)?;
+        let storage = Null::new(self.null.unwrap_or_default(), self.common.spread, &mut arena)?;
         let greet = |socket: &_, storage: &Null| nbd::negotiate(socket, storage.bytes(0));
         Server { listener, protocol: nbd::Nbd, storage, arena, poll, greet }.run()
     }
@@ -136,7 +139,7 @@ impl Nfs {
             let storage = Pass::of_directory(path, self.common.group(), &arena)?;
             return Server { listener, protocol: nfs::Nfs, storage, arena, poll, greet: |_, _| Ok(true) }.run();
         }
-        let storage = Null::new(self.null.unwrap_or_default(), &mut arena)?;
+        let storage = Null::new(self.null.unwrap_or_default(), self.common.spread, &mut arena)?;
         Server { listener, protocol: nfs::Nfs, storage, arena, poll, greet: |_, _| Ok(true) }.run()
     }
 }
