@@ -5,7 +5,6 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use machine::tree::{OpenNode, SetAttributes, TreeCall, TreeReply};
@@ -61,9 +60,8 @@ fn clients_get_none_of_the_blocks_reserved_for_root(rig: Rig) {
     let open = opened(&mut served, "file");
     // All but a little of what is available to users is taken.
     let taken = File::create(served.path("taken")).expect("made");
-    let size = (space(&mut served).bytes_available - 8 * MIB) as libc::off_t;
-    // SAFETY: no pointer is passed.
-    assert_eq!(unsafe { libc::fallocate(taken.as_raw_fd(), 0, 0, size) }, 0);
+    let size = space(&mut served).bytes_available - 8 * MIB;
+    rustix::fs::fallocate(&taken, rustix::fs::FallocateFlags::empty(), 0, size).expect("there is room");
     for stability in [Stability::Unstable, Stability::Stable] {
         let (written, refusal) = fill(&mut served, &open, stability, 40 * MIB);
         assert_eq!(refusal, Some(Errno::NO_SPACE), "{written} bytes were written");

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::tree_rig::*;
 use machine::tree::{Caller, Creation, Node, SetAttributes, SetTime, Time, TreeCall, TreeReply};
+use rustix::process::{getegid, geteuid};
 use testkit::skip::note;
 
 const USER: u32 = 65534;
@@ -79,8 +80,7 @@ as_user!(
 );
 
 fn me() -> Caller {
-    // SAFETY: no pointer is passed.
-    unsafe { caller(libc::geteuid(), libc::getegid(), &[]) }
+    caller(geteuid().as_raw(), getegid().as_raw(), &[])
 }
 
 fn stranger() -> Caller {
