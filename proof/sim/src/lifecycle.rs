@@ -80,7 +80,7 @@ impl Inner {
         let died = self.stop_processor(index);
         for (disk, change) in self.changes_in_flight(&died) {
             let disk = &mut self.disks[disk];
-            disk.content.abandon(&[change], &mut disk.random);
+            disk.bytes.content.abandon(&[change], &mut disk.drive.random);
         }
         self.abandon_in_trees(&died);
     }
