@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use machine::linux::Engine;
 use machine::linux::tree::{self, OpenTreeError};
-use machine::tree::{Caller, Node, OpenTree, TreeCall, TreeOp, TreeReply};
+use machine::tree::{Caller, Limits, Node, OpenNode, OpenTree, Space, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op, Token};
 use parking_lot::Mutex;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -140,6 +140,32 @@ impl ServedTree {
 
     pub fn start(&mut self, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
         start(&mut self.rig, &self.open, caller, call)
+    }
+
+    /// Opens a file for a caller.
+    pub fn opened_by(&mut self, caller: Option<&Caller>, node: Node, writable: bool) -> OpenNode {
+        match self.ask(caller, TreeCall::Open { node, writable }) {
+            Ok(TreeReply::Opened(open)) => open,
+            other => panic!("not opened: {:?}", other.err()),
+        }
+    }
+
+    pub fn opened(&mut self, node: Node, writable: bool) -> OpenNode {
+        self.opened_by(None, node, writable)
+    }
+
+    pub fn space(&mut self) -> Space {
+        match self.ask(None, TreeCall::Space) {
+            Ok(TreeReply::Space(space)) => space,
+            other => panic!("no space: {:?}", other.err()),
+        }
+    }
+
+    pub fn limits(&mut self, node: Node) -> Limits {
+        match self.ask(None, TreeCall::Limits { node }) {
+            Ok(TreeReply::Limits(limits)) => limits,
+            other => panic!("no limits: {:?}", other.err()),
+        }
     }
 }
 
