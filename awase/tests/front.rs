@@ -124,8 +124,7 @@ fn without_descriptors_clients_wait_and_one_message_is_printed() {
     server.await_error("could not be accepted");
     drop(crowd);
     Client::connect(&server.socket(), "r").expect("descriptors are free again");
-    server.signal(libc::SIGTERM);
-    let (_, _, errors) = server.wait();
+    let errors = server.end();
     assert!(errors.contains("limits.connections is 2048, but the limit of 64 open files"), "{errors}");
     assert_eq!(errors.matches("could not be accepted").count(), 1, "{errors}");
 }
@@ -236,9 +235,7 @@ fn a_bad_file_at_sighup_is_reported_and_changes_nothing() {
     server.await_notice("RELOADING=1");
     server.await_notice("READY=1");
     Client::connect(&server.socket(), "a").expect("unchanged");
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert_eq!(status.code(), Some(0));
+    let errors = server.end();
     assert!(errors.contains("awase.toml:3: export \"b\" kind = \"ran\" is not allowed"), "{errors}");
 }
 
@@ -279,9 +276,7 @@ fn sockets_are_taken_over_from_systemd() {
     let server = sandbox.start(command);
     assert_eq!(Client::connect(&path, "r").expect("connect").size, 1 << 20);
     assert!(!server.socket().exists(), "the configured socket is not used");
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert_eq!(status.code(), Some(0), "{errors}");
+    server.end();
     assert!(path.exists(), "a socket of systemd stays");
 }
 
