@@ -12,6 +12,7 @@ use kernel::device::{DeviceRef, Faults};
 use kernel::request::{Action, Context, JobId, Request};
 use machine::linux::file::{self, OpenError, OpenOptions};
 use policy::unit::{BLOCK_BYTES, BlockNo, ProcessorId};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::cli::{IotestArguments, IotestDevice};
 use crate::config::{Behaviour, Config, Entry, Given, Overrides, Place, Problem, Problems};
@@ -115,7 +116,7 @@ fn run(
     arguments: &IotestArguments,
     processes: u32,
 ) -> anyhow::Result<Run> {
-    let cpu_before = cpu_time()?;
+    let cpu_before = cpu_time();
     let start = Instant::now();
     let results: Vec<_> = (0..processes)
         .map(|number| {
@@ -130,7 +131,7 @@ fn run(
         latency.add(of_one.context("a read failed")?)?;
     }
     let elapsed = start.elapsed();
-    let cpu = cpu_time()?.saturating_sub(cpu_before);
+    let cpu = cpu_time().saturating_sub(cpu_before);
     Ok(Run { processes, reads: latency.len(), elapsed, cpu, latency })
 }
 
@@ -205,15 +206,9 @@ impl Process {
 }
 
 /// User and system time of the whole program until now.
-fn cpu_time() -> anyhow::Result<Duration> {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: getrusage fills the structure, which is large enough and all zero before.
-    let usage = unsafe {
-        anyhow::ensure!(libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) == 0, "getrusage failed");
-        usage.assume_init()
-    };
-    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
-    Ok(time(usage.ru_utime) + time(usage.ru_stime))
+fn cpu_time() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(tv_sec as u64, tv_nsec as u32)
 }
 
 impl Run {

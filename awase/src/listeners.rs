@@ -122,10 +122,10 @@ impl Sockets {
 fn for_disks(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSocket>, Problems> {
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
     for address in &settings.nbd {
-        sockets.extend(problems.note(tcp(TCP_KEY, *address, deadline).map_err(at(settings, TCP_KEY))));
+        sockets.extend(problems.note(tcp(settings, TCP_KEY, *address, deadline)));
     }
     for path in &settings.nbd_unix {
-        sockets.extend(problems.note(unix(UNIX_KEY, path, &settings.data, deadline).map_err(at(settings, UNIX_KEY))));
+        sockets.extend(problems.note(unix(settings, UNIX_KEY, path, deadline)));
     }
     if sockets.is_empty() && problems.0.is_empty() {
         let problem = Problem::new(&settings.place(TCP_KEY), "listen", "has neither nbd nor nbd_unix");
@@ -137,21 +137,20 @@ fn for_disks(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSoc
 fn for_directories(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSocket>, Problems> {
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
     for address in settings.nfs_addresses() {
-        sockets.extend(problems.note(tcp(NFS_KEY, address, deadline).map_err(at(settings, NFS_KEY))));
+        sockets.extend(problems.note(tcp(settings, NFS_KEY, address, deadline)));
     }
     for path in &settings.nfs_unix {
-        let made = unix(NFS_UNIX_KEY, path, &settings.data, deadline).and_then(|socket| {
+        let made = unix(settings, NFS_UNIX_KEY, path, deadline).and_then(|socket| {
             // Callers are who they are: whoever can walk to the socket may ask.
             let mode = std::fs::Permissions::from_mode(0o666);
-            let problem = |error| {
-                Problem::new(&Place::Default, NFS_UNIX_KEY, format!("cannot be served: {}: {error}", path.display()))
-            };
+            let problem =
+                |error| problem(settings, NFS_UNIX_KEY, format!("cannot be served: {}: {error}", path.display()));
             std::fs::set_permissions(path, mode).map_err(problem).map(|()| socket)
         });
-        sockets.extend(problems.note(made.map_err(at(settings, NFS_UNIX_KEY))));
+        sockets.extend(problems.note(made));
     }
     if sockets.is_empty() && problems.0.is_empty() {
-        let problem = Problem::new(&settings.place(NFS_KEY), NFS_KEY, "is empty, and directories are to be served");
+        let problem = problem(settings, NFS_KEY, "is empty, and directories are to be served");
         return Err(problem.allowed("at least one address").into());
     }
     problems.or(sockets)
@@ -163,18 +162,9 @@ fn for_directories(settings: &Settings, deadline: Deadline) -> Result<Vec<Listen
 /// When it cannot be made.
 pub fn control(settings: &Settings, deadline: Deadline) -> Result<Option<ListeningSocket>, Problem> {
     let Some(path) = settings.control_socket() else { return Ok(None) };
-    let listen = || deadline.retry(|| listen_unix_private(&path), is_in_use);
-    let make = || {
-        make_directory(CONTROL_KEY, &path, &settings.data)?;
-        listen()
-            .map_err(|error| refused(CONTROL_KEY, &error, "a path of its own in an existing directory, or \"none\""))
-    };
-    make().map(Some).map_err(at(settings, CONTROL_KEY))
-}
-
-fn at(settings: &Settings, key: &'static str) -> impl Fn(Problem) -> Problem {
-    let place = settings.place(key);
-    move |problem| Problem { place: place.clone(), ..problem }
+    make_directory(settings, CONTROL_KEY, &path)?;
+    let made = deadline.retry(|| listen_unix_private(&path), is_in_use);
+    made.map(Some).map_err(|error| refused(settings, CONTROL_KEY, &error, OWN_PATH))
 }
 
 fn activated() -> Result<Sockets, Problem> {
@@ -185,12 +175,9 @@ fn activated() -> Result<Sockets, Problem> {
     let mut sockets = Sockets::default();
     for index in 0..passed.len() {
         let refused = |error: String| {
-            Problem::new(
-                &Place::Flag("environment".into()),
-                "LISTEN_FDS",
-                format!("socket {index} cannot be served: {error}"),
-            )
-            .allowed("listening stream sockets: TCP or Unix")
+            let what = format!("socket {index} cannot be served: {error}");
+            let problem = Problem::new(&Place::Flag("environment".into()), "LISTEN_FDS", what);
+            problem.allowed("listening stream sockets: TCP or Unix")
         };
         if let Some(fd) = passed.take_raw_fd(index).map_err(|error| refused(error.to_string()))? {
             // SAFETY: systemd passed the descriptor to this process alone, and it is taken only once.
@@ -203,34 +190,41 @@ fn activated() -> Result<Sockets, Problem> {
     Ok(sockets)
 }
 
-fn tcp(key: &str, address: SocketAddr, deadline: Deadline) -> Result<ListeningSocket, Problem> {
+const OWN_PATH: &str = "a path of its own in an existing directory, or \"none\"";
+
+fn tcp(settings: &Settings, key: &str, address: SocketAddr, deadline: Deadline) -> Result<ListeningSocket, Problem> {
     match deadline.retry(|| listen_tcp(address), is_in_use) {
         Ok((socket, _)) => Ok(socket),
-        Err(error) => Err(refused(key, &error, "an address of this host whose port nobody uses, or \"none\"")),
+        Err(error) => {
+            Err(refused(settings, key, &error, "an address of this host whose port nobody uses, or \"none\""))
+        }
     }
 }
 
-fn unix(key: &str, path: &Path, data: &Path, deadline: Deadline) -> Result<ListeningSocket, Problem> {
-    make_directory(key, path, data)?;
+fn unix(settings: &Settings, key: &str, path: &Path, deadline: Deadline) -> Result<ListeningSocket, Problem> {
+    make_directory(settings, key, path)?;
     let socket = deadline.retry(|| listen_unix(path), is_in_use);
-    socket.map_err(|error| refused(key, &error, "a path of its own in an existing directory, or \"none\""))
+    socket.map_err(|error| refused(settings, key, &error, OWN_PATH))
 }
 
-fn make_directory(key: &str, path: &Path, data: &Path) -> Result<(), Problem> {
-    if !path.starts_with(data) {
+fn make_directory(settings: &Settings, key: &str, path: &Path) -> Result<(), Problem> {
+    if !path.starts_with(&settings.data) {
         return Ok(());
     }
-    std::fs::create_dir_all(data).map_err(|error| {
-        Problem::new(&Place::Default, key, format!("= {path:?} lies in a directory that cannot be made: {error}"))
-    })
+    let refused = |error| format!("= {path:?} lies in a directory that cannot be made: {error}");
+    std::fs::create_dir_all(&settings.data).map_err(|error| problem(settings, key, refused(error)))
 }
 
 fn is_in_use(error: &NetError) -> bool {
     matches!(error, NetError::AddrInUse(_))
 }
 
-fn refused(key: &str, error: &NetError, allowed: &str) -> Problem {
-    Problem::new(&Place::Default, key, format!("cannot be served: {error}")).allowed(allowed)
+fn refused(settings: &Settings, key: &str, error: &NetError, allowed: &str) -> Problem {
+    problem(settings, key, format!("cannot be served: {error}")).allowed(allowed)
+}
+
+fn problem(settings: &Settings, key: &str, what: impl Into<String>) -> Problem {
+    Problem::new(&settings.place(key), key, what)
 }
 
 #[cfg(test)]

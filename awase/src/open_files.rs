@@ -1,6 +1,7 @@
 //! The number of files of directories that stay open: each costs descriptors, which connections need, too.
 
 use kernel::tree::OPEN_FILES_MAX;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Limits;
 
@@ -17,15 +18,14 @@ const FILES_MIN: u64 = 64;
 
 /// Raises the soft limit of descriptors to the hard limit.
 pub fn raise_limit() {
-    let mut limit = limit();
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: the structure outlives the call. On failure nothing has changed.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // On failure nothing has changed.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// A notice where there are fewer descriptors than the configured number of connections needs.
 pub fn notice(limits: &Limits) -> Option<String> {
-    shortage(limits, limit().rlim_cur)
+    shortage(limits, descriptors())
 }
 
 fn shortage(limits: &Limits, descriptors: u64) -> Option<String> {
@@ -42,7 +42,7 @@ fn shortage(limits: &Limits, descriptors: u64) -> Option<String> {
 
 /// The number of files that may be open: as configured, within the descriptor limit.
 pub fn files_max(limits: &Limits) -> usize {
-    fitted(limits, limit().rlim_cur) as usize
+    fitted(limits, descriptors()) as usize
 }
 
 fn fitted(limits: &Limits, descriptors: u64) -> u64 {
@@ -53,11 +53,8 @@ fn fitted(limits: &Limits, descriptors: u64) -> u64 {
     wanted.min(left / DESCRIPTORS_PER_FILE).max(FILES_MIN)
 }
 
-fn limit() -> libc::rlimit {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure outlives the call; on failure the limit stays 0.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit
+fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -81,6 +78,6 @@ mod tests {
         assert_eq!(fitted(&limits(None), 20_000), (20_000 - 4000 - OTHERS) / 3);
         assert_eq!(fitted(&limits(Some(5000)), 8192), (8192 - 4000 - OTHERS) / 3);
         assert_eq!(fitted(&limits(None), 1024), FILES_MIN);
-        assert_eq!(fitted(&limits(None), libc::RLIM_INFINITY), FILES_DEFAULT);
+        assert_eq!(fitted(&limits(None), u64::MAX), FILES_DEFAULT);
     }
 }

@@ -205,7 +205,6 @@ fn kernel_config(settings: &Settings, switches: &Switches, processors: u16) -> K
 
 /// Memory of the host. Limits of control groups are followed at run time (`policy::sizing`).
 fn host_memory_bytes() -> u64 {
-    // SAFETY: sysconf takes a number and no memory.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(page).unwrap_or(0)).max(64 << 20)
+    let host = rustix::system::sysinfo();
+    (host.totalram as u64).saturating_mul(host.mem_unit.into()).max(64 << 20)
 }

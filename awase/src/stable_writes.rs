@@ -5,11 +5,9 @@
 //! the flag and ignore it: FUSE passes such a write on as a plain one, with no `fsync` after it.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -99,13 +97,8 @@ fn honours_forced_writes_at(path: &Path) -> bool {
 
 /// The `f_type` of the file system at `path`.
 fn file_system(path: &Path) -> Option<i64> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a C string and the call fills `found`.
-    let status = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
     // The field's type differs between C libraries, and where it has 32 bits it may be negative.
-    (status == 0).then_some(found.f_type as i64 & 0xffff_ffff)
+    Some(rustix::fs::statfs(path).ok()?.f_type as i64 & 0xffff_ffff)
 }
 
 /// True if the disk has forced unit access (`queue/fua`). Otherwise the host implements it by a write and a flush.

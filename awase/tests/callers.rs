@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::thread;
 
+use rustix::process::Uid;
 use testkit::nfs::Client;
 use testkit::server::Sandbox;
 
@@ -48,9 +49,8 @@ fn the_host_authenticates_callers_at_a_unix_socket() {
         let socket = socket.clone();
         let run = move || {
             if let Some(user) = user {
-                // SAFETY: numbers only. The raw system call changes this thread alone.
-                let result = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
-                assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+                let user = Uid::from_raw(user);
+                rustix::thread::set_thread_res_uid(user, user, user).expect("root");
             }
             let mut client = Client::connect_unix(&socket).expect("connect");
             let root = client.mount("/files").expect("served");
@@ -59,11 +59,10 @@ fn the_host_authenticates_callers_at_a_unix_socket() {
         };
         thread::spawn(run).join().expect("a client");
     };
-    // SAFETY: geteuid takes nothing and cannot fail.
-    let own = unsafe { libc::geteuid() };
+    let own = rustix::process::geteuid();
     make(None, "own");
-    assert_eq!(fs::metadata(files.join("own")).expect("made").uid(), own);
-    if own == 0 {
+    assert_eq!(fs::metadata(files.join("own")).expect("made").uid(), own.as_raw());
+    if own.is_root() {
         make(Some(OTHER), "other");
         assert_eq!(fs::metadata(files.join("other")).expect("made").uid(), OTHER, "not root's, as claimed");
     }

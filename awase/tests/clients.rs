@@ -37,8 +37,7 @@ fn assert_same(a: &str, b: &str) {
 
 #[test]
 fn nbdinfo_shows_exports_sizes_and_capabilities() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&[
+    let server = Sandbox::new().serve(&[
         "--export",
         "name=one,kind=ram,size=1MiB,description=the first",
         "--export",
@@ -67,8 +66,7 @@ fn nbdinfo_shows_exports_sizes_and_capabilities() {
 
 #[test]
 fn an_unknown_export_is_refused_and_others_are_served() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--export", "name=one,kind=ram,size=1MiB"]);
+    let server = Sandbox::new().serve(&["--export", "name=one,kind=ram,size=1MiB"]);
     let output = attempt("nbdinfo", &[&server.uri("three")]);
     assert!(!output.status.success());
     assert_eq!(client("nbdinfo", &["--size", &server.uri("one")]).trim(), "1048576");
@@ -154,8 +152,7 @@ h.shutdown()
 
 #[test]
 fn connections_see_each_others_writes_at_once() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--processors", "2", "--export", "name=d,kind=ram,size=1MiB"]);
+    let server = Sandbox::new().serve(&["--processors", "2", "--export", "name=d,kind=ram,size=1MiB"]);
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(&server.socket(), "d").expect("connect")).collect();
     for round in 0..64u8 {
         let writer = usize::from(round) % clients.len();
@@ -180,8 +177,7 @@ fn a_read_only_export_refuses_writes_and_serves_reads() {
 
 #[test]
 fn only_clients_of_a_failing_medium_get_errors() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&[
+    let server = Sandbox::new().serve(&[
         "--export",
         "name=bad,kind=ram,size=1MiB,faults.read_permille=1000,faults.flush_permille=1000",
         "--export",
@@ -203,8 +199,7 @@ fn only_clients_of_a_failing_medium_get_errors() {
 fn garbage_on_the_wire_harms_no_other_client() {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
+    let server = Sandbox::new().serve(&["--export", "name=d,kind=ram,size=1MiB"]);
     let mut good = Client::connect(&server.socket(), "d").expect("connect");
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], b"\0\0\0\x03IHAVEOPT\0\0\0\x07\xff\xff\xff\xff"] {
         let mut stream = UnixStream::connect(server.socket()).expect("connect");

@@ -33,10 +33,9 @@ fn by_default_a_sparse_disk_is_created_and_served() {
 
 #[test]
 fn the_banner_shows_exports_and_how_to_connect() {
-    let sandbox = Sandbox::new();
     let mut command = Command::new(&*AWASE);
     command.args(["serve", "--nbd", "127.0.0.1:0", "--processors", "1", "--export", "name=a b,kind=ram,size=3MiB"]);
-    let server = sandbox.start(command);
+    let server = Sandbox::new().start(command);
     server.signal(libc::SIGTERM);
     let (_, output, _) = server.wait();
     for part in [
@@ -117,17 +116,15 @@ fn a_port_in_use_is_refused() {
 
 #[test]
 fn without_descriptors_clients_wait_and_one_message_is_printed() {
-    let sandbox = Sandbox::new();
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", "none", "--nfs", "none"]);
     command.args(["--metrics", "none", "--export", RAM]);
-    let mut server = sandbox.start(command);
+    let mut server = Sandbox::new().start(command);
     let crowd: Vec<_> = (0..100).map(|_| UnixStream::connect(server.socket()).expect("in the queue")).collect();
     server.await_error("could not be accepted");
     drop(crowd);
     Client::connect(&server.socket(), "r").expect("descriptors are free again");
-    server.signal(libc::SIGTERM);
-    let (_, _, errors) = server.wait();
+    let errors = server.end();
     assert!(errors.contains("limits.connections is 2048, but the limit of 64 open files"), "{errors}");
     assert_eq!(errors.matches("could not be accepted").count(), 1, "{errors}");
 }
@@ -173,8 +170,7 @@ fn sigterm_writes_everything_and_ends_with_exit_code_0() {
 
 #[test]
 fn a_request_in_flight_is_answered_before_the_end() {
-    let sandbox = Sandbox::new();
-    let mut server = sandbox.serve(&["--export", "name=slow,kind=testdev,size=1MiB,latency=300ms"]);
+    let mut server = Sandbox::new().serve(&["--export", "name=slow,kind=testdev,size=1MiB,latency=300ms"]);
     let mut client = Client::connect(&server.socket(), "slow").expect("connect");
     // Block 0 is cached: its answer shows that the request before it was received.
     client.read(0, 4096).expect("read");
@@ -193,8 +189,7 @@ fn a_request_in_flight_is_answered_before_the_end() {
 
 #[test]
 fn a_second_signal_ends_at_once_with_exit_code_1() {
-    let sandbox = Sandbox::new();
-    let mut server = sandbox.serve(&["--export", "name=slow,kind=testdev,size=1MiB,latency=60s"]);
+    let mut server = Sandbox::new().serve(&["--export", "name=slow,kind=testdev,size=1MiB,latency=60s"]);
     let mut client = Client::connect(&server.socket(), "slow").expect("connect");
     // A whole block, for which nothing is read. Writing it back takes a minute.
     client.write(0, &[1; 4096]).expect("write into the cache");
@@ -240,9 +235,7 @@ fn a_bad_file_at_sighup_is_reported_and_changes_nothing() {
     server.await_notice("RELOADING=1");
     server.await_notice("READY=1");
     Client::connect(&server.socket(), "a").expect("unchanged");
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert_eq!(status.code(), Some(0));
+    let errors = server.end();
     assert!(errors.contains("awase.toml:3: export \"b\" kind = \"ran\" is not allowed"), "{errors}");
 }
 
@@ -283,9 +276,7 @@ fn sockets_are_taken_over_from_systemd() {
     let server = sandbox.start(command);
     assert_eq!(Client::connect(&path, "r").expect("connect").size, 1 << 20);
     assert!(!server.socket().exists(), "the configured socket is not used");
-    server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert_eq!(status.code(), Some(0), "{errors}");
+    server.end();
     assert!(path.exists(), "a socket of systemd stays");
 }
 

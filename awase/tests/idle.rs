@@ -62,8 +62,7 @@ fn an_idle_server_wakes_twice_a_second_at_most_and_has_no_iowait() {
     if accounting.is_none() {
         testkit::skip::note("delay accounting cannot be enabled, so iowait is not checked");
     }
-    let sandbox = Sandbox::new();
-    let (server, _) = sandbox.serve_directories(0, &[]);
+    let (server, _) = Sandbox::new().serve_directories(0, &[]);
     // Work left from the start ends at the first check of memory that finds no transfers since the last check.
     thread::sleep(Duration::from_secs(1));
     let (began, slept, waited) = (Instant::now(), sleeps(&server), iowait(&server));

@@ -173,8 +173,7 @@ fn the_cache_never_exceeds_its_configured_size() {
 
 #[test]
 fn an_idle_server_is_small() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1GiB"]);
+    let server = Sandbox::new().serve(&["--export", "name=d,kind=ram,size=1GiB"]);
     Client::connect(&server.socket(), "d").expect("connect").read(0, 4096).expect("read");
     let found = resident(server.id());
     assert!(found <= SERVER_WITHOUT_CACHE, "{} KiB", found >> 10);
@@ -191,8 +190,7 @@ fn status_of(server: &Server, name: &str) -> String {
 
 #[test]
 fn with_the_capability_code_and_heap_are_locked_and_the_caches_address_space_is_not() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
+    let server = Sandbox::new().serve(&["--export", "name=d,kind=ram,size=1MiB"]);
     if u64::from_str_radix(&status_of(&server, "CapEff"), 16).expect("a set") >> CAP_IPC_LOCK & 1 == 0 {
         skip!("the server may not lock memory");
     }

@@ -2,13 +2,17 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use awase::control::client::Client;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, ioctl_tiocsctty, kill_process, setsid};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{InputModes, LocalModes, OutputModes, Winsize, tcgetattr, tcsetwinsize};
 use testkit::server::{AWASE, Sandbox};
 
 /// A pseudoterminal in which a program runs.
@@ -20,23 +24,13 @@ struct Terminal {
 
 impl Terminal {
     fn new() -> Terminal {
-        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-        // SAFETY: numbers only.
-        let ours = unsafe { libc::posix_openpt(flags) };
-        assert!(ours >= 0, "posix_openpt: {}", std::io::Error::last_os_error());
-        // SAFETY: the descriptor is new and not owned elsewhere.
-        let ours = unsafe { File::from_raw_fd(ours) };
-        let size = libc::winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
-        let fd = ours.as_raw_fd();
-        // SAFETY: the descriptor is open, and the size outlives the call.
-        let theirs = unsafe {
-            assert_eq!((libc::unlockpt(fd), libc::ioctl(fd, libc::TIOCSWINSZ, &size)), (0, 0));
-            libc::ioctl(fd, libc::TIOCGPTPEER, flags)
-        };
-        assert!(theirs >= 0, "the other end: {}", std::io::Error::last_os_error());
-        // SAFETY: as above.
-        let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
-        Terminal { ours, theirs, drawn: Vec::new() }
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags).expect("a terminal");
+        unlockpt(&ours).expect("unlocked");
+        let size = Winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&ours, size).expect("sized");
+        let theirs = ioctl_tiocgptpeer(&ours, flags).expect("the other end");
+        Terminal { ours: ours.into(), theirs, drawn: Vec::new() }
     }
 
     /// Runs `awase top` with this as its controlling terminal.
@@ -66,15 +60,14 @@ impl Terminal {
             if screen.contains(text) {
                 return screen;
             }
-            assert!(self.take(120_000), "no {text:?} on\n{screen}");
+            assert!(self.take(120), "no {text:?} on\n{screen}");
         }
     }
 
-    /// Reads what is drawn within `within_ms`; returns false on timeout.
-    fn take(&mut self, within_ms: i32) -> bool {
-        let mut polled = libc::pollfd { fd: self.ours.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which outlives the call.
-        if unsafe { libc::poll(&mut polled, 1, within_ms) } != 1 {
+    /// Reads what is drawn within `within_s`; returns false on timeout.
+    fn take(&mut self, within_s: i64) -> bool {
+        let timeout = Timespec { tv_sec: within_s, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&self.ours, PollFlags::IN)], Some(&timeout)) != Ok(1) {
             return false;
         }
         let mut bytes = [0; 4096];
@@ -97,21 +90,21 @@ impl Terminal {
 
 /// Makes standard input this process's controlling terminal, so that its end causes a signal.
 fn take_terminal() -> std::io::Result<()> {
-    // SAFETY: both take numbers only.
-    if unsafe { libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 } {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(())
+    setsid()?;
+    Ok(ioctl_tiocsctty(std::io::stdin())?)
 }
 
-type Settings = (u32, u32, u32, [u8; 32]);
+fn signal(top: &Child, signal: Signal) {
+    // The child was not waited for yet, so its id was not reused.
+    kill_process(Pid::from_child(top), signal).expect("it runs");
+}
+
+/// Input, output and local modes, and the control characters.
+type Settings = (InputModes, OutputModes, LocalModes, String);
 
 fn settings(terminal: &OwnedFd) -> Settings {
-    // SAFETY: all zeroes is a valid value, which the call fills.
-    let mut found: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open, and the structure outlives the call.
-    assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut found) }, 0);
-    (found.c_iflag, found.c_oflag, found.c_lflag, found.c_cc)
+    let found = tcgetattr(terminal).expect("a terminal");
+    (found.input_modes, found.output_modes, found.local_modes, format!("{:?}", found.special_codes))
 }
 
 /// The screen after `drawn` was written: interprets cursor movement and clearing, ignores colours and modes.
@@ -187,13 +180,12 @@ fn top_changes_a_switch_by_keys_and_restores_the_terminal() {
 fn a_signal_ends_top_and_restores_the_terminal() {
     let sandbox = Sandbox::new();
     let _server = sandbox.serve(&[]);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for with in [Signal::INT, Signal::TERM] {
         let mut terminal = Terminal::new();
         let before = terminal.settings();
         let top = terminal.run(sandbox.path());
         terminal.await_text("q ends");
-        // SAFETY: numbers only; the child was not waited for yet, so its id was not reused.
-        assert_eq!(unsafe { libc::kill(top.id() as i32, signal) }, 0);
+        signal(&top, with);
         let (drawn, is_well) = terminal.await_end(top);
         assert!(is_well);
         assert_eq!(terminal.settings(), before);
@@ -250,8 +242,7 @@ fn a_signal_ends_top_while_its_terminal_takes_no_output() {
         std::thread::sleep(Duration::from_millis(5));
         seen = if is_writing() { seen + 1 } else { 0 };
     }
-    // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
-    assert_eq!(unsafe { libc::kill(top.id() as i32, libc::SIGTERM) }, 0);
+    signal(&top, Signal::TERM);
     assert_eq!(top.wait().expect("ended").code(), Some(128 + libc::SIGTERM));
     assert_eq!(terminal.settings(), before);
 }

@@ -77,11 +77,10 @@ fn root_of_a_user_namespace_serves_as_its_ordinary_user() {
     if !attempt("unshare", &["--user", "--map-root-user", "true"]).status.success() {
         testkit::skip!("no user namespaces");
     }
-    let sandbox = Sandbox::new();
     let Some(mut command) = as_user(USER, "unshare") else { return };
     command.args(["--user", "--map-root-user", &*AWASE, "serve", "--nbd", "none", "--metrics", "none"]);
     command.args(["--nfs", "127.0.0.1:0"]);
-    let mut server = sandbox.start(command);
+    let mut server = Sandbox::new().start(command);
     let port = nfs_port(&server.banner());
     let uri = format!("nfs://127.0.0.1/files/note?nfsport={port}&mountport={port}");
     client("nfs-cp", &["/etc/hostname", &uri]);
@@ -101,12 +100,11 @@ fn an_ordinary_user_serves_at_an_unprivileged_port() {
 
 #[test]
 fn memory_beyond_the_limit_of_locked_memory_is_reported_and_counted() {
-    let sandbox = Sandbox::new();
     let Some(mut command) = as_user(ANOTHER_USER, "sh") else { return };
     // Enough for rings, and for a part of the cache.
     command.args(["-c", "ulimit -l 4096; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", "none", "--nfs", "none"]);
     command.args(["--memory", "64MiB", "--metrics", "127.0.0.1:0", "--export", "name=r,kind=ram,size=64MiB"]);
-    let mut server = sandbox.start(command);
+    let mut server = Sandbox::new().start(command);
     let banner = server.banner();
     if !banner.contains(", io_uring") || banner.contains("registered memory") {
         return testkit::skip::note_kernel("without io_uring of Linux 6.15 nothing is registered");

@@ -225,8 +225,7 @@ fn control_socket() -> Form<Control> {
 
 /// The port of NFS where none is configured.
 fn nfs_port() -> u16 {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    if unsafe { libc::geteuid() } == 0 { NFS_PORT } else { NFS_PORT_OF_USERS }
+    if rustix::process::geteuid().is_root() { NFS_PORT } else { NFS_PORT_OF_USERS }
 }
 
 /// An address with a port, or without: then `port`.

@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use kernel::counters::{Activity, Count, Group, RequestType, Service};
+use kernel::counters::{Activity, Count, DiskReading, Group, RequestType, Service};
 use kernel::job::JobFacts;
 use policy::unit::BLOCK_BYTES;
 
@@ -117,13 +117,9 @@ fn processors(text: &mut Text, sample: &Sample) {
     text.family("awase_processor_seconds_total", "counter", "Time of processors, by activity.");
     for (number, reading) in sample.processors.iter().enumerate() {
         for activity in Activity::ALL {
-            let labels = [("processor", number.to_string()), ("activity", activity_name(activity).to_owned())];
-            let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
-            text.line(
-                "awase_processor_seconds_total",
-                &labels,
-                reading.time(activity) as f64 * sample.seconds_per_tick,
-            );
+            let labels = [("processor", &*number.to_string()), ("activity", activity_name(activity))];
+            let seconds = reading.time(activity) as f64 * sample.seconds_per_tick;
+            text.line("awase_processor_seconds_total", &labels, seconds);
         }
     }
     text.family("awase_dispatches_total", "counter", "Dispatches of tasks, by kind.");
@@ -203,30 +199,19 @@ fn disks(text: &mut Text, sample: &Sample) {
             text.line("awase_disk_operations_total", &labels, count);
         }
     }
-    let mut family = |name, kind, about, value: fn(&Sample, usize) -> f64| {
+    let mut family = |name, kind, about, value: &dyn Fn(&DiskReading) -> f64| {
         text.family(name, kind, about);
-        for (place, disk) in sample.disks.iter().enumerate() {
-            text.line(name, &[("disk", &disk.name)], value(sample, place));
+        for disk in &sample.disks {
+            text.line(name, &[("disk", &disk.name)], value(&disk.reading));
         }
     };
-    family("awase_disk_read_bytes_total", "counter", "Bytes read from disks.", |s, at| {
-        s.disks[at].reading.bytes_read as f64
-    });
-    family("awase_disk_written_bytes_total", "counter", "Bytes written to disks.", |s, at| {
-        s.disks[at].reading.bytes_written as f64
-    });
-    family("awase_disk_errors_total", "counter", "Failed operations of disks.", |s, at| {
-        s.disks[at].reading.failed as f64
-    });
-    family("awase_disk_operation_seconds_total", "counter", "Total time of disk operations.", |s, at| {
-        s.disks[at].reading.ticks as f64 * s.seconds_per_tick
-    });
-    family("awase_disk_requests_total", "counter", "Requests that entered the queue.", |s, at| {
-        s.disks[at].reading.requests as f64
-    });
-    family("awase_disk_queue_depth", "gauge", "Requests queued or in flight on the disk.", |s, at| {
-        s.disks[at].reading.depth as f64
-    });
+    family("awase_disk_read_bytes_total", "counter", "Bytes read from disks.", &|of| of.bytes_read as f64);
+    family("awase_disk_written_bytes_total", "counter", "Bytes written to disks.", &|of| of.bytes_written as f64);
+    family("awase_disk_errors_total", "counter", "Failed operations of disks.", &|of| of.failed as f64);
+    let seconds = |of: &DiskReading| of.ticks as f64 * sample.seconds_per_tick;
+    family("awase_disk_operation_seconds_total", "counter", "Total time of disk operations.", &seconds);
+    family("awase_disk_requests_total", "counter", "Requests that entered the queue.", &|of| of.requests as f64);
+    family("awase_disk_queue_depth", "gauge", "Requests queued or in flight on the disk.", &|of| of.depth as f64);
 }
 
 fn jobs(text: &mut Text, sample: &Sample) {

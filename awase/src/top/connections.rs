@@ -54,24 +54,14 @@ struct Rates {
 }
 
 pub(super) fn section(view: &View, sort_key: SortKey) -> Section {
-    let before: BTreeMap<u64, &Value> = view
-        .before()
-        .into_iter()
-        .flat_map(|(before, _)| items(&before["connected"]))
-        .map(|row| (number(row), row))
-        .collect();
-    let passed = view.before().map(|(_, passed)| passed);
-    let mut rows: Vec<(&Value, Rates)> = items(&view.status["connected"])
-        .map(|row| {
-            (
-                row,
-                before
-                    .get(&number(row))
-                    .zip(passed)
-                    .map_or_else(Rates::default, |(old, passed)| rates(row, old, passed)),
-            )
-        })
-        .collect();
+    let (before, passed) = view.before().unzip();
+    let before = before.into_iter().flat_map(|before| items(&before["connected"]));
+    let before: BTreeMap<u64, &Value> = before.map(|row| (number(row), row)).collect();
+    let rates_of = |row| {
+        let known = before.get(&number(row)).zip(passed);
+        known.map_or_else(Rates::default, |(old, passed)| rates(row, old, passed))
+    };
+    let mut rows: Vec<(&Value, Rates)> = items(&view.status["connected"]).map(|row| (row, rates_of(row))).collect();
     rows.sort_by_key(|(row, _)| number(row));
     rows.sort_by(|(one, of_one), (other, of_other)| {
         let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();

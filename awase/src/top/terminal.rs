@@ -2,7 +2,6 @@
 
 use std::io::{stdin, stdout};
 use std::mem::ManuallyDrop;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::disable_raw_mode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::INTERVAL;
@@ -84,9 +84,9 @@ fn watch(ended: &AtomicUsize) {
 }
 
 fn is_closed() -> bool {
-    let mut polled = libc::pollfd { fd: stdin().as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one structure, which outlives the call.
-    unsafe { libc::poll(&mut polled, 1, 0) == 1 && polled.revents & libc::POLLHUP != 0 }
+    let input = stdin();
+    let mut polled = [PollFd::new(&input, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())) == Ok(1) && polled[0].revents().contains(PollFlags::HUP)
 }
 
 struct Top<'a> {

@@ -17,18 +17,13 @@ const STAGES: &[(&str, &[Event])] = &[
     ("flushing, alone or with others", &[Event::FlushGathered]),
 ];
 
-#[derive(Default)]
-struct Requests {
-    times: Vec<Duration>,
-}
-
 /// A table of the requests that took at least `slower`, and of the stages of their clients meanwhile.
 pub fn table(moments: &[Moment], slower: Duration) -> String {
     let whole = || moments.iter().filter(|moment| moment.record.part == Part::Whole);
-    let mut requests: BTreeMap<&str, Requests> = BTreeMap::new();
+    let mut requests: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
     let mut clients: BTreeMap<u32, Timeline> = BTreeMap::new();
     for moment in whole().filter(|moment| is_request(moment.record.event) && moment.took >= slower) {
-        requests.entry(moment.record.event.facts().name).or_default().times.push(moment.took);
+        requests.entry(moment.record.event.facts().name).or_default().push(moment.took);
         clients.entry(moment.record.job).or_default().add(moment, None);
     }
     for moment in whole() {
@@ -40,7 +35,7 @@ pub fn table(moments: &[Moment], slower: Duration) -> String {
             client.add(moment, Some(stage));
         }
     }
-    let total: Duration = requests.values().flat_map(|of| &of.times).sum();
+    let total: Duration = requests.values().flatten().sum();
     if total.is_zero() {
         let which = if slower.is_zero() { String::new() } else { format!(" that took {slower:?}") };
         return format!("no request was recorded{which}\n");
@@ -50,17 +45,17 @@ pub fn table(moments: &[Moment], slower: Duration) -> String {
     requests_table(requests, total) + &stages_table(&stages)
 }
 
-fn requests_table(mut requests: BTreeMap<&str, Requests>, total: Duration) -> String {
+fn requests_table(mut requests: BTreeMap<&str, Vec<Duration>>, total: Duration) -> String {
     let mut text =
         format!("{:<24} {:>10} {:>12} {:>12} {:>12} {:>8}\n", "request", "count", "median", "99 %", "longest", "time");
-    for (name, of) in &mut requests {
-        of.times.sort_unstable();
-        let sum: Duration = of.times.iter().sum();
-        let at = |part: f64| of.times[((of.times.len() as f64 * part).ceil() as usize).clamp(1, of.times.len()) - 1];
+    for (name, times) in &mut requests {
+        times.sort_unstable();
+        let sum: Duration = times.iter().sum();
+        let at = |part: f64| times[((times.len() as f64 * part).ceil() as usize).clamp(1, times.len()) - 1];
         let _ = writeln!(
             text,
             "{name:<24} {:>10} {:>12} {:>12} {:>12} {:>7.1}%",
-            of.times.len(),
+            times.len(),
             show(at(0.5)),
             show(at(0.99)),
             show(at(1.0)),

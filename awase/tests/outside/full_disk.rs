@@ -57,13 +57,7 @@ impl Small {
     }
 
     fn free(&self) -> u64 {
-        let path = std::ffi::CString::new(self.0.as_os_str().as_encoded_bytes()).expect("no zero");
-        // SAFETY: the structure has numbers only and is filled by the call; the path is a C string.
-        let found = unsafe {
-            let mut found: libc::statvfs = std::mem::zeroed();
-            assert_eq!(libc::statvfs(path.as_ptr(), &mut found), 0);
-            found
-        };
+        let found = rustix::fs::statvfs(&self.0).expect("mounted");
         found.f_bavail * found.f_frsize
     }
 }

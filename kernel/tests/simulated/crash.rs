@@ -143,11 +143,7 @@ fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16,
         });
         assert!(ended, "somebody waits for ever: {}", world.describe());
         drop(volume);
-        if random.chance(700) {
-            world.power_cut(id);
-        } else {
-            world.kill(id);
-        }
+        world.crash(id, random.chance(700));
         host.die();
     }
     // The disk works again: its content must be right.

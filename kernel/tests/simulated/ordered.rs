@@ -123,11 +123,7 @@ fn crash_test(seed: u64) {
         });
         drop(tree);
         let is_power_cut = random.chance(700);
-        if is_power_cut {
-            world.power_cut(id);
-        } else {
-            world.kill(id);
-        }
+        world.crash(id, is_power_cut);
         let present = world.tree_names(tree_id, "/").expect("the root");
         check(&mut told.borrow_mut(), present, is_power_cut, world.now());
         host.die();

@@ -264,11 +264,7 @@ fn crash_test(seed: u64) {
             steps == 0 || tasks.iter().all(|task| task.borrow().is_some())
         });
         drop(tree);
-        if random.chance(700) {
-            world.power_cut(id);
-        } else {
-            world.kill(id);
-        }
+        world.crash(id, random.chance(700));
         host.die();
     }
 }

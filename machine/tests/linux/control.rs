@@ -11,6 +11,7 @@ use std::thread;
 use machine::OpenFile;
 use machine::linux::file::{DirectIo, OpenError, OpenOptions, open};
 use machine::linux::net::{self, Address, NetError};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use tempfile::{TempDir, tempdir};
 use testkit::skip;
 
@@ -120,9 +121,7 @@ fn what_cannot_be_a_disk_is_refused_with_its_path() {
 fn a_named_pipe_is_refused_without_waiting_for_its_other_end() {
     let directory = directory();
     let path = directory.path().join("pipe");
-    let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no zero");
-    // SAFETY: the name is a C string.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("made");
     for options in [OpenOptions::default(), writable()] {
         assert_eq!(refused(open(&path, options)), OpenError::NotRegular(path.clone()));
     }

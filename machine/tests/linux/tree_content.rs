@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use crate::rig::Memory;
 use crate::tree_rig::*;
 use machine::linux::file::{self, OpenOptions};
-use machine::tree::{Kind, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{Kind, Node, SetAttributes, TreeCall};
 use machine::{Errno, Op, OpenFile, Segments};
 use policy::unit::{ByteOffset, Stability};
 
@@ -21,13 +21,6 @@ on_all_trees!(
     changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not,
 );
 
-fn opened(served: &mut ServedTree, node: Node, writable: bool) -> OpenNode {
-    match served.ask(None, TreeCall::Open { node, writable }) {
-        Ok(TreeReply::Opened(open)) => open,
-        other => panic!("not opened: {:?}", other.err()),
-    }
-}
-
 fn write(open: &OpenFile, at: u64, from: Segments) -> Op {
     Op::Write { file: open.file, at: ByteOffset(at), from, stability: Stability::Unstable }
 }
@@ -38,7 +31,7 @@ fn read(open: &OpenFile, at: u64, into: Segments) -> Op {
 
 fn an_open_file_is_written_and_read_direct_and_buffered(mut served: ServedTree) {
     let node = served.file("file");
-    let open = opened(&mut served, node, true);
+    let open = served.opened(node, true);
     assert_eq!(open.direct.facts.size, 0);
     assert!(open.direct.facts.writable);
     assert_eq!(open.buffered.is_some(), open.direct.facts.direct);
@@ -56,7 +49,7 @@ fn an_open_file_is_written_and_read_direct_and_buffered(mut served: ServedTree) 
     assert_eq!(into.bytes(), whole.bytes());
     assert_eq!(served.rig.run(Op::Flush { file: open.direct.file }), Ok(0));
     // Again, now that it is not empty.
-    let again = opened(&mut served, node, true);
+    let again = served.opened(node, true);
     assert_eq!(again.direct.facts.size, (64 << 10) + 1000);
     assert_eq!(again.direct.facts.direct, open.direct.facts.direct);
 }
@@ -69,16 +62,13 @@ fn a_file_is_opened_whatever_its_mode(mut served: ServedTree) {
     let closed = SetAttributes { uid: Some(5001), ..mode(0) };
     assert!(served.ask(None, set(node, closed)).is_ok());
     let anybody = caller(5002, 6002, &[]);
-    let Ok(TreeReply::Opened(open)) = served.ask(Some(&anybody), TreeCall::Open { node, writable: true }) else {
-        panic!("not opened");
-    };
-    assert!(open.direct.facts.writable);
+    assert!(served.opened_by(Some(&anybody), node, true).direct.facts.writable);
 }
 
 fn an_open_file_stays_open_when_its_name_is_removed(mut served: ServedTree) {
     let root = served.root;
     let node = served.file("file");
-    let open = opened(&mut served, node, true);
+    let open = served.opened(node, true);
     let from = Memory::filled(4096, 1);
     assert!(served.ask(None, rename(root, "file", root, "other")).is_ok());
     assert_eq!(served.rig.run(write(&open.direct, 0, from.all())), Ok(4096));
@@ -113,13 +103,13 @@ fn a_file_in_execution_is_opened_for_reading_only(mut served: ServedTree) {
     copy("/bin/sleep", &served.path("program"));
     let mut running = std::process::Command::new(served.path("program")).arg("60").spawn().expect("started");
     let node = served.lookup(root, "program").expect("found").0;
-    let open = opened(&mut served, node, false);
+    let open = served.opened(node, false);
     let refusal = served.ask(None, TreeCall::Open { node, writable: true }).err();
     running.kill().expect("killed");
     running.wait().expect("ended");
     assert!(!open.direct.facts.writable && open.buffered.is_none());
     assert_eq!(refusal, Some(Errno(libc::ETXTBSY)));
-    assert!(opened(&mut served, node, true).direct.facts.writable, "it is no longer executed");
+    assert!(served.opened(node, true).direct.facts.writable, "it is no longer executed");
     let into = Memory::new(4096);
     assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(4096));
     assert_eq!(&into.bytes()[..4], b"\x7fELF");
@@ -129,7 +119,7 @@ fn a_file_open_for_reading_can_be_executed(mut served: ServedTree) {
     let root = served.root;
     copy("/bin/true", &served.path("program"));
     let node = served.lookup(root, "program").expect("found").0;
-    let _open = opened(&mut served, node, false);
+    let _open = served.opened(node, false);
     assert!(std::process::Command::new(served.path("program")).status().expect("executed").success());
 }
 
@@ -149,7 +139,7 @@ fn nodes_of_every_kind_are_synced_and_removed_ones_skipped(mut served: ServedTre
 
 fn a_tree_has_the_disk_of_its_files(mut served: ServedTree) {
     let node = served.file("file");
-    let open = opened(&mut served, node, true);
+    let open = served.opened(node, true);
     assert_eq!(open.direct.facts.disk, served.open.disk);
     let options = OpenOptions { writable: true, create_size: Some(4096), ..OpenOptions::default() };
     let image = file::open(&served.path("image"), options).expect("opened");
@@ -165,8 +155,8 @@ fn change(path: &std::path::Path, program: &str) {
 
 fn changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not(mut served: ServedTree) {
     let (node, other) = (served.file("file"), served.file("other"));
-    let (watched, open) = (opened(&mut served, node, false), opened(&mut served, node, true));
-    let _other = opened(&mut served, other, false);
+    let (watched, open) = (served.opened(node, false), served.opened(node, true));
+    let _other = served.opened(other, false);
     let watch = watched.watch.clone().expect("the host reports");
     let so_far = || {
         (watch.take)();
@@ -188,7 +178,7 @@ fn changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not(
         before = now;
     }
     // Opened again, and closed once.
-    let again = opened(&mut served, node, false);
+    let again = served.opened(node, false);
     drop((watched, open));
     change(&served.path("file"), "printf x >> \"$1\"");
     assert!(so_far() > before);

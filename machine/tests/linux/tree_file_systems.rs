@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use machine::tree::{Creation, Limits, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{Creation, Node, SetAttributes, TreeCall};
 use machine::{Errno, Op, SeekTarget};
 use policy::unit::{ByteOffset, Stability};
 use tempfile::TempDir;
@@ -180,23 +180,9 @@ fn test_all(rig: Rig, kind: Kind) {
     mounted.unmount();
 }
 
-fn opened(served: &mut ServedTree, node: Node) -> OpenNode {
-    match served.ask(None, TreeCall::Open { node, writable: true }) {
-        Ok(TreeReply::Opened(open)) => open,
-        other => panic!("not opened: {:?}", other.err()),
-    }
-}
-
-fn limits(served: &mut ServedTree, node: Node) -> Limits {
-    match served.ask(None, TreeCall::Limits { node }) {
-        Ok(TreeReply::Limits(limits)) => limits,
-        other => panic!("no limits: {:?}", other.err()),
-    }
-}
-
 fn names_reach_the_reported_length(served: &mut ServedTree) {
     let root = served.root;
-    let longest = limits(served, root).name_bytes_max as usize;
+    let longest = served.limits(root).name_bytes_max as usize;
     let name = "\u{e9}".repeat(longest / 2) + &"x".repeat(longest % 2);
     let made = served.node(None, create(root, &name, Creation::Guarded, mode(0o600))).expect("made").0;
     assert_eq!(served.lookup(root, &name).expect("found").0, made);
@@ -223,13 +209,13 @@ fn reused_numbers_are_other_nodes(served: &mut ServedTree) {
 
 fn files_reach_the_reported_size(served: &mut ServedTree) {
     let node = served.file("large");
-    let max = limits(served, node).file_bytes_max;
+    let max = served.limits(node).file_bytes_max;
     let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
     assert!(max > 1 << 30, "{max}");
     assert_eq!(attributes_in(served.ask(None, set(node, size(max)))).expect("set").size, max);
     let beyond = served.ask(None, set(node, size(max + 1))).err();
     assert!(matches!(beyond, Some(Errno(libc::EFBIG | libc::EINVAL))), "{beyond:?} beyond {max}");
-    assert_eq!(opened(served, node).direct.facts.size, max);
+    assert_eq!(served.opened(node, true).direct.facts.size, max);
     assert!(served.remove(served.root, "large").is_ok());
 }
 
@@ -239,7 +225,7 @@ fn holes_are_found(served: &mut ServedTree) {
     let file = File::options().write(true).open(served.path("holes")).expect("opened");
     // Synced: ext4 without extents reports blocks that are not allocated yet as holes (seen with Linux 6.18).
     file.write_all_at(&[7; 4096], at).and_then(|()| file.sync_all()).expect("written");
-    let open = opened(served, node).direct;
+    let open = served.opened(node, true).direct;
     let seek = |target, from| Op::Seek { file: open.file, at: ByteOffset(from), target };
     let data = served.rig.run(seek(SeekTarget::Data, 0)).expect("data");
     assert!(data > 0 && data <= at, "{data}");
@@ -251,7 +237,7 @@ fn holes_are_found(served: &mut ServedTree) {
 
 fn content_is_written_with_the_reported_alignment(served: &mut ServedTree) {
     let node = served.file("content");
-    let open = opened(served, node);
+    let open = served.opened(node, true);
     let align = u64::from(open.direct.facts.align);
     assert_eq!(open.buffered.is_some(), open.direct.facts.direct);
     assert!(align.is_power_of_two() && align <= 4096, "{align}");

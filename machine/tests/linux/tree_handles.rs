@@ -1,13 +1,12 @@
 //! Validity of node identifiers.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::tree_rig::*;
 use machine::Errno;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::TreeCall;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use testkit::skip;
 
 on_all_trees!(
@@ -78,29 +77,24 @@ fn a_directory_moved_out_of_the_tree_gives_no_access_outside(mut served: ServedT
 }
 
 /// A file system in memory, mounted until this is dropped.
-struct Mounted(CString);
+struct Mounted(PathBuf);
 
 impl Mounted {
-    fn at(path: &Path) -> Option<Self> {
-        let path = CString::new(path.as_os_str().as_bytes()).expect("no zero in it");
-        let none = std::ptr::null();
-        // SAFETY: the strings are C strings; data may be null.
-        let done = unsafe { libc::mount(c"none".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), 0, none) };
-        (done == 0).then(|| Mounted(path))
+    fn at(path: PathBuf) -> Option<Self> {
+        mount("none", &path, "tmpfs", MountFlags::empty(), None).ok().map(|()| Mounted(path))
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // SAFETY: the path is a C string.
-        assert_eq!(unsafe { libc::umount(self.0.as_ptr()) }, 0);
+        unmount(&self.0, UnmountFlags::empty()).expect("unmounted");
     }
 }
 
 fn file_systems_mounted_in_the_tree_are_not_part_of_it(mut served: ServedTree) {
     let root = served.root;
     let below = served.make_directory("below", 0o755);
-    let Some(mounted) = Mounted::at(&served.path("below")) else {
+    let Some(mounted) = Mounted::at(served.path("below")) else {
         skip!("nothing can be mounted");
     };
     let other_file_system = Some(Errno(libc::EXDEV));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::tree_rig::*;
 use machine::tree::{Around, BeforeAndAfter, Creation, Node, TreeCall, TreeOp};
@@ -28,14 +29,9 @@ fn names() -> Vec<String> {
 
 /// As the server does at start: each call in flight may need some.
 fn allow_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure lives, and is what the calls expect.
-    let done = unsafe {
-        let found = libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0;
-        limit.rlim_cur = limit.rlim_max.min(1 << 16);
-        found && libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
-    };
-    assert!(done, "{}", std::io::Error::last_os_error());
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let current = Some(maximum.map_or(1 << 16, |maximum| maximum.min(1 << 16)));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("up to the hard limit");
 }
 
 /// Starts all of these before it waits for the first.

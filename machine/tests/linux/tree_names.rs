@@ -2,24 +2,16 @@
 
 use crate::tree_rig::*;
 use machine::Errno;
-use machine::tree::{Creation, Kind, Limits, Space, TreeCall, TreeReply};
+use machine::tree::{Creation, Kind, Limits, Space, TreeCall};
 
 on_all_trees!(a_read_only_tree_is_not_changed, space_and_limits_of_the_file_system_are_reported,);
 
 fn space_and_limits_of_the_file_system_are_reported(mut served: ServedTree) {
     let root = served.root;
-    let Ok(TreeReply::Space(Space { bytes, bytes_free, bytes_available, nodes, nodes_free })) =
-        served.ask(None, TreeCall::Space)
-    else {
-        panic!("no space");
-    };
+    let Space { bytes, bytes_free, bytes_available, nodes, nodes_free } = served.space();
     assert!(0 < bytes_available && bytes_available <= bytes_free && bytes_free < bytes, "{bytes_free} of {bytes}");
     assert!(nodes_free <= nodes);
-    let Ok(TreeReply::Limits(Limits { links_max, name_bytes_max, file_bytes_max, case_insensitive, .. })) =
-        served.ask(None, TreeCall::Limits { node: root })
-    else {
-        panic!("no limits");
-    };
+    let Limits { links_max, name_bytes_max, file_bytes_max, case_insensitive, .. } = served.limits(root);
     assert!(links_max >= 127 && name_bytes_max == 255 && file_bytes_max > 1 << 40 && !case_insensitive);
 }
 
@@ -47,8 +39,5 @@ fn a_read_only_tree_is_not_changed(mut served: ServedTree) {
     assert_eq!(access(served.ask(None, TreeCall::Access { node: file, wanted })), Ok(libc::R_OK as u32));
     let to_write = TreeCall::Open { node: file, writable: true };
     assert_eq!(served.ask(None, to_write).err(), Some(Errno::READ_ONLY));
-    let Ok(TreeReply::Opened(open)) = served.ask(None, TreeCall::Open { node: file, writable: false }) else {
-        panic!("not opened");
-    };
-    assert!(!open.direct.facts.writable);
+    assert!(!served.opened(file, false).direct.facts.writable);
 }

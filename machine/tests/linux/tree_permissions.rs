@@ -4,6 +4,7 @@ use crate::tree_rig::*;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::{Creation, Node, TreeCall};
 use machine::{Completion, Errno};
+use rustix::thread::CapabilitySet;
 use testkit::skip::note;
 
 on_all_trees!(concurrent_callers_do_not_get_each_others_identity, invalid_users_are_refused_and_never_become_root,);
@@ -59,9 +60,7 @@ fn concurrent_callers_do_not_get_each_others_identity(mut served: ServedTree) {
 
 #[test]
 fn a_root_that_may_not_act_for_others_opens_no_tree() {
-    const SETGID: u32 = 6;
-    const SETUID: u32 = 7;
-    for capability in [SETGID, SETUID] {
+    for capability in [CapabilitySet::SETGID, CapabilitySet::SETUID] {
         let opened = std::thread::spawn(move || {
             let directory = tempfile::tempdir().expect("a temporary directory");
             let before = tree::open(directory.path(), true, None).is_ok();

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use machine::linux::Engine;
 use machine::linux::tree::{self, OpenTreeError};
-use machine::tree::{Caller, Node, OpenTree, TreeCall, TreeOp, TreeReply};
+use machine::tree::{Caller, Limits, Node, OpenNode, OpenTree, Space, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op, Token};
 use parking_lot::Mutex;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tempfile::TempDir;
 
 use crate::rig::Rig;
@@ -70,27 +71,21 @@ pub fn open_tree(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Resu
         return tree::open(path, read_only, state_dir);
     }
     let open = || {
-        const DAC_READ_SEARCH: u32 = 2;
-        drop_capability(DAC_READ_SEARCH);
+        drop_capability(CapabilitySet::DAC_READ_SEARCH);
         tree::open(path, read_only, state_dir)
     };
     std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
 }
 
 /// Drops a capability of the calling thread. False when it has none.
-pub fn drop_capability(capability: u32) -> bool {
-    // The header and data of capset(2), version 3: effective, permitted and inheritable, the low 32 of each first.
-    let mut header = [0x2008_0522u32, 0];
-    let mut sets = [0u32; 6];
-    // SAFETY: the calls read the header, and read or fill two sets of three words.
-    unsafe {
-        if libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) != 0 {
-            return false;
-        }
-        let had = sets[0] & 1 << capability != 0;
-        sets[..3].iter_mut().for_each(|set| *set &= !(1 << capability));
-        had && libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) == 0
-    }
+pub fn drop_capability(capability: CapabilitySet) -> bool {
+    let Ok(sets) = capabilities(None) else { return false };
+    let less = CapabilitySets {
+        effective: sets.effective - capability,
+        permitted: sets.permitted - capability,
+        inheritable: sets.inheritable - capability,
+    };
+    sets.effective.contains(capability) && set_capabilities(None, less).is_ok()
 }
 
 /// The place for the reply of a call.
@@ -145,6 +140,32 @@ impl ServedTree {
 
     pub fn start(&mut self, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
         start(&mut self.rig, &self.open, caller, call)
+    }
+
+    /// Opens a file for a caller.
+    pub fn opened_by(&mut self, caller: Option<&Caller>, node: Node, writable: bool) -> OpenNode {
+        match self.ask(caller, TreeCall::Open { node, writable }) {
+            Ok(TreeReply::Opened(open)) => open,
+            other => panic!("not opened: {:?}", other.err()),
+        }
+    }
+
+    pub fn opened(&mut self, node: Node, writable: bool) -> OpenNode {
+        self.opened_by(None, node, writable)
+    }
+
+    pub fn space(&mut self) -> Space {
+        match self.ask(None, TreeCall::Space) {
+            Ok(TreeReply::Space(space)) => space,
+            other => panic!("no space: {:?}", other.err()),
+        }
+    }
+
+    pub fn limits(&mut self, node: Node) -> Limits {
+        match self.ask(None, TreeCall::Limits { node }) {
+            Ok(TreeReply::Limits(limits)) => limits,
+            other => panic!("no limits: {:?}", other.err()),
+        }
     }
 }
 

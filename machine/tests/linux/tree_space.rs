@@ -5,10 +5,9 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use machine::tree::{OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{OpenNode, SetAttributes};
 use machine::{Errno, Op};
 use policy::unit::{ByteOffset, Stability};
 
@@ -28,10 +27,7 @@ fn opened(served: &mut ServedTree, name: &str) -> OpenNode {
     let node = served.file(name);
     let owned = SetAttributes { uid: Some(OWNER), gid: Some(OWNER), ..SetAttributes::default() };
     assert!(served.ask(None, set(node, owned)).is_ok());
-    match served.ask(None, TreeCall::Open { node, writable: true }) {
-        Ok(TreeReply::Opened(open)) => open,
-        other => panic!("not opened: {:?}", other.err()),
-    }
+    served.opened(node, true)
 }
 
 /// Writes until the host refuses, `most` bytes at most. Returns the number of bytes written, and the refusal.
@@ -48,28 +44,20 @@ fn fill(served: &mut ServedTree, open: &OpenNode, stability: Stability, most: u6
     (at, None)
 }
 
-fn space(served: &mut ServedTree) -> machine::tree::Space {
-    match served.ask(None, TreeCall::Space) {
-        Ok(TreeReply::Space(space)) => space,
-        other => panic!("no answer: {:?}", other.err()),
-    }
-}
-
 fn clients_get_none_of_the_blocks_reserved_for_root(rig: Rig) {
     let Some(mounted) = Mounted::new(Kind::Image("mkfs.ext4", &["-q", "-F", "-m", "20"])) else { return };
     let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
     let open = opened(&mut served, "file");
     // All but a little of what is available to users is taken.
     let taken = File::create(served.path("taken")).expect("made");
-    let size = (space(&mut served).bytes_available - 8 * MIB) as libc::off_t;
-    // SAFETY: no pointer is passed.
-    assert_eq!(unsafe { libc::fallocate(taken.as_raw_fd(), 0, 0, size) }, 0);
+    let size = served.space().bytes_available - 8 * MIB;
+    rustix::fs::fallocate(&taken, rustix::fs::FallocateFlags::empty(), 0, size).expect("there is room");
     for stability in [Stability::Unstable, Stability::Stable] {
         let (written, refusal) = fill(&mut served, &open, stability, 40 * MIB);
         assert_eq!(refusal, Some(Errno::NO_SPACE), "{written} bytes were written");
         assert!(written <= 8 * MIB, "{written} bytes were written");
     }
-    let left = space(&mut served);
+    let left = served.space();
     assert!(left.bytes_free > 40 * MIB, "{left:?}");
     // Root on the host can still use it.
     std::fs::write(served.path("of root"), vec![1; 10 * MIB as usize]).expect("written");

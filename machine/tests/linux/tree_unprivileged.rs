@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::tree_rig::*;
-use machine::tree::{Caller, Creation, Node, SetAttributes, SetTime, Time, TreeCall, TreeReply};
+use machine::tree::{Caller, Creation, Node, SetAttributes, SetTime, Time, TreeCall};
+use rustix::process::{getegid, geteuid};
 use testkit::skip::note;
 
 const USER: u32 = 65534;
@@ -79,8 +80,7 @@ as_user!(
 );
 
 fn me() -> Caller {
-    // SAFETY: no pointer is passed.
-    unsafe { caller(libc::geteuid(), libc::getegid(), &[]) }
+    caller(geteuid().as_raw(), getegid().as_raw(), &[])
 }
 
 fn stranger() -> Caller {
@@ -201,10 +201,7 @@ fn the_owner_writes_to_its_file_made_read_only(mut served: ServedTree) {
         let name = format!("{permissions:o}");
         let call = create(served.root, &name, Creation::Guarded, mode(permissions));
         let node = served.node(Some(&me()), call).expect("made").0;
-        let Ok(TreeReply::Opened(open)) = served.ask(Some(&me()), TreeCall::Open { node, writable: true }) else {
-            panic!("not opened");
-        };
-        assert!(open.direct.facts.writable);
+        assert!(served.opened_by(Some(&me()), node, true).direct.facts.writable);
         let size = SetAttributes { size: Some(100), ..SetAttributes::default() };
         assert!(served.ask(Some(&me()), set(node, size)).is_ok());
         assert_eq!(served.ask(Some(&stranger()), set(node, size)).err(), Some(EACCES));

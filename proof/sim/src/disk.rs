@@ -1,12 +1,13 @@
-//! A simulated disk: the duration of operations, and their effect at the end.
+//! A simulated disk: the duration of operations, and their effect at the end on its bytes, or on those of a file that
+//! lies on it.
 
 use std::rc::Rc;
 
 use policy::unit::{ByteRange, Stability};
 
+use crate::bytes::Bytes;
 use crate::change::{Change, Payload};
 use crate::config::DiskConfig;
-use crate::content::Content;
 use crate::faults::{Injections, OpClass};
 use crate::ids::HostId;
 use crate::random::Random;
@@ -60,11 +61,10 @@ impl DiskJob {
     }
 }
 
+/// Timing and faults.
 #[derive(Debug)]
-pub(crate) struct Disk {
-    pub(crate) host: HostId,
+pub(crate) struct Drive {
     pub(crate) config: DiskConfig,
-    pub(crate) content: Content,
     pub(crate) injections: Injections,
     pub(crate) counters: DiskCounters,
     pub(crate) random: Random,
@@ -74,12 +74,100 @@ pub(crate) struct Disk {
     channels: Vec<u64>,
 }
 
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) host: HostId,
+    pub(crate) drive: Drive,
+    pub(crate) bytes: Bytes,
+}
+
+/// What changes of some bytes are bound by.
+pub(crate) struct Bounds {
+    /// Most bytes, and the error of a write that lies beyond.
+    pub(crate) size_max: u64,
+    pub(crate) beyond: Errno,
+    /// A write that is cut short ends at a multiple of this.
+    pub(crate) align: u64,
+    /// Bytes that may still be allocated by writes, and by zeroing.
+    pub(crate) room: u64,
+    pub(crate) room_for_zeroes: u64,
+}
+
 impl Disk {
     pub(crate) fn new(host: HostId, config: DiskConfig, random: Random) -> Self {
+        let bytes = Bytes::new(config.sector_bytes, config.size);
+        Disk { host, drive: Drive::new(config, random), bytes }
+    }
+
+    /// Starts `op`, which must be aligned to `align` bytes, and returns its end in nanoseconds. Errors are those of the
+    /// request itself.
+    ///
+    /// # Safety
+    /// The memory of its segments is valid.
+    pub(crate) unsafe fn start(&mut self, now: u64, op: &Op, align: u32, job: &mut DiskJob) -> Result<u64, Errno> {
+        let size = self.drive.config.size;
+        self.drive.check(op, align, |at, len| {
+            // The host zeroes a partial last block by itself.
+            let is_aligned = (at | len) & (u64::from(align) - 1) == 0 || at.checked_add(len) == Some(size);
+            let valid = len > 0 && is_aligned && at.checked_add(len).is_some_and(|end| end <= size);
+            if valid { Ok(()) } else { Err(Errno::INVALID) }
+        })?;
+        job.covers = self.bytes.latest_change();
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.drive.begin(now, op, job) }
+    }
+
+    /// Applies the effect of `op` and returns its result.
+    ///
+    /// # Safety
+    /// The memory of its segments is valid, and for reads not used by others.
+    pub(crate) unsafe fn finish(&mut self, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
+        let DiskConfig { size, align, .. } = self.drive.config;
+        let bounds = Bounds {
+            size_max: size,
+            beyond: Errno::NO_SPACE,
+            align: u64::from(align),
+            room: self.drive.space_max.map_or(u64::MAX, |max| max.saturating_sub(self.bytes.allocated())),
+            room_for_zeroes: u64::MAX,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.drive.finish(&mut self.bytes, &bounds, op, job) }
+    }
+
+    /// The change that `op`, in flight when its machine died, would have made.
+    pub(crate) fn change_in_flight(&self, op: &Op, job: &DiskJob) -> Option<Change> {
+        let change = self.bytes.within(&change_of(op, job)?);
+        (change.len > 0).then_some(change)
+    }
+
+    /// Its process died.
+    pub(crate) fn abandon(&mut self, in_flight: &[Change]) {
+        self.drive.restart();
+        self.bytes.content.abandon(in_flight, &mut self.drive.random);
+    }
+
+    pub(crate) fn power_cut(&mut self, in_flight: Vec<Change>) {
+        self.drive.restart();
+        self.bytes.content.power_cut(in_flight, &self.drive.config.faults, &mut self.drive.random);
+    }
+}
+
+/// The change that `op` makes if it succeeds.
+pub(crate) fn change_of(op: &Op, job: &DiskJob) -> Option<Change> {
+    Some(match op {
+        Op::Write { at, .. } => Change { at: at.0, len: job.data_len(), payload: job.payload() },
+        Op::Zero { at, len, may_release: false, .. } => Change { at: at.0, len: *len, payload: Payload::Zeroes },
+        Op::Zero { at, len, .. } | Op::Discard { at, len, .. } => {
+            Change { at: at.0, len: *len, payload: Payload::Hole }
+        }
+        _ => return None,
+    })
+}
+
+impl Drive {
+    pub(crate) fn new(config: DiskConfig, random: Random) -> Self {
         config.check();
-        Disk {
-            host,
-            content: Content::new(config.sector_bytes),
+        Drive {
             channels: vec![0; config.channels as usize],
             injections: Injections::default(),
             counters: DiskCounters::default(),
@@ -89,19 +177,12 @@ impl Disk {
         }
     }
 
-    /// Starts `op`, which must be aligned to `align` bytes, and returns its end in nanoseconds. Errors are those of the
-    /// request itself.
-    ///
-    /// # Safety
-    /// The memory of its segments is valid.
-    pub(crate) unsafe fn start(&mut self, now: u64, op: &Op, align: u32, job: &mut DiskJob) -> Result<u64, Errno> {
-        self.check(op, align)?;
-        job.covers = self.content.latest_change();
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.begin(now, op, job) }
+    /// Forgets what is in flight: the channels are free again.
+    pub(crate) fn restart(&mut self) {
+        self.channels.fill(0);
     }
 
-    /// As [`start`](Self::start), for a valid request: decides whether it fails, its data and its end.
+    /// Starts a valid request: decides whether it fails, its data and its end, which it returns.
     ///
     /// # Safety
     /// The memory of its segments is valid.
@@ -125,31 +206,29 @@ impl Disk {
         Ok(self.end_of(now, op, bytes))
     }
 
-    fn check(&self, op: &Op, align: u32) -> Result<(), Errno> {
-        let aligned = |at: u64, len: u64| (at | len) & (u64::from(align) - 1) == 0;
+    /// Checks a request for what this can do; `range` checks what is zeroed or discarded.
+    pub(crate) fn check(
+        &self,
+        op: &Op,
+        align: u32,
+        range: impl Fn(u64, u64) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let segments = |at: u64, segments: &Segments| {
             let lens = segments.iter().fold(0, |lens, segment| lens | u64::from(segment.len));
             segments.len() <= machine::SEGMENTS_MAX
-                && aligned(at, lens)
+                && (at | lens) & (u64::from(align) - 1) == 0
                 && at.checked_add(total_len(segments)).is_some()
         };
-        let range = |at: u64, len: u64| {
-            // The host zeroes a partial last block by itself.
-            let is_aligned = aligned(at, len) || at.checked_add(len) == Some(self.config.size);
-            len > 0 && is_aligned && at.checked_add(len).is_some_and(|end| end <= self.config.size)
-        };
-        let valid = match op {
-            Op::Read { at, into, .. } => segments(at.0, into),
-            Op::Write { at, from, .. } => segments(at.0, from),
+        match op {
+            Op::Read { at, into: memory, .. } | Op::Write { at, from: memory, .. } if !segments(at.0, memory) => {
+                Err(Errno::INVALID)
+            }
             Op::Zero { at, len, .. } if self.config.zero_supported => range(at.0, *len),
             Op::Discard { at, len, .. } if self.config.discard_supported => range(at.0, *len),
-            Op::Seek { .. } if self.config.seek_supported => true,
-            Op::Zero { .. } | Op::Discard { .. } | Op::Seek { .. } => {
-                return Err(Errno::NOT_SUPPORTED);
-            }
-            _ => true,
-        };
-        if valid { Ok(()) } else { Err(Errno::INVALID) }
+            Op::Zero { .. } | Op::Discard { .. } => Err(Errno::NOT_SUPPORTED),
+            Op::Seek { .. } if !self.config.seek_supported => Err(Errno::NOT_SUPPORTED),
+            _ => Ok(()),
+        }
     }
 
     fn count(&mut self, op: &Op, bytes: u64) {
@@ -197,30 +276,30 @@ impl Disk {
         }
     }
 
-    /// Applies the effect of `op` and returns its result.
+    /// Applies the effect of `op` on `bytes` and returns its result.
     ///
     /// # Safety
     /// The memory of its segments is valid, and for reads not used by others.
-    pub(crate) unsafe fn finish(&mut self, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
+    pub(crate) unsafe fn finish(
+        &mut self,
+        bytes: &mut Bytes,
+        bounds: &Bounds,
+        op: &Op,
+        job: &mut DiskJob,
+    ) -> Result<u64, Errno> {
         match op {
             // SAFETY: guaranteed by the caller.
-            Op::Read { at, into, .. } => unsafe { self.finish_read(at.0, into, job) },
+            Op::Read { at, into, .. } => unsafe { self.finish_read(bytes, at.0, into, job) },
             Op::Write { at, from, stability, .. } => {
                 // SAFETY: as above.
-                unsafe { self.finish_write(at.0, from, *stability, job) }
+                unsafe { self.finish_write(bytes, bounds, (at.0, from, *stability), job) }
             }
-            Op::Flush { .. } => self.finish_flush(job),
-            Op::Zero { at, len, may_release, .. } => {
-                let payload = if *may_release { Payload::Hole } else { Payload::Zeroes };
-                self.finish_change(OpClass::Zero, Change { at: at.0, len: *len, payload }, job)
-            }
-            Op::Discard { at, len, .. } => {
-                let change = Change { at: at.0, len: *len, payload: Payload::Hole };
-                self.finish_change(OpClass::Discard, change, job)
-            }
+            Op::Flush { .. } => self.finish_flush(bytes, job),
+            Op::Zero { .. } => self.finish_change(bytes, OpClass::Zero, op, bounds, job),
+            Op::Discard { .. } => self.finish_change(bytes, OpClass::Discard, op, bounds, job),
             Op::Seek { at, target, .. } => match job.fault {
                 Some(errno) => Err(errno),
-                None => self.content.seek(at.0, *target, self.config.size).ok_or(Errno::NO_SUCH_ADDRESS),
+                None => bytes.seek(at.0, *target).ok_or(Errno::NO_SUCH_ADDRESS),
             },
             Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => {
                 Err(Errno::INVALID)
@@ -228,14 +307,13 @@ impl Disk {
         }
     }
 
-    unsafe fn finish_read(&mut self, at: u64, into: &Segments, job: &DiskJob) -> Result<u64, Errno> {
-        let len = total_len(into).min(self.config.size.saturating_sub(at));
+    unsafe fn finish_read(&mut self, bytes: &Bytes, at: u64, into: &Segments, job: &DiskJob) -> Result<u64, Errno> {
+        let len = total_len(into).min(bytes.size().saturating_sub(at));
         if let Some(errno) = self.fault(OpClass::Read, at, len, job) {
             return Err(errno);
         }
-        let content = &self.content;
         // SAFETY: guaranteed by the caller.
-        unsafe { scatter_into(into, len, |passed, bytes| content.read(at + passed, bytes)) };
+        unsafe { scatter_into(into, len, |passed, out| bytes.read(at + passed, out)) };
         // SAFETY: as above.
         unsafe { self.flip_by_chance(into, len) };
         Ok(len)
@@ -245,7 +323,7 @@ impl Disk {
     ///
     /// # Safety
     /// The memory of the segments is valid, and not used by others.
-    pub(crate) unsafe fn flip_by_chance(&mut self, into: &Segments, len: u64) {
+    unsafe fn flip_by_chance(&mut self, into: &Segments, len: u64) {
         if len == 0 || !self.random.permille(self.config.faults.read_flip_permille) {
             return;
         }
@@ -262,61 +340,75 @@ impl Disk {
 
     unsafe fn finish_write(
         &mut self,
-        at: u64,
-        from: &Segments,
-        stability: Stability,
+        bytes: &mut Bytes,
+        bounds: &Bounds,
+        (at, from, stability): (u64, &Segments, Stability),
         job: &mut DiskJob,
     ) -> Result<u64, Errno> {
-        let asked = total_len(from);
-        let mut len = asked.min(self.config.size.saturating_sub(at));
+        let (asked, align) = (total_len(from), bounds.align);
+        let mut len = asked.min(bounds.size_max.saturating_sub(at));
+        if len == 0 && asked > 0 {
+            return Err(bounds.beyond);
+        }
         if let Some(errno) = self.fault(OpClass::Write, at, len, job) {
-            self.tear(errno, Change { at, len, payload: job.payload() });
+            self.tear(bytes, errno, &Change { at, len, payload: job.payload() });
             if stability == Stability::Stable && self.config.faults.failed_flush_drops {
                 // The host may have split it into a write and a flush.
-                self.content.drop_covered(self.content.latest_change(), &mut self.random);
+                bytes.drop_covered(bytes.latest_change(), &mut self.random);
             }
             return Err(errno);
         }
-        let align = u64::from(self.config.align);
         if len > align && self.random.permille(self.config.faults.short_write_permille) {
             len = align * self.random.between(1, (len - 1) / align);
         }
-        if let Some(max) = self.space_max {
-            let fitting = self.content.fitting(at, len, max.saturating_sub(self.content.allocated()));
-            len = len.min(fitting - fitting % align);
+        let fitting = bytes.fitting(at, len, bounds.room);
+        if fitting < len {
+            len = fitting - fitting % align;
         }
         if len == 0 && asked > 0 {
             return Err(Errno::NO_SPACE);
         }
         // SAFETY: guaranteed by the caller.
         unsafe { job.fetch_late(from, len, &mut self.random) };
-        let change = Change { at, len, payload: job.payload() };
         let lies = self.random.permille(self.config.faults.stable_lie_permille);
-        self.content.apply(&change, stability == Stability::Stable && !lies);
+        bytes.write(&Change { at, len, payload: job.payload() }, stability == Stability::Stable && !lies);
         self.injections.written(ByteRange::new(at, len));
         Ok(len)
     }
 
-    fn finish_change(&mut self, class: OpClass, change: Change, job: &DiskJob) -> Result<u64, Errno> {
+    fn finish_change(
+        &mut self,
+        bytes: &mut Bytes,
+        class: OpClass,
+        op: &Op,
+        bounds: &Bounds,
+        job: &DiskJob,
+    ) -> Result<u64, Errno> {
+        let change = change_of(op, job).ok_or(Errno::INVALID)?;
         if let Some(errno) = self.fault(class, change.at, change.len, job) {
-            self.tear(errno, change);
+            self.tear(bytes, errno, &change);
             return Err(errno);
         }
-        self.content.apply(&change, false);
+        let len = bytes.within(&change).len;
+        let allocates = class == OpClass::Zero && matches!(change.payload, Payload::Zeroes);
+        if allocates && bytes.fitting(change.at, len, bounds.room_for_zeroes) < len {
+            return Err(Errno::NO_SPACE);
+        }
+        bytes.change_within(&change);
         Ok(0)
     }
 
-    fn finish_flush(&mut self, job: &DiskJob) -> Result<u64, Errno> {
-        let faults = &self.config.faults;
+    fn finish_flush(&mut self, bytes: &mut Bytes, job: &DiskJob) -> Result<u64, Errno> {
+        let faults = self.config.faults;
         if let Some(errno) = job.fault {
             if faults.failed_flush_drops {
-                let covers = self.dropped_by_failure(job.covers, self.content.latest_change());
-                self.content.drop_covered(covers, &mut self.random);
+                let covers = self.dropped_by_failure(job.covers, bytes.latest_change());
+                bytes.drop_covered(covers, &mut self.random);
             }
             return Err(errno);
         }
         if !self.random.permille(faults.flush_lie_permille) {
-            self.content.flush(job.covers);
+            bytes.flush(job.covers);
         }
         Ok(0)
     }
@@ -335,39 +427,10 @@ impl Disk {
         job.fault.or_else(|| self.injections.on_range(class, ByteRange::new(at, len)))
     }
 
-    /// A change failed with `errno`: it may have taken effect partly.
-    fn tear(&mut self, errno: Errno, change: Change) {
+    /// A change failed with `errno`: it may have taken effect partly, but without extending a file.
+    fn tear(&mut self, bytes: &mut Bytes, errno: Errno, change: &Change) {
         if errno == Errno::IO && change.len > 0 && self.config.faults.failed_write_tears {
-            let salt = self.random.next();
-            self.content.apply_torn(&change, salt);
+            bytes.tear(change, self.random.next(), false);
         }
-    }
-
-    /// The change that `op`, in flight when its machine died, would have made.
-    pub(crate) fn change_in_flight(&self, op: &Op, job: &DiskJob) -> Option<Change> {
-        let within = |at: u64, len: u64| len.min(self.config.size.saturating_sub(at));
-        let change = match op {
-            Op::Write { at, .. } => {
-                let len = within(at.0, job.data_len());
-                Change { at: at.0, len, payload: job.payload() }
-            }
-            Op::Zero { at, len, may_release: false, .. } => Change { at: at.0, len: *len, payload: Payload::Zeroes },
-            Op::Zero { at, len, .. } | Op::Discard { at, len, .. } => {
-                Change { at: at.0, len: *len, payload: Payload::Hole }
-            }
-            _ => return None,
-        };
-        (change.len > 0).then_some(change)
-    }
-
-    /// Its process died: the channels are free again.
-    pub(crate) fn abandon(&mut self, in_flight: &[Change]) {
-        self.channels.fill(0);
-        self.content.abandon(in_flight, &mut self.random);
-    }
-
-    pub(crate) fn power_cut(&mut self, in_flight: Vec<Change>) {
-        self.channels.fill(0);
-        self.content.power_cut(in_flight, &self.config.faults, &mut self.random);
     }
 }

@@ -46,6 +46,7 @@
 //! and flushes of files M1 to M8 hold as on disks. Reads do not change times (`noatime`), and a removed node's number
 //! is reused with another generation.
 
+mod bytes;
 mod change;
 mod config;
 mod content;

@@ -24,6 +24,11 @@ impl World {
         inner.close_all(host);
     }
 
+    /// The [power fails](Self::power_cut), or the process is [killed](Self::kill).
+    pub fn crash(&self, host: HostId, is_power_cut: bool) {
+        if is_power_cut { self.power_cut(host) } else { self.kill(host) }
+    }
+
     /// The power of `host` fails and returns. As [`kill`](Self::kill), but its disks lose what was not durable, as
     /// documented in the [module](super), and its peers' connections are reset, with bytes in flight lost.
     pub fn power_cut(&self, host: HostId) {
@@ -80,7 +85,7 @@ impl Inner {
         let died = self.stop_processor(index);
         for (disk, change) in self.changes_in_flight(&died) {
             let disk = &mut self.disks[disk];
-            disk.content.abandon(&[change], &mut disk.random);
+            disk.bytes.content.abandon(&[change], &mut disk.drive.random);
         }
         self.abandon_in_trees(&died);
     }

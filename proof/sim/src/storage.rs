@@ -36,7 +36,7 @@ impl World {
     pub fn open(&self, disk: DiskId, writable: bool) -> OpenFile {
         let mut inner = self.0.borrow_mut();
         let Inner { files, disks, .. } = &mut *inner;
-        let config = &disks[usize::from(disk.0)].config;
+        let config = &disks[usize::from(disk.0)].drive.config;
         let mut open = |align| {
             files.push(FileEntry::Disk { disk, writable, align });
             File(files.len() as u32 - 1)
@@ -58,53 +58,53 @@ impl World {
     /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. Calls for the same class
     /// are served in order.
     pub fn fail_next(&self, disk: DiskId, class: OpClass, count: u32, errno: Errno) {
-        self.disk(disk, |disk| disk.injections.fail_next(class, count, errno));
+        self.disk(disk, |disk| disk.drive.injections.fail_next(class, count, errno));
     }
 
     /// Makes every operation of `class` that touches `range` fail with `EIO`, until [`heal`](Self::heal).
     pub fn fail_range(&self, disk: DiskId, range: ByteRange, class: OpClass) {
-        self.disk(disk, |disk| disk.injections.fail_range(range, class, false));
+        self.disk(disk, |disk| disk.drive.injections.fail_range(range, class, false));
     }
 
     /// Makes every read that touches `range` fail with `EIO`, until it is rewritten.
     pub fn latent_error(&self, disk: DiskId, range: ByteRange) {
-        self.disk(disk, |disk| disk.injections.fail_range(range, OpClass::Read, true));
+        self.disk(disk, |disk| disk.drive.injections.fail_range(range, OpClass::Read, true));
     }
 
     /// Removes all faults of `disk`, requested and random.
     pub fn heal(&self, disk: DiskId) {
         self.disk(disk, |disk| {
-            disk.injections.clear();
-            disk.config.faults = DiskFaults::default();
+            disk.drive.injections.clear();
+            disk.drive.config.faults = DiskFaults::default();
         });
     }
 
     /// Sets the random faults of `disk`.
     pub fn set_faults(&self, disk: DiskId, faults: DiskFaults) {
-        self.disk(disk, |disk| disk.config.faults = faults);
+        self.disk(disk, |disk| disk.drive.config.faults = faults);
     }
 
     /// Writes that would allocate more than `bytes` in total are shortened or fail with `ENOSPC`; `None`: no limit.
     pub fn limit_space(&self, disk: DiskId, bytes: Option<u64>) {
-        self.disk(disk, |disk| disk.space_max = bytes);
+        self.disk(disk, |disk| disk.drive.space_max = bytes);
     }
 
     /// Operations on `disk` so far.
     pub fn disk_counters(&self, disk: DiskId) -> DiskCounters {
-        self.disk(disk, |disk| disk.counters)
+        self.disk(disk, |disk| disk.drive.counters)
     }
 
     /// The content of `range` as a read would return it without faults.
     pub fn read_disk(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
-        self.disk(disk, |disk| disk.content.read(range.at.0, &mut bytes));
+        self.disk(disk, |disk| disk.bytes.read(range.at.0, &mut bytes));
         bytes
     }
 
     /// The durable content of `range`.
     pub fn read_durable(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
-        self.disk(disk, |disk| disk.content.read_durable(range.at.0, &mut bytes));
+        self.disk(disk, |disk| disk.bytes.content.read_durable(range.at.0, &mut bytes));
         bytes
     }
 
@@ -115,10 +115,10 @@ impl World {
     pub fn write_disk(&self, disk: DiskId, at: ByteOffset, bytes: &[u8]) {
         self.disk(disk, |disk| {
             let len = bytes.len() as u64;
-            assert!(at.0 + len <= disk.config.size, "{len} bytes at {at} reach beyond the end of the disk");
+            assert!(at.0 + len <= disk.drive.config.size, "{len} bytes at {at} reach beyond the end of the disk");
             if len > 0 {
                 let payload = Payload::Bytes(Rc::new(bytes.to_vec()));
-                disk.content.apply(&Change { at: at.0, len, payload }, true);
+                disk.bytes.content.apply(&Change { at: at.0, len, payload }, true);
             }
         });
     }
@@ -128,64 +128,56 @@ impl World {
     }
 }
 
-/// The disk of an operation of a processor of `host`, if it is permitted, and the alignment required.
-fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<(usize, u32), Errno> {
-    let entry = file_of(op).and_then(|file| files.get(file.0 as usize));
-    let Some(FileEntry::Disk { disk, writable, align }) = entry else {
-        return Err(Errno(libc::EBADF));
-    };
-    let disk = usize::from(disk.0);
-    let changes = matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. });
-    if disks[disk].host != host || (changes && !writable) {
-        return Err(Errno(libc::EBADF));
-    }
-    Ok((disk, *align))
+/// What an operation is on.
+fn entry_of<'a>(files: &'a [FileEntry], op: &Op) -> Option<&'a FileEntry> {
+    files.get(file_of(op)?.0 as usize)
 }
 
 impl Inner {
     pub(crate) fn submit_file_op(&mut self, of: OpRef) {
-        match self.is_in_tree(of) {
-            true => self.submit_tree_file_op(of),
-            false => self.submit_disk_op(of),
-        }
-    }
-
-    pub(crate) fn finish_file_op(&mut self, of: OpRef) {
-        match self.is_in_tree(of) {
-            true => self.finish_tree_file_op(of),
-            false => self.finish_disk_op(of),
-        }
-    }
-
-    fn submit_disk_op(&mut self, of: OpRef) {
-        let Inner { operations, processors, disks, files, now, .. } = self;
-        let Some(operation) = operations.get_mut(of) else {
+        let Inner { operations, processors, disks, trees, files, now, .. } = self;
+        let Some(Operation { processor, op, job, .. }) = operations.get_mut(of) else {
             return;
         };
-        let host = processors[operation.processor].host;
-        let ends = disk_of(files, disks, host, &operation.op).and_then(|(disk, align)| {
-            // SAFETY: the starter of the operation keeps its memory valid until its completion is returned or the
-            // machine is gone, and then it is not among the operations.
-            unsafe { disks[disk].start(*now, &operation.op, align, &mut operation.job) }
-        });
+        let host = processors[*processor].host;
+        let changes = matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. });
+        let ends = match entry_of(files, op) {
+            Some(FileEntry::Disk { disk, writable, align })
+                if disks[usize::from(disk.0)].host == host && (*writable || !changes) =>
+            {
+                // SAFETY: the starter of the operation keeps its memory valid until its completion is returned or the
+                // machine is gone, and then it is not among the operations.
+                unsafe { disks[usize::from(disk.0)].start(*now, op, *align, job) }
+            }
+            Some(FileEntry::Node(open)) if trees[open.tree].host == host && (open.writable || !changes) => {
+                // SAFETY: as above.
+                unsafe { trees[open.tree].start(*now, open, op, job) }
+            }
+            _ => Err(Errno(libc::EBADF)),
+        };
         match ends {
             Ok(at) => self.schedule(at, EventKind::FileOpDone(of)),
             Err(errno) => self.complete(of, Err(errno)),
         }
     }
 
-    fn finish_disk_op(&mut self, of: OpRef) {
-        let Inner { operations, processors, disks, files, .. } = self;
-        let Some(operation) = operations.get_mut(of) else {
+    pub(crate) fn finish_file_op(&mut self, of: OpRef) {
+        let Inner { operations, disks, trees, files, now, .. } = self;
+        let Some(Operation { op, job, .. }) = operations.get_mut(of) else {
             return;
         };
-        let host = processors[operation.processor].host;
-        let (result, late_ns) = match disk_of(files, disks, host, &operation.op) {
-            Ok((disk, _)) => {
-                // SAFETY: as in `submit_disk_op`; the memory of a read is not used by others by the same guarantee.
-                (unsafe { disks[disk].finish(&operation.op, &mut operation.job) }, disks[disk].lateness())
+        let (result, late_ns) = match entry_of(files, op) {
+            Some(FileEntry::Disk { disk, .. }) => {
+                let disk = &mut disks[usize::from(disk.0)];
+                // SAFETY: as in `submit_file_op`; the memory of a read is not used by others by the same guarantee.
+                (unsafe { disk.finish(op, job) }, disk.drive.lateness())
             }
-            Err(errno) => (Err(errno), 0),
+            Some(FileEntry::Node(open)) => {
+                let tree = &mut trees[open.tree];
+                // SAFETY: as above.
+                (unsafe { tree.finish(*now, open, op, job) }, tree.disk.lateness())
+            }
+            None => (Err(Errno(libc::EBADF)), 0),
         };
         self.complete_late(of, result, late_ns);
     }
@@ -194,8 +186,8 @@ impl Inner {
     pub(crate) fn changes_in_flight(&self, died: &[Operation]) -> Vec<(usize, Change)> {
         let in_flight = died.iter().filter(|operation| operation.state == OpState::InFlight);
         let change = |operation: &Operation| {
-            let host = self.processors[operation.processor].host;
-            let (disk, _) = disk_of(&self.files, &self.disks, host, &operation.op).ok()?;
+            let Some(FileEntry::Disk { disk, .. }) = entry_of(&self.files, &operation.op) else { return None };
+            let disk = usize::from(disk.0);
             Some((disk, self.disks[disk].change_in_flight(&operation.op, &operation.job)?))
         };
         in_flight.filter_map(change).collect()

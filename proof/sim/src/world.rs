@@ -311,7 +311,7 @@ impl Inner {
             text += &format!("\nhost {i} `{}`", host.name);
         }
         for (i, disk) in self.disks.iter().enumerate() {
-            text += &format!("\ndisk {i} of host {}: {:?}", disk.host.0, disk.config);
+            text += &format!("\ndisk {i} of host {}: {:?}", disk.host.0, disk.drive.config);
         }
         for (i, tree) in self.trees.iter().enumerate() {
             text += &format!("\ntree {i} of host {}: {:?}", tree.host.0, tree.config);

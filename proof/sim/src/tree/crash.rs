@@ -9,14 +9,14 @@ use machine::tree::Kind;
 impl SimTree {
     /// Its processes died: all their files are closed.
     pub(super) fn close_all(&mut self) {
-        self.disk.abandon(&[]);
+        self.disk.restart();
         self.inodes.values_mut().for_each(|inode| inode.open.clear());
         self.forget_nameless();
     }
 
     /// The power failed: decides what is left.
     pub(crate) fn power_cut(&mut self) {
-        self.disk.power_cut(Vec::new());
+        self.disk.restart();
         let survivors = self.decide_names();
         for record in &survivors {
             self.note_durable(record);

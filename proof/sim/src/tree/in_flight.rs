@@ -9,11 +9,11 @@ use super::journal::Coverage;
 /// An open regular file of a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenInode {
-    pub(super) tree: usize,
+    pub(crate) tree: usize,
     pub(super) number: u64,
     pub(super) generation: u32,
     pub(super) align: u32,
-    pub(super) writable: bool,
+    pub(crate) writable: bool,
     /// Dead once the file was closed, or its process died.
     pub(super) owner: Weak<()>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use super::bytes::FileBytes;
+use crate::bytes::Bytes;
 use machine::tree::{Kind, Node, Time};
 
 /// Attribute versions that are tracked. A power cut leaves any of them, so an older one may be dropped.
@@ -48,7 +48,7 @@ pub(super) struct Inode {
 
 #[derive(Debug)]
 pub(super) enum Body {
-    File(FileBytes),
+    File(Bytes),
     Directory(Directory),
     SymbolicLink(Vec<u8>),
     Special,
@@ -98,14 +98,14 @@ impl Inode {
         }
     }
 
-    pub(super) fn bytes(&self) -> Option<&FileBytes> {
+    pub(super) fn bytes(&self) -> Option<&Bytes> {
         match &self.body {
             Body::File(bytes) => Some(bytes),
             _ => None,
         }
     }
 
-    pub(super) fn bytes_mut(&mut self) -> Option<&mut FileBytes> {
+    pub(super) fn bytes_mut(&mut self) -> Option<&mut Bytes> {
         match &mut self.body {
             Body::File(bytes) => Some(bytes),
             _ => None,

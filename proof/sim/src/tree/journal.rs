@@ -138,7 +138,7 @@ impl SimTree {
         }
         for captured in &coverage.nodes {
             if self.captured(captured).is_some_and(|inode| inode.bytes().is_some()) {
-                let drop = |bytes: &mut super::FileBytes, disk: &mut super::Disk| {
+                let drop = |bytes: &mut super::Bytes, disk: &mut super::Drive| {
                     let covers = disk.dropped_by_failure(captured.content, bytes.latest_change());
                     bytes.drop_covered(covers, &mut disk.random);
                 };

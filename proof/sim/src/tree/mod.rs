@@ -2,7 +2,6 @@
 //! Its assumptions about file systems are numbered in the [module above](super).
 
 mod attributes;
-mod bytes;
 mod calls;
 mod config;
 mod crash;
@@ -17,10 +16,10 @@ mod permission;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::disk::Disk;
+use super::bytes::Bytes;
+use super::disk::Drive;
 use super::ids::HostId;
 use super::random::Random;
-use bytes::FileBytes;
 use inode::{Body, Directory, Inode, Stat};
 use journal::NameChange;
 use machine::Errno;
@@ -42,8 +41,8 @@ pub(super) const EPOCH_SECONDS: i64 = 1_700_000_000;
 pub(super) struct SimTree {
     pub(super) host: HostId,
     pub(super) config: TreeConfig,
-    /// Timing and faults. Its own content is not used.
-    pub(super) disk: Disk,
+    /// Timing and faults.
+    pub(super) disk: Drive,
     pub(super) counters: TreeCounters,
     id: u16,
     inodes: BTreeMap<u64, Inode>,
@@ -65,7 +64,7 @@ pub(super) struct SimTree {
 
 impl SimTree {
     pub(super) fn new(host: HostId, id: u16, config: TreeConfig, random: Random) -> Self {
-        let disk = Disk::new(host, config.disk.clone(), random);
+        let disk = Drive::new(config.disk.clone(), random);
         let time = Time { seconds: EPOCH_SECONDS, nanoseconds: 0 };
         let stat = Stat { mode: 0o755, uid: 0, gid: 0, accessed: time, modified: time, changed: time };
         let root = Inode::new(ROOT, 0, Kind::Directory, stat, Body::Directory(Directory::new(ROOT)));
@@ -145,11 +144,11 @@ impl SimTree {
     }
 
     fn new_bytes(&self) -> Body {
-        Body::File(FileBytes::new(self.config.disk.sector_bytes))
+        Body::File(Bytes::new(self.config.disk.sector_bytes, 0))
     }
 
     /// Runs `change` on the bytes of a file and accounts for their space.
-    fn on_bytes<T>(&mut self, number: u64, change: impl FnOnce(&mut FileBytes, &mut Disk) -> T) -> Result<T, Errno> {
+    fn on_bytes<T>(&mut self, number: u64, change: impl FnOnce(&mut Bytes, &mut Drive) -> T) -> Result<T, Errno> {
         let bytes = self.inodes.get_mut(&number).and_then(Inode::bytes_mut).ok_or(Errno(libc::ESTALE))?;
         let before = bytes.allocated();
         let result = change(bytes, &mut self.disk);

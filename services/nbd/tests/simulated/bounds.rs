@@ -1,11 +1,11 @@
 //! Bounds of what one client may cost the others, and of how long it may delay the server's end.
 
-use crate::scene::{Ended, Peer, Route, Scene, Setup, go, request, serve};
+use crate::scene::{Connected, Ended, Peer, Route, Scene, Setup, go, request, serve};
 use futures_util::future::join_all;
 use kernel::Processor;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, RamDisk};
-use nbd::client::{Client, ClientError};
+use nbd::client::ClientError;
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, NbdError, Request, cmd, info, option, rep};
 use policy::unit::DiskNo;
 use sim::NetworkConfig;
@@ -23,7 +23,7 @@ fn contexts(export: &str, query: &str) -> Vec<u8> {
 }
 
 /// A write and a read of a client that keeps to the protocol; returns how long they took.
-async fn round(cpu: &Processor, client: &Rc<Client>, at: u64) -> Duration {
+async fn round(cpu: &Processor, client: &Rc<Connected>, at: u64) -> Duration {
     let start = cpu.now();
     assert_eq!(client.write(at, &[0x11; 5000], false).await, Ok(()));
     assert_eq!(client.read(at, 5000).await, Ok(vec![0x11; 5000]));
@@ -106,28 +106,24 @@ fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
 #[test]
 fn a_server_that_gives_up_does_not_make_clients_wait_for_a_stuck_disk() {
     let stuck = Arc::new(Delay::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), Duration::from_secs(3600)));
-    let scene = Scene::new(Setup { device: stuck, ..Setup::new(5, MIB) });
-    let nbd = Arc::clone(&scene.nbd);
-    scene.run(async move |cpu, route| {
+    serve(Setup { device: stuck, ..Setup::new(5, MIB) }, async |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         let answer = Rc::new(Cell::new(None));
         let (slot, asking) = (Rc::clone(&answer), Rc::clone(&client));
         cpu.spawn(async move { slot.set(Some(asking.read(0, 4096).await.map(drop))) });
         cpu.sleep(Duration::from_secs(1)).await;
-        nbd.sessions().stop();
+        route.nbd.sessions().stop();
         cpu.sleep(Duration::from_secs(10)).await;
         assert_eq!(answer.get(), None, "its request is under way");
-        nbd.sessions().abort();
+        route.nbd.sessions().abort();
         cpu.sleep(Duration::from_secs(1)).await;
         assert_eq!(answer.get(), Some(Err(ClientError::Gone)));
-        client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn information_that_is_asked_for_many_times_is_given_once() {
-    Scene::new(Setup::new(6, MIB)).run(async |cpu, route| {
+    serve(Setup::new(6, MIB), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         let mut data = go("disk");
         data.truncate(data.len() - 2);
@@ -210,7 +206,6 @@ fn a_conversation_that_breaks_after_any_byte_is_let_go_of_and_half_a_write_write
             assert!(expected || (found == [0xee; WRITTEN] && cut >= whole - 28), "cut after {cut} of {whole}");
             assert!(!expected || cut % 2 != 0 || cut < whole - 28, "a whole write was not done: {cut} of {whole}");
         }
-        client.hang_up();
     });
 }
 
@@ -235,7 +230,6 @@ fn half_a_write_keeps_nobody_off_its_range() {
         let expected = [vec![0x22; MIB as usize], vec![0; 2 << 20]].concat();
         assert!(client.read(0, 3 << 20).await.expect("read") == expected);
         assert!(cpu.now().since(start) < Duration::from_secs(5), "it had to wait");
-        client.hang_up();
     });
 }
 
@@ -256,7 +250,6 @@ fn long_reads_beside_many_others_come_through_from_little_memory() {
                     }
                 });
                 join_all(requests).await;
-                client.hang_up();
             });
             join_all(connections).await;
         });
@@ -270,7 +263,6 @@ fn the_longest_writes_of_many_come_through_from_little_memory() {
             let client = route.client(&cpu, "disk", no % 2 == 0).await;
             client.write(no * 10 * MIB + 17, &vec![no as u8 + 1; 10 << 20], no == 3).await.expect("written");
             client.write(no, &[0x77; 1], true).await.expect("written");
-            client.hang_up();
         });
         join_all(writes).await;
         let client = route.client(&cpu, "disk", true).await;
@@ -278,16 +270,13 @@ fn the_longest_writes_of_many_come_through_from_little_memory() {
             let data = client.read(no * 10 * MIB + 17, 10 << 20).await.expect("read");
             assert!(data.iter().all(|byte| *byte == no as u8 + 1), "write {no}");
         }
-        client.hang_up();
     });
 }
 
 #[test]
 fn replies_that_nobody_takes_on_256_connections_of_128_requests_leave_memory_for_others() {
     let network = NetworkConfig { buffer_bytes: 8 << 10, backlog_max: 512, ..NetworkConfig::default() };
-    let scene = Scene::new(Setup { memory: 16 * MIB, network, ..Setup::new(12, 256 * MIB) });
-    let pool = Arc::clone(&scene.disk.kernel);
-    scene.run(async move |cpu, route| {
+    serve(Setup { memory: 16 * MIB, network, ..Setup::new(12, 256 * MIB) }, async |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         let mut greedy = Vec::new();
         for no in 0..256_u64 {
@@ -303,16 +292,15 @@ fn replies_that_nobody_takes_on_256_connections_of_128_requests_leave_memory_for
             cpu.sleep(Duration::from_secs(1)).await;
             let took = round(&cpu, &client, 220 * MIB + no * 100_000).await;
             assert!(took < Duration::from_secs(10), "a client had to wait for {took:?}");
-            assert!(pool.frames().bytes_held() <= 16 * MIB, "{} bytes held", pool.frames().bytes_held());
+            let held = route.kernel.frames().bytes_held();
+            assert!(held <= 16 * MIB, "{held} bytes held");
         }
-        client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn what_does_not_begin_at_a_multiple_of_the_block_is_refused_at_the_end_of_the_disk_too() {
-    Scene::new(Setup { block_size: 4096, ..Setup::new(13, MIB) }).run(async |cpu, route| {
+    serve(Setup { block_size: 4096, ..Setup::new(13, MIB) }, async |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         let refused = Err(ClientError::Refused(NbdError::EINVAL));
         for (at, len) in [(1, 4096), (0, 100), (MIB - 100, 100), (MIB - 4097, 4097)] {

@@ -67,11 +67,7 @@ impl Life {
     fn crash(self, world: &World, power: bool) {
         let Life { host, volume, nbd, .. } = self;
         drop((volume, nbd));
-        if power {
-            world.power_cut(host.id);
-        } else {
-            world.kill(host.id);
-        }
+        world.crash(host.id, power);
         host.die();
     }
 }

@@ -39,7 +39,6 @@ fn damaged_conversations_end_and_harm_nobody_else() {
                 assert_eq!(good.flush().await, Ok(()));
                 assert_eq!(good.read(at, 8192).await, Ok(vec![peer as u8; 8192]));
             }
-            good.hang_up();
         });
     }
 }

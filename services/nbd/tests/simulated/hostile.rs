@@ -1,12 +1,12 @@
 //! Clients that break the protocol, stop in the middle, send nothing or receive nothing: they are refused or
 //! disconnected, and no other client notices.
 
-use crate::scene::{Ended, Peer, Route, Scene, Setup, all, request, serve};
+use crate::scene::{Connected, Ended, Peer, Route, Setup, request, serve};
 use futures_util::future::join_all;
 use kernel::connection::Limits;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
 use kernel::{Frames, Processor};
-use nbd::client::{Client, raw_request};
+use nbd::client::raw_request;
 use nbd::proto::{NbdError, REQUEST_BYTES, Request, cmd};
 use policy::unit::DiskNo;
 use sim::NetworkConfig;
@@ -19,14 +19,14 @@ use testkit::rounds::for_seeds;
 const MIB: u64 = 1 << 20;
 
 /// A client that keeps to the protocol and must not notice the others.
-async fn bystander(cpu: &Processor, route: &Route) -> Rc<Client> {
+async fn bystander(cpu: &Processor, route: &Route) -> Rc<Connected> {
     let client = route.client(cpu, "disk", true).await;
     client.write(0, &[0x11; 8192], true).await.expect("written");
     client
 }
 
 /// Asserts that it can read what it wrote, and soon.
-async fn assert_unharmed(cpu: &Processor, client: &Rc<Client>) {
+async fn assert_unharmed(cpu: &Processor, client: &Rc<Connected>) {
     let start = cpu.now();
     assert_eq!(client.write(100, &[0x11; 5000], false).await, Ok(()));
     assert_eq!(client.read(0, 8192).await, Ok(vec![0x11; 8192]));
@@ -47,14 +47,12 @@ fn a_wrong_magic_ends_the_connection_after_what_came_before_it() {
         assert_eq!(peer.receive(1).await, Err(Ended));
         drop(peer);
         assert_unharmed(&cpu, &good).await;
-        good.hang_up();
     });
 }
 
 #[test]
 fn a_payload_that_is_refused_is_read_over_and_the_next_request_is_understood() {
-    let scene = Scene::new(Setup::new(2, MIB));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(2, MIB), async |cpu, route| {
         let mut peer = route.peer_of(&cpu, "disk").await;
         for (round, len) in [0, 1, 27, 28, 29, 4095, 4096, 4097, 65_536, 3 << 20].into_iter().enumerate() {
             // A payload that looks like requests must not be taken for any.
@@ -77,8 +75,7 @@ fn a_payload_that_is_refused_is_read_over_and_the_next_request_is_understood() {
 
 #[test]
 fn a_write_longer_than_allowed_is_refused_before_memory_is_taken_for_it() {
-    let scene = Scene::new(Setup { memory: 4 * MIB, ..Setup::new(3, 1 << 40) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 4 * MIB, ..Setup::new(3, 1 << 40) }, async |cpu, route| {
         let good = bystander(&cpu, &route).await;
         for len in [(32 << 20) + 1, u32::MAX] {
             let mut peer = route.peer_of(&cpu, "disk").await;
@@ -86,9 +83,7 @@ fn a_write_longer_than_allowed_is_refused_before_memory_is_taken_for_it() {
             assert_eq!(peer.receive(1).await, Err(Ended));
         }
         assert_unharmed(&cpu, &good).await;
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -113,7 +108,6 @@ fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is
         }
         drop(stalled);
         assert_unharmed(&cpu, &good).await;
-        good.hang_up();
     });
 }
 
@@ -145,7 +139,6 @@ fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
         assert_eq!(slow.simple_reply().await.map(|(error, _)| error), Ok(0));
         drop(slow);
         assert_unharmed(&cpu, &good).await;
-        good.hang_up();
     });
 }
 
@@ -177,12 +170,11 @@ fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
         let both: [std::pin::Pin<Box<dyn Future<Output = _>>>; 2] = [Box::pin(asking), Box::pin(watching)];
         let ended = join_all(both).await[0];
         assert!(ended.since(start) < Duration::from_secs(75), "disconnected after {:?}", ended.since(start));
-        good.hang_up();
     });
 }
 
 /// Asserts that a client notices nothing of `others`, whose work needs much memory.
-async fn assert_unnoticed(cpu: &Processor, good: &Rc<Client>, others: u64) {
+async fn assert_unnoticed(cpu: &Processor, good: &Rc<Connected>, others: u64) {
     cpu.sleep(Duration::from_millis(10)).await;
     let (start, at) = (cpu.now(), 62 * MIB + others * 5000);
     assert_eq!(good.write(at, &[0x11; 5000], false).await, Ok(()));
@@ -195,21 +187,20 @@ async fn assert_unnoticed(cpu: &Processor, good: &Rc<Client>, others: u64) {
 
 /// While 150 clients do what `ask` has each of them do, and then nothing, another one notices nothing.
 fn leave_memory_for_others(setup: Setup, ask: impl AsyncFn(&mut Peer, u64) + 'static) {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..setup });
-    let pool = Arc::clone(&scene.disk.kernel);
-    scene.run(async move |cpu, route| {
+    serve(Setup { memory: 16 * MIB, ..setup }, async move |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut others = Vec::new();
         for no in 0..150 {
             let mut peer = route.peer_of(&cpu, "disk").await;
             ask(&mut peer, no).await;
             others.push(peer);
-            assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
+            assert!(
+                route.kernel.try_allocate(1024, &mut Frames::new()),
+                "{no} others hold three quarters of the memory"
+            );
             assert_unnoticed(&cpu, &good, no).await;
         }
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -240,7 +231,7 @@ fn clients_that_wrote_much_and_are_idle_now_hold_no_memory_that_others_need() {
                 let client = Rc::clone(&client);
                 async move { client.write((no * 64 + round) * 4096, &[1; 4096], false).await }
             });
-            assert!(all(&cpu, writes).await.iter().all(Result::is_ok));
+            assert!(join_all(writes).await.iter().all(Result::is_ok));
             idle.push(client);
         }
         let client = route.client(&cpu, "disk", false).await;
@@ -249,8 +240,6 @@ fn clients_that_wrote_much_and_are_idle_now_hold_no_memory_that_others_need() {
         assert_eq!(client.read(40 * MIB, MIB as u32).await, Ok(vec![0; MIB as usize]));
         let took = cpu.now().since(start);
         assert!(took < Duration::from_secs(1), "the only busy client had to wait for {took:?}");
-        idle.iter().for_each(|client| client.hang_up());
-        client.hang_up();
     });
 }
 
@@ -261,8 +250,7 @@ fn two_hundred_and_fifty_six_connections_of_128_requests_are_served_from_little_
     let device =
         Arc::new(FixedLatency::new(Arc::new(RamDisk::new(CONNECTIONS * REQUESTS * 4096, DiskNo(0))), TESTDEV_LATENCY));
     let network = NetworkConfig { backlog_max: 1024, buffer_bytes: 64 << 10, ..NetworkConfig::default() };
-    let scene = Scene::new(Setup { memory: 16 * MIB, device, network, ..Setup::new(9, 0) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 16 * MIB, device, network, ..Setup::new(9, 0) }, async |cpu, route| {
         let mut requests = Vec::new();
         let mut clients = Vec::new();
         for no in 0..CONNECTIONS {
@@ -277,11 +265,9 @@ fn two_hundred_and_fifty_six_connections_of_128_requests_are_served_from_little_
             }
             clients.push(client);
         }
-        all(&cpu, requests).await;
-        clients.iter().for_each(|client| client.hang_up());
+        join_all(requests).await;
+        assert!(route.kernel.frames().bytes_held() <= 16 * MIB);
     });
-    assert!(scene.disk.kernel.frames().bytes_held() <= 16 * MIB);
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -295,8 +281,7 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
         conversation.extend(request(kind, random.below(100_000), len).encode());
         conversation.extend(vec![0xee; payload as usize]);
     }
-    let scene = Scene::new(Setup::new(10, MIB));
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(10, MIB), async move |cpu, route| {
         for cut in (0..conversation.len()).step_by(97).chain(0..200) {
             let mut peer = route.peer_of(&cpu, "disk").await;
             peer.send(&conversation[..cut]).await.expect("sent");
@@ -305,7 +290,6 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
             }
         }
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -327,7 +311,6 @@ fn garbage_at_any_point_harms_nobody_else() {
             });
             join_all(others).await;
             assert_eq!(good.read(0, 8192).await, Ok(vec![0x11; 8192]));
-            good.hang_up();
         });
     });
 }

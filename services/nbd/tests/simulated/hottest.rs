@@ -1,6 +1,6 @@
 //! The answers are the same whichever way requests are executed: hottest path first or not, batched or one by one.
 
-use crate::scene::{Scene, Setup, request};
+use crate::scene::{Setup, request, serve};
 use kernel::Switches;
 use kernel::device::{Delay, RamDisk};
 use kernel::queue::{DiskQueue, Queued};
@@ -46,8 +46,7 @@ fn requests() -> Vec<Request> {
 
 /// The error and the data of each, in one pipeline.
 fn answers(switches: Switches) -> BTreeMap<u64, (u32, Vec<u8>)> {
-    let scene = Scene::new(Setup { block_size: 512, switches, ..Setup::new(4, SIZE) });
-    let answers = scene.run(async |cpu, route| {
+    serve(Setup { block_size: 512, switches, ..Setup::new(4, SIZE) }, async |cpu, route| {
         let content: Vec<u8> = (0..WRITTEN).map(|at| (at / 512 * 7 + at % 251) as u8).collect();
         let mut peer = route.peer_of(&cpu, "disk").await;
         let wrote = peer.error_of(request(cmd::WRITE, 0, WRITTEN as u32), &content).await;
@@ -62,11 +61,8 @@ fn answers(switches: Switches) -> BTreeMap<u64, (u32, Vec<u8>)> {
             let data = peer.receive(len as usize).await.expect("its data");
             assert!(answers.insert(cookie, (error, data)).is_none(), "one answer to each");
         }
-        drop(peer);
         answers
-    });
-    scene.assert_all_ends();
-    answers
+    })
 }
 
 #[test]
@@ -92,19 +88,15 @@ fn a_read_that_misses_locks_its_shard_and_its_disk_s_queue_once_when_it_comes_an
     let disk = Delay::new(Arc::new(RamDisk::new(SIZE, DiskNo(0))), Duration::from_micros(100));
     let device = Arc::new(Queued::new(Arc::clone(&queue), Arc::new(disk)));
     let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
-    let scene = Scene::new(Setup { device, switches, ..Setup::new(4, SIZE) });
-    let kernel = Arc::clone(&scene.disk.kernel);
-    scene.run(async move |cpu, route| {
+    serve(Setup { device, switches, ..Setup::new(4, SIZE) }, async move |cpu, route| {
         let client = route.client(&cpu, "disk", false).await;
         let read = async |block: u64| drop(client.request(cmd::READ, 0, block * 4096, 4096, &[]).await.expect("read"));
         // The first one finds no memory yet.
         read(0).await;
-        let locked = || (kernel.cache().lock_use().taken, queue.reading().lock.taken);
+        let locked = || (route.kernel.cache().lock_use().taken, queue.reading().lock.taken);
         let before = locked();
         read(7).await;
         let after = locked();
         assert_eq!((after.0 - before.0, after.1 - before.1), (2, 2), "of the shard, of the queue");
-        client.hang_up();
     });
-    scene.assert_all_ends();
 }

@@ -1,6 +1,7 @@
 //! A light client next to a heavy one, over the whole path: connection, job, task, disk queue.
 
-use crate::scene::{Scene, Setup, all};
+use crate::scene::{Scene, Setup};
+use futures_util::future::join_all;
 use kernel::Switches;
 use kernel::device::{FixedLatency, RamDisk};
 use kernel::job::Client;
@@ -37,10 +38,10 @@ fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
         ..Setup::new(seed, DISK_BYTES)
     };
     let scene = Scene::new(setup);
-    let result = scene.run(async move |cpu, route| {
+    let (result, _connected) = scene.run(async move |cpu, route| {
         let light = route.client(&cpu, "disk", false).await;
         let answers = Rc::new(Cell::new(0));
-        let mut heavy = Vec::new();
+        let (mut clients, mut heavy) = (vec![Rc::clone(&light)], Vec::new());
         for connection in 0..CONNECTIONS {
             let client = route.client(&cpu, "disk", false).await;
             for number in 0..REQUESTS {
@@ -51,6 +52,7 @@ fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
                     answers.set(answers.get() + 1);
                 });
             }
+            clients.push(client);
         }
         let waits: Rc<RefCell<Vec<Duration>>> = Rc::default();
         let (here, told, first) = (cpu.clone(), Rc::clone(&waits), Rc::clone(&light));
@@ -62,12 +64,12 @@ fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
                 told.borrow_mut().push(here.now().since(began));
             }
         });
-        all(&cpu, heavy).await;
+        join_all(heavy).await;
         while waits.borrow().len() < 8 {
             cpu.sleep(LATENCY).await;
         }
         let longest = waits.borrow().iter().max().copied().expect("eight reads");
-        (longest, answers.get())
+        ((longest, answers.get()), clients)
     });
     let facts = scene.disk.kernel.jobs().list();
     let of = |client| facts.iter().find(|facts| facts.client == client).map(|facts| facts.connections);

@@ -1,14 +1,14 @@
 //! The handshake, byte by byte, with clients that keep to the protocol and with others.
 
-use crate::scene::{Ended, Scene, Setup, go, request, serve};
+use crate::scene::{Ended, Setup, go, request, serve};
 use kernel::connection::Limits;
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, Reader, cmd, flag, info, option, rep};
 use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
 
-fn scene() -> Scene {
-    Scene::new(Setup::new(1, SIZE))
+fn setup() -> Setup {
+    Setup::new(1, SIZE)
 }
 
 fn contexts(export: &str, queries: &[&str]) -> Vec<u8> {
@@ -23,7 +23,7 @@ fn contexts(export: &str, queries: &[&str]) -> Vec<u8> {
 
 #[test]
 fn all_exports_are_listed_with_their_descriptions() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         let replies = peer.ask(option::LIST, &[]).await.expect("answers");
         let names: Vec<_> = replies
@@ -43,7 +43,7 @@ fn all_exports_are_listed_with_their_descriptions() {
 
 #[test]
 fn the_empty_name_is_the_first_export() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         let wanted = [&0_u32.to_be_bytes()[..], &1_u16.to_be_bytes(), &info::NAME.to_be_bytes()].concat();
         let replies = peer.ask(option::INFO, &wanted).await.expect("answers");
@@ -54,7 +54,7 @@ fn the_empty_name_is_the_first_export() {
 
 #[test]
 fn information_tells_size_flags_and_block_sizes_without_beginning_transmission() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         for (name, read_only) in [("disk", false), ("frozen", true)] {
             let replies = peer.ask(option::INFO, &go(name)).await.expect("answers");
@@ -81,7 +81,7 @@ fn information_tells_size_flags_and_block_sizes_without_beginning_transmission()
 
 #[test]
 fn the_old_way_to_choose_an_export_ends_with_zeroes_unless_they_are_not_wanted() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         for (flags, len) in [(1, 134), (3, 10)] {
             let mut peer = route.peer(&cpu);
             peer.greet(flags).await.expect("a greeting");
@@ -99,7 +99,7 @@ fn the_old_way_to_choose_an_export_ends_with_zeroes_unless_they_are_not_wanted()
 
 #[test]
 fn what_is_not_offered_is_refused_and_negotiation_goes_on() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         let long = vec![0; 70_000];
         let many_kinds = [&0_u32.to_be_bytes()[..], &u16::MAX.to_be_bytes()].concat();
@@ -134,7 +134,7 @@ fn what_is_not_offered_is_refused_and_negotiation_goes_on() {
 
 #[test]
 fn contexts_are_listed_by_wildcard_and_set_by_name() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         assert_eq!(peer.ask_last(option::STRUCTURED_REPLY, &[]).await, Ok(rep::ACK));
         for (option, queries, found) in [
@@ -159,7 +159,7 @@ fn contexts_are_listed_by_wildcard_and_set_by_name() {
 
 #[test]
 fn abort_is_acknowledged_and_ends_the_connection() {
-    serve(Setup::new(1, SIZE), async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         assert_eq!(peer.ask_last(option::ABORT, &[]).await, Ok(rep::ACK));
         assert_eq!(peer.receive(1).await, Err(Ended));
@@ -168,7 +168,7 @@ fn abort_is_acknowledged_and_ends_the_connection() {
 
 #[test]
 fn who_does_not_speak_the_protocol_is_disconnected() {
-    serve(Setup::new(1, SIZE), async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         for flags in [0x8000_0003, 4, u32::MAX] {
             let mut peer = route.peer(&cpu);
             peer.greet(flags).await.expect("a greeting");
@@ -184,7 +184,7 @@ fn who_does_not_speak_the_protocol_is_disconnected() {
 
 #[test]
 fn negotiation_may_not_go_on_for_ever() {
-    serve(Setup::new(1, SIZE), async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
         let mut asked = 0;
         while peer.ask(option::LIST, &[]).await.is_ok() {
@@ -197,7 +197,7 @@ fn negotiation_may_not_go_on_for_ever() {
 #[test]
 fn who_does_not_choose_an_export_in_time_is_disconnected() {
     let limits = Limits { handshake_timeout: Duration::from_secs(30), ..Limits::default() };
-    serve(Setup { limits, ..Setup::new(1, SIZE) }, async |cpu, route| {
+    serve(Setup { limits, ..setup() }, async |cpu, route| {
         // Some send nothing at all, some stop within an option, some continue too slowly.
         let mut silent = route.peer(&cpu);
         silent.receive(18).await.expect("a greeting");
@@ -217,7 +217,7 @@ fn who_does_not_choose_an_export_in_time_is_disconnected() {
 
 #[test]
 fn a_client_that_has_chosen_in_time_may_then_be_idle_for_ever() {
-    scene().run(async |cpu, route| {
+    serve(setup(), async |cpu, route| {
         let mut peer = route.peer_of(&cpu, "disk").await;
         peer.pause(Duration::from_secs(24 * 3600)).await;
         assert_eq!(peer.error_of(request(cmd::FLUSH, 0, 0), &[]).await, Ok(0));

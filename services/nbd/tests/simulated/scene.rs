@@ -1,6 +1,6 @@
 //! A simulated world with a server on one host and its clients on another, and a client that can send any bytes.
 
-use std::cell::RefCell;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -9,15 +9,13 @@ use std::time::Duration;
 use kernel::connection::{self, Acceptor, Limits, LocalUser, Protocol};
 use kernel::device::{Checked, DeviceRef, RamDisk};
 use kernel::volume::VolumeConfig;
-use kernel::wait::WaitList;
-use kernel::{ForcedUnitAccess, Hold, Processor, Switches, Volume};
-use machine::{Connection, Errno, Segment};
+use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
+use machine::Connection;
 use nbd::client::Client;
 use nbd::proto::{NBD_OPTS_MAGIC, NBD_REP_MAGIC, Reader, Request, option, rep};
 use nbd::{Export, Nbd};
 use policy::unit::{DiskNo, Instant, ProcessorId};
 use sim::{HostId, NetworkConfig, World};
-use smallvec::smallvec;
 pub use testkit::scene::Host;
 use testkit::scene::{drive, run_beside, small_kernel};
 
@@ -106,13 +104,10 @@ impl Scene {
         Scene { world, disk, clients, nbd, volume, acceptor }
     }
 
-    pub fn route(&self) -> Route {
-        Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id }
-    }
-
     /// Runs a task of the clients to its end.
     pub fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
-        let route = self.route();
+        let (nbd, kernel) = (Arc::clone(&self.nbd), Arc::clone(&self.disk.kernel));
+        let route = Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id, nbd, kernel };
         run_beside(&self.world, &self.clients, &[&self.disk, &self.clients], async move |cpu| task(cpu, route).await)
     }
 
@@ -139,44 +134,37 @@ impl Scene {
 }
 
 /// Serves the clients of `task`, after which every connection must end.
-pub fn serve(setup: Setup, task: impl AsyncFnOnce(Processor, Route) + 'static) {
+pub fn serve<T: 'static>(setup: Setup, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
     let scene = Scene::new(setup);
-    scene.run(task);
+    let result = scene.run(task);
     scene.assert_all_ends();
+    result
 }
 
-/// Runs many futures, each as a task, and returns their results in order.
-pub async fn all<T: 'static>(
-    cpu: &Processor,
-    futures: impl IntoIterator<Item = impl Future<Output = T> + 'static>,
-) -> Vec<T> {
-    let ended = Rc::new(WaitList::default());
-    let slots: Vec<Rc<RefCell<Option<T>>>> = futures
-        .into_iter()
-        .map(|future| {
-            let slot = Rc::new(RefCell::new(None));
-            let (result, ended) = (Rc::clone(&slot), Rc::clone(&ended));
-            cpu.spawn(async move {
-                let value = future.await;
-                result.replace(Some(value));
-                ended.wake_all();
-            });
-            slot
-        })
-        .collect();
-    let mut results = Vec::new();
-    for slot in slots {
-        results.push(ended.until(|| slot.take()).await);
+/// A client that keeps to the protocol. It hangs up when nobody uses it any more.
+pub struct Connected(Rc<Client>);
+
+impl Deref for Connected {
+    type Target = Rc<Client>;
+
+    fn deref(&self) -> &Rc<Client> {
+        &self.0
     }
-    results
 }
 
-/// From the clients to the server.
-#[derive(Clone)]
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.hang_up();
+    }
+}
+
+/// From the clients to the server, with what tests look at there.
 pub struct Route {
     world: World,
     from: HostId,
     to: HostId,
+    pub nbd: Arc<Nbd>,
+    pub kernel: Arc<Kernel>,
 }
 
 impl Route {
@@ -185,9 +173,9 @@ impl Route {
         self.world.connect(self.from, self.to, PORT).expect("the server listens")
     }
 
-    /// A client that keeps to the protocol.
-    pub async fn client(&self, cpu: &Processor, export: &str, structured: bool) -> Rc<Client> {
-        Client::connect(cpu, self.connect(), export, structured).await.expect("an export")
+    pub async fn client(&self, cpu: &Processor, export: &str, structured: bool) -> Rc<Connected> {
+        let client = Client::connect(cpu, self.connect(), export, structured).await.expect("an export");
+        Rc::new(Connected(client))
     }
 
     /// A client that can send any bytes.
@@ -295,30 +283,11 @@ impl Peer {
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        let mut hold = Hold::new(bytes.to_vec(), Default::default());
-        let mut at = 0;
-        while at < bytes.len() {
-            let from = smallvec![segment(&mut hold.bytes[at..])];
-            let (result, back) = self.cpu.send(self.connection, hold, from).await;
-            hold = back;
-            at += result.map_err(|_: Errno| Ended)? as usize;
-        }
-        Ok(())
+        connection::send_all(&self.cpu, self.connection, bytes.to_vec()).await.map_err(|_| Ended)
     }
 
     pub async fn receive(&mut self, len: usize) -> Result<Vec<u8>, Ended> {
-        let mut hold = Hold::new(vec![0; len], Default::default());
-        let mut at = 0;
-        while at < len {
-            let into = smallvec![segment(&mut hold.bytes[at..])];
-            let (result, back) = self.cpu.receive(self.connection, hold, into).await;
-            hold = back;
-            match result {
-                Ok(0) | Err(_) => return Err(Ended),
-                Ok(received) => at += received as usize,
-            }
-        }
-        Ok(hold.bytes)
+        connection::receive_exact(&self.cpu, self.connection, len).await.map_err(|_| Ended)
     }
 
     /// Reads until the server ends the connection; returns when that was.
@@ -338,10 +307,6 @@ impl Drop for Peer {
         self.cpu.shutdown(self.connection);
         self.cpu.close(self.connection);
     }
-}
-
-fn segment(bytes: &mut [u8]) -> Segment {
-    Segment { ptr: bytes.as_mut_ptr(), len: bytes.len() as u32, region: None }
 }
 
 /// A request with a distinct cookie.

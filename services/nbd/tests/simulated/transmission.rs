@@ -1,12 +1,12 @@
 //! Requests and replies of clients that keep to the protocol: a read returns what was written, every command does what
 //! the protocol says, and every request is answered in time.
 
-use crate::scene::{Ended, Scene, Setup, go, request, serve};
+use crate::scene::{Connected, Ended, Scene, Setup, go, request, serve};
 use futures_util::future::join_all;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
 use machine::Errno;
-use nbd::client::{Client, ClientError};
+use nbd::client::ClientError;
 use nbd::proto::{NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, flag, option, rep, state};
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use sim::NetworkConfig;
@@ -28,7 +28,7 @@ fn noise(random: &mut Random, len: usize) -> Vec<u8> {
 }
 
 /// One client's random requests on its own part of the disk, checked against its model.
-async fn exercise(client: &Rc<Client>, mut random: Random, part: std::ops::Range<u64>, rounds: u32) {
+async fn exercise(client: &Rc<Connected>, mut random: Random, part: std::ops::Range<u64>, rounds: u32) {
     let len = part.end - part.start;
     let mut model = vec![0; len as usize];
     for _ in 0..rounds {
@@ -80,7 +80,6 @@ fn what_is_read_is_what_was_written_however_the_network_cuts_it() {
                 let client = route.client(&cpu, "disk", no % 2 == 0).await;
                 let part = no * 2 * MIB..(no + 1) * 2 * MIB - no;
                 exercise(&client, Random(seed * 4 + no), part, 40).await;
-                client.hang_up();
             });
             join_all(clients).await;
         });
@@ -103,8 +102,7 @@ fn what_one_connection_wrote_another_one_reads_and_flushes() {
 #[test]
 fn a_large_read_comes_whole_in_simple_and_in_structured_replies() {
     for structured in [false, true] {
-        let scene = Scene::new(Setup { memory: 8 * MIB, ..Setup::new(4, 40 * MIB) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { memory: 8 * MIB, ..Setup::new(4, 40 * MIB) }, async move |cpu, route| {
             let client = route.client(&cpu, "disk", structured).await;
             let mut random = Random(1);
             let data = noise(&mut random, 32 << 20);
@@ -127,8 +125,7 @@ fn a_large_read_comes_whole_in_simple_and_in_structured_replies() {
 
 #[test]
 fn requests_outside_the_disk_or_the_rules_are_refused_with_the_protocols_error() {
-    let scene = Scene::new(Setup::new(5, MIB));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(5, MIB), async |cpu, route| {
         for structured in [false, true] {
             let client = route.client(&cpu, "disk", structured).await;
             for (kind, flags, offset, len, payload, error) in [
@@ -160,7 +157,7 @@ fn requests_outside_the_disk_or_the_rules_are_refused_with_the_protocols_error()
 
 #[test]
 fn a_read_only_export_refuses_every_change_and_goes_on() {
-    Scene::new(Setup::new(6, MIB)).run(async |cpu, route| {
+    serve(Setup::new(6, MIB), async |cpu, route| {
         let client = route.client(&cpu, "frozen", true).await;
         assert_ne!(client.flags & flag::READ_ONLY, 0);
         assert_eq!(client.write(0, &[1; 100_000], true).await, refused(NbdError::EPERM));
@@ -174,7 +171,7 @@ fn a_read_only_export_refuses_every_change_and_goes_on() {
 
 #[test]
 fn smaller_units_than_the_advertised_block_are_refused() {
-    Scene::new(Setup { block_size: 512, ..Setup::new(7, MIB) }).run(async |cpu, route| {
+    serve(Setup { block_size: 512, ..Setup::new(7, MIB) }, async |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         assert_eq!(client.write(512, &[1; 512], false).await, Ok(()));
         assert_eq!(client.write(512, &[1; 100], false).await, refused(NbdError::EINVAL));
@@ -185,7 +182,7 @@ fn smaller_units_than_the_advertised_block_are_refused() {
 
 #[test]
 fn a_read_that_must_not_be_cut_comes_in_one_chunk_or_is_refused() {
-    Scene::new(Setup::new(8, 40 * MIB)).run(async |cpu, route| {
+    serve(Setup::new(8, 40 * MIB), async |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         let read =
             async |len| client.request(cmd::READ, cmd::FLAG_DF, 1, len, &[]).await.map(|answer| answer.data.len());
@@ -196,7 +193,7 @@ fn a_read_that_must_not_be_cut_comes_in_one_chunk_or_is_refused() {
 
 #[test]
 fn block_status_tells_what_is_stored_and_covers_the_range() {
-    Scene::new(Setup::new(9, 64 * MIB)).run(async |cpu, route| {
+    serve(Setup::new(9, 64 * MIB), async |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         client.write(MIB, &vec![1; MIB as usize], false).await.expect("written");
         client.write(10 * MIB, &[1; 4096], true).await.expect("written");
@@ -217,7 +214,7 @@ fn block_status_tells_what_is_stored_and_covers_the_range() {
 #[test]
 fn trim_and_zeroes_of_gigabytes_are_answered_without_memory_for_them() {
     let size = 1 << 40;
-    Scene::new(Setup { memory: MIB, ..Setup::new(10, size) }).run(async move |cpu, route| {
+    serve(Setup { memory: MIB, ..Setup::new(10, size) }, async move |cpu, route| {
         let client = route.client(&cpu, "disk", false).await;
         client.write(size - 10, &[9; 10], true).await.expect("written");
         let len = u32::MAX - 4095;
@@ -232,8 +229,7 @@ fn trim_and_zeroes_of_gigabytes_are_answered_without_memory_for_them() {
 fn a_failing_disk_reaches_the_client_as_its_error_and_the_connection_goes_on() {
     for structured in [false, true] {
         let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Faults::default()));
-        let scene = Scene::new(Setup { device: Arc::clone(&fault) as DeviceRef, ..Setup::new(11, 0) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { device: Arc::clone(&fault) as DeviceRef, ..Setup::new(11, 0) }, async move |cpu, route| {
             let client = route.client(&cpu, "disk", structured).await;
             fault.fail_next(Operation::Read, 1, Errno::IO);
             assert_eq!(client.read(0, 4096).await, refused(NbdError::EIO));
@@ -252,17 +248,14 @@ fn a_failing_disk_reaches_the_client_as_its_error_and_the_connection_goes_on() {
 fn a_large_read_that_fails_in_the_middle_ends_in_an_error_or_in_the_end_of_the_connection() {
     for structured in [false, true] {
         let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(16 * MIB, DiskNo(0))), Faults::default()));
-        let scene = Scene::new(Setup { device: Arc::clone(&fault) as DeviceRef, ..Setup::new(12, 0) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { device: Arc::clone(&fault) as DeviceRef, ..Setup::new(12, 0) }, async move |cpu, route| {
             let client = route.client(&cpu, "disk", structured).await;
             client.read(0, MIB as u32).await.expect("cached now");
             fault.fail_next(Operation::Read, 100, Errno::IO);
             let answer = client.read(0, (8 * MIB) as u32).await;
             // After the header of a simple reply, the only way to report an error is to disconnect.
             assert_eq!(answer, if structured { refused(NbdError::EIO) } else { Err(ClientError::Gone) });
-            client.hang_up();
         });
-        scene.assert_all_ends();
     }
 }
 
@@ -273,23 +266,27 @@ fn parts_of_blocks_on_a_slow_disk_are_written_and_answered() {
         |ram| Arc::new(Delay::new(ram, Duration::from_millis(5))),
     ];
     for device in slow {
-        let scene = Scene::new(Setup { device: device(Arc::new(RamDisk::new(MIB, DiskNo(0)))), ..Setup::new(13, 0) });
-        scene.run(async |cpu, route| {
-            let client = route.client(&cpu, "disk", false).await;
-            let writes = (0..20).map(async |no| client.write(no * 5000 + 100, &[no as u8; 3000], no % 2 == 0).await);
-            assert!(join_all(writes).await.iter().all(Result::is_ok));
-            assert_eq!(client.read(5000 + 99, 2).await, Ok(vec![0, 1]));
-        });
+        serve(
+            Setup { device: device(Arc::new(RamDisk::new(MIB, DiskNo(0)))), ..Setup::new(13, 0) },
+            async |cpu, route| {
+                let client = route.client(&cpu, "disk", false).await;
+                let writes =
+                    (0..20).map(async |no| client.write(no * 5000 + 100, &[no as u8; 3000], no % 2 == 0).await);
+                assert!(join_all(writes).await.iter().all(Result::is_ok));
+                assert_eq!(client.read(5000 + 99, 2).await, Ok(vec![0, 1]));
+            },
+        );
     }
+}
+
+fn slow_disk(seed: u64) -> Setup {
+    let device = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), TESTDEV_LATENCY));
+    Setup { device, ..Setup::new(seed, 0) }
 }
 
 #[test]
 fn all_that_was_sent_before_the_good_bye_is_done_and_answered() {
-    let scene = Scene::new(Setup {
-        device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), TESTDEV_LATENCY)),
-        ..Setup::new(14, 0)
-    });
-    scene.run(async |cpu, route| {
+    serve(slow_disk(14), async |cpu, route| {
         let mut peer = route.peer_of(&cpu, "disk").await;
         let mut bytes = Vec::new();
         for no in 0..30 {
@@ -309,19 +306,12 @@ fn all_that_was_sent_before_the_good_bye_is_done_and_answered() {
         drop(peer);
         let client = route.client(&cpu, "disk", false).await;
         assert_eq!(client.read(29 * 3000, 3000).await, Ok(vec![30; 3000]));
-        client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
-    let scene = Scene::new(Setup {
-        device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), TESTDEV_LATENCY)),
-        ..Setup::new(15, 0)
-    });
-    let nbd = Arc::clone(&scene.nbd);
-    scene.run(async move |cpu, route| {
+    serve(slow_disk(15), async |cpu, route| {
         let (idle, busy) = (route.client(&cpu, "disk", false).await, route.client(&cpu, "disk", true).await);
         let mut choosing = route.greeted(&cpu).await;
         let answered = Rc::new(Cell::new(0));
@@ -334,17 +324,14 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
             });
         }
         cpu.sleep(Duration::from_millis(5)).await;
-        nbd.sessions().stop();
+        route.nbd.sessions().stop();
         cpu.sleep(Duration::from_secs(1)).await;
         assert_eq!(answered.get(), 16);
         assert_eq!(busy.flush().await, Err(ClientError::Gone));
         assert_eq!(idle.flush().await, Err(ClientError::Gone));
-        nbd.sessions().abort();
+        route.nbd.sessions().abort();
         choosing.until_end().await;
-        idle.hang_up();
-        busy.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]

@@ -23,9 +23,7 @@ async fn assert_unharmed(cpu: &Processor, peer: &mut Peer) {
 
 #[test]
 fn lengths_beyond_what_is_there_are_refused_before_memory_is_taken_for_them() {
-    let scene = Scene::new(Setup::new(1));
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(1), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let (handle, name) = (opaque(b"handle"), opaque(b"name"));
         let attributes = xdr(&[1, 0o644, 0, 0, 1, 0, 5, 2, 7, 8, 1], &[]);
@@ -62,17 +60,14 @@ fn lengths_beyond_what_is_there_are_refused_before_memory_is_taken_for_them() {
         let longest = good(&[&handle, &name, &attributes, &path]);
         let answer = peer.ask(&call(1, NFS_PROGRAM::NFSPROC3_SYMLINK, &longest)).await.expect("an answer");
         assert_eq!(answer.accepted().0, accept_stat::PROC_UNAVAIL as u32, "it arrived");
-        assert_eq!(log.take().len(), 1);
+        assert_eq!(route.log.take().len(), 1);
         assert_unharmed(&cpu, &mut peer).await;
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn what_cannot_be_a_call_ends_the_connection_after_what_came_before_it() {
-    let scene = Scene::new(Setup::new(2));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(2), async |cpu, route| {
         let mut good = route.peer(&cpu);
         let cases = [
             // Too long a record, at once and gradually.
@@ -105,19 +100,15 @@ fn what_cannot_be_a_call_ends_the_connection_after_what_came_before_it() {
             // What follows is ignored.
             assert!(answers == [77] || answers == [1, 77], "case {no}: {answers:?}");
             assert!(cpu.now().since(start) < Duration::from_secs(1), "case {no}");
-            peer.hang_up();
+            drop(peer);
             assert_unharmed(&cpu, &mut good).await;
         }
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn a_call_that_is_cut_off_is_never_done() {
-    let scene = Scene::new(Setup::new(3));
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(3), async |cpu, route| {
         for message in [write_call(5, 4000, &[0xee; 203]), lookup(5, b"name"), wait(5, 0), read_call(5, 0, 8)] {
             for len in 0..message.len() {
                 for lengths in [&[][..], &[20, 60]] {
@@ -135,44 +126,36 @@ fn a_call_that_is_cut_off_is_never_done() {
                         }
                         Err(Ended) => assert!(len < 24, "{len} bytes"),
                     }
-                    peer.hang_up();
                 }
             }
         }
         // If only the padding is missing, that may be known too late.
         let whole = |seen: &Seen| seen.data.as_ref().is_none_or(|data| data == &[0xee; 203]);
-        assert!(log.take().iter().all(whole), "a part of a WRITE was done");
+        assert!(route.log.take().iter().all(whole), "a part of a WRITE was done");
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn a_million_fragments_cost_no_more_than_their_bytes() {
-    let scene = Scene::new(Setup::new(4));
-    let log = Arc::clone(&scene.log);
-    let pool = Arc::clone(&scene.disk.kernel);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(4), async |cpu, route| {
         let (mut good, mut peer) = (route.peer(&cpu), route.peer(&cpu));
         let data: Vec<u8> = (0..1_000_000_u32).map(|at| at as u8 ^ (at >> 8) as u8).collect();
         let message = write_call(1, 4097, &data);
         peer.send(&fragments(&message, &vec![1; message.len()])).await.expect("sent");
         assert_eq!(peer.answer().await.expect("an answer").results(), 1_000_000_u32.to_be_bytes());
-        assert!(log.take()[0].data.as_ref() == Some(&data));
+        assert!(route.log.take()[0].data.as_ref() == Some(&data));
         // And a million empty ones.
         let _ = peer.send(&vec![0; 4_000_000]).await;
         peer.until_end().await;
-        peer.hang_up();
-        assert!(pool.frames().bytes_held() <= 32 * MIB);
+        drop(peer);
+        assert!(route.kernel.frames().bytes_held() <= 32 * MIB);
         assert_unharmed(&cpu, &mut good).await;
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
-    let scene = Scene::new(Setup::new(5));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(5), async |cpu, route| {
         let calls: [fn(u32) -> Vec<u8>; 4] = [
             |xid| read_call(xid, 0, 65_536),
             |xid| lookup(xid, &[b'x'; 8000]),
@@ -204,19 +187,16 @@ fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
             let both: [std::pin::Pin<Box<dyn Future<Output = _>>>; 2] = [Box::pin(asking), Box::pin(watching)];
             let took = join_all(both).await[0].since(start);
             assert!(took < Duration::from_secs(75), "disconnected after {took:?}");
-            greedy.hang_up();
+            drop(greedy);
         }
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn a_record_has_its_time_as_a_whole_and_between_records_there_is_more() {
     let connection = connection::Limits { idle_timeout: Some(Duration::from_secs(300)), ..Default::default() };
     let limits = Limits { connection, ..Limits::default() };
-    let scene = Scene::new(Setup { limits, ..Setup::new(6) });
-    scene.run(async |cpu, route| {
+    serve(Setup { limits, ..Setup::new(6) }, async |cpu, route| {
         let write = record(&write_call(1, 0, &[0xee; 8192]));
         let peers = [1, 4, 30, 100, 5000, write.len() - 1].map(async |sent| {
             let mut peer = route.peer(&cpu);
@@ -232,19 +212,16 @@ fn a_record_has_its_time_as_a_whole_and_between_records_there_is_more() {
             let waited = peer.until_end().await.since(start);
             assert!(waited > Duration::from_secs(50), "{sent} bytes: disconnected after {waited:?}");
             assert!(waited < Duration::from_secs(75), "{sent} bytes: disconnected after {waited:?}");
-            peer.hang_up();
         });
         join_all(peers).await;
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn who_says_nothing_for_long_is_disconnected_and_who_speaks_now_and_then_is_not() {
     let connection = connection::Limits { idle_timeout: Some(Duration::from_secs(300)), ..Default::default() };
     let limits = Limits { connection, ..Limits::default() };
-    let scene = Scene::new(Setup { limits, ..Setup::new(7) });
-    scene.run(async |cpu, route| {
+    serve(Setup { limits, ..Setup::new(7) }, async |cpu, route| {
         let (mut silent, mut quiet, mut now_and_then) = (route.peer(&cpu), route.peer(&cpu), route.peer(&cpu));
         assert_eq!(quiet.ask(&null(1)).await.map(|answer| answer.xid), Ok(1));
         let start = cpu.now();
@@ -255,34 +232,27 @@ fn who_says_nothing_for_long_is_disconnected_and_who_speaks_now_and_then_is_not(
         assert!(silent.send(&record(&null(1))).await.is_err() || silent.answer().await == Err(Ended));
         assert!(quiet.send(&record(&null(1))).await.is_err() || quiet.answer().await == Err(Ended));
         assert!(cpu.now().since(start) > Duration::from_secs(1999));
-        [silent, quiet, now_and_then].into_iter().for_each(Peer::hang_up);
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn so_many_calls_are_under_way_on_a_connection_and_no_more() {
     let connection = connection::Limits { requests: 7, bytes: MIB, ..Default::default() };
     let limits = Limits { connection, ..Limits::default() };
-    let scene = Scene::new(Setup { limits, ..Setup::new(8) });
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup { limits, ..Setup::new(8) }, async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let stream: Vec<u8> = (0..100).flat_map(|xid| record(&wait(xid, 20))).collect();
         peer.send(&stream).await.expect("sent");
         for _ in 0..100 {
             peer.answer().await.expect("an answer");
         }
-        assert_eq!(log.most_under_way.load(Ordering::SeqCst), 7);
-        peer.hang_up();
+        assert_eq!(route.log.most_under_way.load(Ordering::SeqCst), 7);
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(9) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 16 * MIB, ..Setup::new(9) }, async |cpu, route| {
         let mut good = route.peer(&cpu);
         // Whole and partial blocks.
         let writes = [0, 1].map(|offset| record(&write_call(1, offset, &vec![0xee; TRANSFER_BYTES_MAX as usize])));
@@ -299,16 +269,12 @@ fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
         assert_eq!(answer.results().len(), TRANSFER_BYTES_MAX as usize + 4);
         let took = cpu.now().since(start);
         assert!(took < Duration::from_secs(1), "another client had to wait for {took:?}");
-        stalled.into_iter().for_each(Peer::hang_up);
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn replies_that_many_do_not_take_leave_memory_for_others() {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(11) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 16 * MIB, ..Setup::new(11) }, async |cpu, route| {
         let mut good = route.peer(&cpu);
         let mut greedy = Vec::new();
         for no in 0..150 {
@@ -320,10 +286,7 @@ fn replies_that_many_do_not_take_leave_memory_for_others() {
             cpu.sleep(Duration::from_millis(10)).await;
             assert_unharmed(&cpu, &mut good).await;
         }
-        greedy.into_iter().for_each(Peer::hang_up);
-        good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -343,7 +306,6 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
             if cut % 3 == 0 {
                 cpu.sleep(Duration::from_millis(1)).await;
             }
-            peer.hang_up();
         }
     });
     scene.assert_all_ends();
@@ -354,8 +316,7 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
 fn garbage_at_any_point_harms_nobody_else() {
     for_seeds("garbage_at_any_point_harms_nobody_else", 40, |seed| {
         let network = NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) };
-        let scene = Scene::new(Setup { network, memory: 8 * MIB, ..Setup::new(seed) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { network, memory: 8 * MIB, ..Setup::new(seed) }, async move |cpu, route| {
             let mut good = route.peer(&cpu);
             let others = (0..12).map(async |no| {
                 let mut random = Random(seed * 100 + no);
@@ -363,13 +324,10 @@ fn garbage_at_any_point_harms_nobody_else() {
                 if babble(&mut peer, &mut random).await.is_ok() {
                     peer.cpu.sleep(Duration::from_micros(random.below(5000))).await;
                 }
-                peer.hang_up();
             });
             join_all(others).await;
             assert_unharmed(&cpu, &mut good).await;
-            good.hang_up();
         });
-        scene.assert_all_ends();
     });
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use kernel::connection::{self, Acceptor, Protocol, Session, Sessions};
 use kernel::job::{Client, JobId};
-use kernel::{FRAME_BYTES, Frames, Processor, Switches};
+use kernel::{FRAME_BYTES, Frames, Kernel, Processor, Switches};
 use machine::Connection;
 use nfs3_types::nfs3::NFS_PROGRAM;
 use nfs3_types::rpc::auth_stat;
@@ -204,7 +204,9 @@ impl Scene {
 
     /// Runs a task of the clients to its end.
     fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
-        let route = Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id };
+        let (world, from, to) = (self.world.clone(), self.clients.id, self.disk.id);
+        let (log, nfs, kernel) = (Arc::clone(&self.log), Arc::clone(&self.nfs), Arc::clone(&self.disk.kernel));
+        let route = Route { world, from, to, log, nfs, kernel };
         run_beside(&self.world, &self.clients, &[&self.disk, &self.clients], async move |cpu| task(cpu, route).await)
     }
 
@@ -221,12 +223,21 @@ impl Scene {
     }
 }
 
-/// From the clients to the server.
-#[derive(Clone)]
+/// Serves the clients of `task`, after which every connection must end.
+fn serve(setup: Setup, task: impl AsyncFnOnce(Processor, Route) + 'static) {
+    let scene = Scene::new(setup);
+    scene.run(task);
+    scene.assert_all_ends();
+}
+
+/// From the clients to the server, with what tests look at there.
 struct Route {
     world: World,
     from: HostId,
     to: HostId,
+    log: Arc<Log>,
+    nfs: Arc<Nfs>,
+    kernel: Arc<Kernel>,
 }
 
 impl Route {
@@ -295,8 +306,11 @@ impl Peer {
         while self.receive(1).await.is_ok() {}
         self.cpu.now()
     }
+}
 
-    fn hang_up(self) {
+/// It hangs up.
+impl Drop for Peer {
+    fn drop(&mut self) {
         self.cpu.shutdown(self.connection);
         self.cpu.close(self.connection);
     }

@@ -29,9 +29,9 @@ fn written(log: &Log) -> Vec<Vec<u8>> {
 
 /// Sends a stream while it receives replies, until `count` of those that `counts` have arrived.
 async fn exchange(peer: &mut Peer, stream: Vec<u8>, counts: impl Fn(&Answer) -> bool, count: usize) -> Vec<Answer> {
-    let mut sender = Peer { cpu: peer.cpu.clone(), connection: peer.connection };
+    let (cpu, connection) = (peer.cpu.clone(), peer.connection);
     let answers = RefCell::new(Vec::new());
-    let sending = async { sender.send(&stream).await.expect("sent") };
+    let sending = async { connection::send_all(&cpu, connection, stream).await.expect("sent") };
     let taking = async {
         while answers.borrow().len() < count {
             let answer = peer.answer().await.expect("an answer");
@@ -47,9 +47,7 @@ async fn exchange(peer: &mut Peer, stream: Vec<u8>, counts: impl Fn(&Answer) -> 
 
 #[test]
 fn a_stream_may_arrive_cut_at_any_byte() {
-    let scene = Scene::new(Setup::new(1));
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(1), async |cpu, route| {
         let (stream, calls) = conversation();
         for cut in 1..stream.len() {
             let mut peer = route.peer(&cpu);
@@ -66,20 +64,16 @@ fn a_stream_may_arrive_cut_at_any_byte() {
             assert_eq!(results[4], lookup(4, b"another")[40..], "cut at {cut}");
             assert_eq!(results[5], xdr(&[3], &[content(4095), content(4096), content(4097)]), "cut at {cut}");
             let data = vec![vec![0x11; 20], vec![0x22; 33], vec![0x33; 31], vec![]];
-            assert_eq!(written(&log), data, "cut at {cut}");
-            peer.hang_up();
+            assert_eq!(written(&route.log), data, "cut at {cut}");
         }
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn data_arrives_unchanged_at_any_offset_in_any_length_and_fragments() {
     for_seeds("data_arrives_unchanged", 30, |seed| {
         let network = NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) };
-        let scene = Scene::new(Setup { network, ..Setup::new(seed) });
-        let log = Arc::clone(&scene.log);
-        scene.run(async move |cpu, route| {
+        serve(Setup { network, ..Setup::new(seed) }, async move |cpu, route| {
             let mut random = Random(seed);
             let mut peer = route.peer(&cpu);
             let (mut stream, mut expected) = (Vec::new(), Vec::new());
@@ -101,17 +95,14 @@ fn data_arrives_unchanged_at_any_offset_in_any_length_and_fragments() {
             let answers = exchange(&mut peer, stream, |answer| answer.xid < 1000, 60).await;
             assert!(answers.iter().all(|answer| answer.results().len() == 4));
             // The stand-in completes each at once, so they are in order.
-            assert!(written(&log) == expected);
-            peer.hang_up();
+            assert!(written(&route.log) == expected);
         });
-        scene.assert_all_ends();
     });
 }
 
 #[test]
 fn answers_come_as_they_are_ready_and_not_in_the_order_of_the_calls() {
-    let scene = Scene::new(Setup::new(2));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(2), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let stream = [wait(1, 300), wait(2, 100), wait(3, 0), wait(4, 200)].map(|message| record(&message)).concat();
         peer.send(&stream).await.expect("sent");
@@ -120,15 +111,12 @@ fn answers_come_as_they_are_ready_and_not_in_the_order_of_the_calls() {
             order.push(peer.answer().await.expect("an answer").xid);
         }
         assert_eq!(order, [3, 2, 4, 1]);
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn data_of_reads_is_followed_by_padding_and_the_next_reply() {
-    let scene = Scene::new(Setup::new(3));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(3), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let (mut stream, mut expected) = (Vec::new(), Vec::new());
         for (no, offset) in [0, 1, 4095, 4097, 1 << 33].into_iter().enumerate() {
@@ -145,16 +133,12 @@ fn data_of_reads_is_followed_by_padding_and_the_next_reply() {
             let answer = answers.iter().find(|answer| answer.xid == xid).expect("an answer");
             assert!(answer.results() == data, "{} bytes", data.len());
         }
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn probes_for_other_versions_learn_which_there_are_and_the_connection_goes_on() {
-    let scene = Scene::new(Setup::new(4));
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(4), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let probe = |rpc: u32, program: u32, version: u32, procedure: u32| {
             xdr(&[7, 0, rpc, program, version, procedure, 0, 0, 0, 0], &[])
@@ -172,7 +156,7 @@ fn probes_for_other_versions_learn_which_there_are_and_the_connection_goes_on() 
             let answer = peer.ask(&probe(rpc, NFS, 3, 0)).await.expect("an answer");
             assert_eq!(answer.words, [1, 0, 2, 2], "denied: RPC_MISMATCH, from 2 to 2");
         }
-        assert_eq!(log.take(), []);
+        assert_eq!(route.log.take(), []);
         for (program, procedure) in [(NFS, 22), (NFS, u32::MAX), (MOUNT, 6), (MOUNT, u32::MAX)] {
             let answer = peer.ask(&probe(2, program, 3, procedure)).await.expect("an answer");
             assert_eq!(answer.accepted(), (accept_stat::PROC_UNAVAIL as u32, &[][..]));
@@ -180,15 +164,12 @@ fn probes_for_other_versions_learn_which_there_are_and_the_connection_goes_on() 
         for program in [NFS, MOUNT] {
             assert_eq!(peer.ask(&probe(2, program, 3, 0)).await.expect("an answer").accepted(), (0, &[][..]));
         }
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn every_kind_of_results_has_its_reply() {
-    let scene = Scene::new(Setup::new(5));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(5), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let ask = |procedure| call(9, procedure, &opaque(b"h"));
         let answer = peer.ask(&ask(NFS_PROGRAM::NFSPROC3_ACCESS)).await.expect("an answer");
@@ -200,9 +181,7 @@ fn every_kind_of_results_has_its_reply() {
         // No reply: the next one is that of the next call.
         peer.send(&record(&ask(NFS_PROGRAM::NFSPROC3_FSSTAT))).await.expect("sent");
         assert_eq!(peer.ask(&null(10)).await.map(|answer| answer.xid), Ok(10));
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 /// A NULL with credentials and a verifier of these flavors and bodies.
@@ -217,9 +196,7 @@ fn unix(name: &[u8], groups: &[u32]) -> Vec<u8> {
 
 #[test]
 fn credentials_are_taken_with_up_to_16_groups() {
-    let scene = Scene::new(Setup::new(6));
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(6), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let all: Vec<u32> = (0..16).collect();
         for count in [0, 1, 16] {
@@ -227,11 +204,10 @@ fn credentials_are_taken_with_up_to_16_groups() {
             let answer = peer.ask(&authenticated((1, &body), (0, &[]))).await.expect("an answer");
             assert_eq!(answer.accepted().0, 0);
             let expected = Credentials::Unix { uid: 1000, gid: 100, groups: all[..count].into() };
-            assert_eq!(log.take()[0].credentials, expected);
+            assert_eq!(route.log.take()[0].credentials, expected);
         }
         peer.ask(&authenticated((0, &[]), (0, &[]))).await.expect("an answer");
-        assert_eq!(log.take()[0].credentials, Credentials::None);
-        peer.hang_up();
+        assert_eq!(route.log.take()[0].credentials, Credentials::None);
     });
 }
 
@@ -239,7 +215,6 @@ fn credentials_are_taken_with_up_to_16_groups() {
 fn each_user_of_a_connection_is_a_job_whose_work_it_is_however_their_calls_are_mixed() {
     for_seeds("each_user_of_a_connection_is_a_job", 30, |seed| {
         let scene = Scene::new(Setup::new(seed));
-        let (log, kernel) = (Arc::clone(&scene.log), Arc::clone(&scene.disk.kernel));
         scene.run(async move |cpu, route| {
             let mut random = Random(seed);
             let mut peer = route.peer(&cpu);
@@ -261,16 +236,15 @@ fn each_user_of_a_connection_is_a_job_whose_work_it_is_however_their_calls_are_m
             exchange(&mut peer, stream, |_| true, 200).await;
             let host = Client::Address(CLIENT.into());
             let clients: BTreeMap<JobId, Client> =
-                kernel.jobs().list().into_iter().map(|facts| (facts.id, facts.client)).collect();
+                route.kernel.jobs().list().into_iter().map(|facts| (facts.id, facts.client)).collect();
             assert_eq!(clients.len(), users.len());
-            for Seen { credentials, job, .. } in log.take() {
+            for Seen { credentials, job, .. } in route.log.take() {
                 let expected = match credentials {
                     Credentials::Unix { uid, .. } => Client::UserAt(CLIENT.into(), uid),
                     Credentials::None => host.clone(),
                 };
                 assert_eq!(clients[&job], expected);
             }
-            peer.hang_up();
         });
         scene.assert_all_ends();
         assert!(scene.disk.kernel.jobs().list().iter().all(|facts| facts.connections == 0), "members are forgotten");
@@ -280,9 +254,7 @@ fn each_user_of_a_connection_is_a_job_whose_work_it_is_however_their_calls_are_m
 #[test]
 fn credentials_that_are_none_are_denied_for_their_reason_and_the_connection_goes_on() {
     use auth_stat::{AUTH_BADCRED, AUTH_BADVERF, AUTH_REJECTEDCRED};
-    let scene = Scene::new(Setup::new(7));
-    let log = Arc::clone(&scene.log);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(7), async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let good = unix(b"client", &[1]);
         let many = xdr(&[1, 0, 1000, 100, u32::MAX, 1, 2], &[]);
@@ -307,35 +279,29 @@ fn credentials_that_are_none_are_denied_for_their_reason_and_the_connection_goes
             let answer = peer.ask(&message).await.expect("an answer");
             assert_eq!((answer.xid, &answer.words[..]), (5, &[1, 1, reason as u32][..]), "case {no}");
         }
-        assert_eq!(log.take(), []);
+        assert_eq!(route.log.take(), []);
         assert_eq!(peer.ask(&null(8)).await.map(|answer| answer.xid), Ok(8));
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn a_server_that_ends_answers_what_is_under_way_and_takes_no_more() {
-    let scene = Scene::new(Setup::new(8));
-    let nfs = Arc::clone(&scene.nfs);
-    scene.run(async move |cpu, route| {
+    serve(Setup::new(8), async |cpu, route| {
         let (mut busy, mut idle, mut within) = (route.peer(&cpu), route.peer(&cpu), route.peer(&cpu));
         busy.send(&[record(&wait(1, 2000)), record(&wait(2, 1000))].concat()).await.expect("sent");
         assert_eq!(idle.ask(&null(1)).await.map(|answer| answer.xid), Ok(1));
         within.send(&record(&write_call(1, 0, &[1; 5000]))[..3000]).await.expect("sent");
         cpu.sleep(Duration::from_millis(100)).await;
         let start = cpu.now();
-        nfs.sessions().stop();
+        route.nfs.sessions().stop();
         assert!(idle.until_end().await.since(start) < Duration::from_millis(100));
         busy.send(&record(&null(3))).await.expect("sent");
         assert_eq!(busy.answer().await.map(|answer| answer.xid), Ok(2));
         assert_eq!(busy.answer().await.map(|answer| answer.xid), Ok(1));
         assert_eq!(busy.answer().await, Err(Ended));
-        nfs.sessions().abort();
+        route.nfs.sessions().abort();
         assert!(within.until_end().await.since(start) < Duration::from_secs(3));
-        [busy, idle, within].into_iter().for_each(Peer::hang_up);
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -348,7 +314,6 @@ fn of_connections_that_have_ended_nothing_is_left() {
             if turn % 2 == 0 {
                 peer.ask(&null(turn)).await.expect("an answer");
             }
-            peer.hang_up();
         }
     });
     scene.assert_all_ends();

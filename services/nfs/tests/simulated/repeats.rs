@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use kernel::Processor;
-use kernel::connection::{receive_exact, send_all};
+use kernel::connection::send_all;
 use machine::Connection;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
 use crate::stage::client::{Client, head};
+use crate::stage::rpc::receive_record;
 use crate::stage::{PORT, Setup, Stage};
 
 const XID: u32 = 777;
@@ -28,9 +29,7 @@ impl Wire {
         let message = [&xid.to_be_bytes()[..], &head(PROGRAM, procedure as u32, args)].concat();
         let mark = (message.len() as u32 | 1 << 31).to_be_bytes();
         send_all(&self.cpu, self.connection, [&mark, &message[..]].concat()).await.expect("sent");
-        let mark = receive_exact(&self.cpu, self.connection, 4).await.expect("a reply");
-        let len = u32::from_be_bytes(mark.try_into().expect("4 bytes")) & !(1 << 31);
-        let reply = receive_exact(&self.cpu, self.connection, len as usize).await.expect("a reply");
+        let reply = receive_record(&self.cpu, self.connection).await.expect("a reply");
         assert_eq!(reply[..4], xid.to_be_bytes());
         reply[24..].to_vec()
     }

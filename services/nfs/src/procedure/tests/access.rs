@@ -4,12 +4,12 @@ use nfs3_types::nfs3::*;
 
 use kernel::connection::LocalUser;
 
-use super::scene::{Came, Scene, bytes, with_mode};
+use super::scene::{Came, Scene, bytes, user, with_mode};
 use crate::client::{ClientAddress, Credentials};
 use crate::export::{ExportConfig, NOBODY, Squash, Squashed};
 use crate::program::Program;
 
-fn unstable(user: &super::scene::Client<'_>, file: &nfs_fh3) -> Result<(), nfsstat3> {
+fn unstable(user: &super::scene::Client, file: &nfs_fh3) -> Result<(), nfsstat3> {
     user.write(file, 0, b"abc", stable_how::UNSTABLE).map(|_| ())
 }
 
@@ -95,12 +95,10 @@ fn a_program_loses_the_rights_of_its_owner_when_it_is_written() {
 
 #[test]
 fn nothing_changes_in_a_read_only_export() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let file = user.create(&root, "file", 0o666).expect("made");
     unstable(&user, &file).expect("written");
-    scene.change_export(ExportConfig { read_only: true, ..ExportConfig::default() });
+    user.scene.change_export(ExportConfig { read_only: true, ..ExportConfig::default() });
     let refused = Err(nfsstat3::NFS3ERR_ROFS);
     assert_eq!(unstable(&user, &file), refused);
     assert_eq!(user.setattr(&file, with_mode(0), None), refused);
@@ -139,9 +137,7 @@ fn who_does_not_say_who_he_is_may_only_find_out_how_to_mount() {
 
 #[test]
 fn handles_die_with_their_file_and_their_export() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let file = user.create(&root, "file", 0o666).expect("made");
     unstable(&user, &file).expect("written");
     user.remove(&root, "file").expect("removed");
@@ -150,7 +146,7 @@ fn handles_die_with_their_file_and_their_export() {
     assert_eq!(unstable(&user, &file), Err(nfsstat3::NFS3ERR_STALE));
     let made_up = nfs_fh3 { data: vec![1; 32].into() };
     assert_eq!(user.getattr(&made_up).map(drop), Err(nfsstat3::NFS3ERR_BADHANDLE));
-    scene.nfs.set_exports(Vec::new());
+    user.scene.nfs().set_exports(Vec::new());
     assert_eq!(user.getattr(&root).map(drop), Err(nfsstat3::NFS3ERR_STALE));
 }
 

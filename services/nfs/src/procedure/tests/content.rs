@@ -2,7 +2,7 @@
 
 use nfs3_types::nfs3::*;
 
-use super::scene::{Data, Scene, with_mode};
+use super::scene::{Data, Scene, user, with_mode};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 
@@ -42,9 +42,8 @@ fn what_was_written_is_read() {
 
 #[test]
 fn a_read_beyond_the_end_is_empty() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o644).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o644).expect("made");
     assert_eq!(user.read(&file, 0, 100), Ok((Vec::new(), true)));
     user.write(&file, 0, b"abc", stable_how::UNSTABLE).expect("written");
     assert_eq!(user.read(&file, 3, 100), Ok((Vec::new(), true)));
@@ -56,9 +55,8 @@ fn a_read_beyond_the_end_is_empty() {
 
 #[test]
 fn a_write_that_makes_no_sense_is_refused() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o644).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o644).expect("made");
     let data = |offset| Data { offset, bytes: b"abc" };
     let write = |count, offset| user.write_with(&file, count, stable_how::FILE_SYNC, &data(offset)).map(|_| ());
     assert_eq!(write(2, 0), Err(nfsstat3::NFS3ERR_INVAL));
@@ -70,9 +68,8 @@ fn a_write_that_makes_no_sense_is_refused() {
 
 #[test]
 fn a_write_beyond_the_largest_file_is_refused_at_once_and_one_before_it_is_cut_off_as_fast_as_any() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o644).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o644).expect("made");
     let write = |offset| user.write(&file, offset, b"a", stable_how::UNSTABLE).map(|_| ());
     assert_eq!(write(1 << 58), Err(nfsstat3::NFS3ERR_FBIG));
     let max = sim::TreeConfig::new().file_bytes_max;
@@ -87,9 +84,7 @@ fn a_write_beyond_the_largest_file_is_refused_at_once_and_one_before_it_is_cut_o
 
 #[test]
 fn only_files_have_content() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let link = user.symlink(&root, "link", "target").expect("made");
     let fifo = user.mknod(&root, "fifo", mknoddata3::NF3FIFO(with_mode(0o666))).expect("made");
     for (what, object) in [("directory", root), ("link", link), ("fifo", fifo)] {
@@ -117,8 +112,7 @@ fn what_is_stable_survives_a_power_cut() {
         let commit = user.commit(&committed).expect("committed");
         assert_eq!(written.verf, commit.verf);
 
-        let scene = scene.power_cut();
-        let user = scene.user(1000);
+        user.scene.power_cut();
         for (name, handle) in [("stable", stable), ("committed", committed)] {
             assert_eq!(user.lookup(&user.root(), name), Ok(handle.clone()));
             assert_eq!(user.read(&handle, 5, 20_000), Ok((content.clone(), true)), "{name}");
@@ -130,15 +124,14 @@ fn what_is_stable_survives_a_power_cut() {
 
 #[test]
 fn a_commit_that_fails_says_so_and_changes_the_verifier() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o600).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o600).expect("made");
     let written = user.write(&file, 0, &[1; 5000], stable_how::UNSTABLE).expect("written");
     let no_medium = machine::Errno::IO;
-    scene.world.fail_next_in_tree(scene.trees[0], sim::OpClass::Write, 1000, no_medium);
-    scene.world.fail_next_in_tree(scene.trees[0], sim::OpClass::Flush, 1000, no_medium);
+    user.scene.world.fail_next_in_tree(user.scene.trees[0], sim::OpClass::Write, 1000, no_medium);
+    user.scene.world.fail_next_in_tree(user.scene.trees[0], sim::OpClass::Flush, 1000, no_medium);
     assert_eq!(user.commit(&file).map(|_| ()), Err(nfsstat3::NFS3ERR_IO));
-    scene.world.heal_tree(scene.trees[0]);
+    user.scene.world.heal_tree(user.scene.trees[0]);
     let again = user.write(&file, 0, &[1; 5000], stable_how::UNSTABLE).expect("written");
     assert_ne!(again.verf, written.verf);
     assert_eq!(user.commit(&file).expect("committed").verf, again.verf);
@@ -146,19 +139,17 @@ fn a_commit_that_fails_says_so_and_changes_the_verifier() {
 
 #[test]
 fn a_full_disk_is_reported() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o600).expect("made");
-    scene.world.limit_tree_space(scene.trees[0], Some(8192));
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o600).expect("made");
+    user.scene.world.limit_tree_space(user.scene.trees[0], Some(8192));
     let full = user.write(&file, 0, &[1; 100_000], stable_how::FILE_SYNC).map(|_| ());
     assert_eq!(full, Err(nfsstat3::NFS3ERR_NOSPC));
 }
 
 #[test]
 fn a_file_that_is_cut_loses_its_end_for_good() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o600).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o600).expect("made");
     user.write(&file, 0, &[1; 10_000], stable_how::UNSTABLE).expect("written");
     let size = |size| sattr3 { size: Nfs3Option::Some(size), ..sattr3::default() };
     user.setattr(&file, size(5000), None).expect("cut");
@@ -166,7 +157,7 @@ fn a_file_that_is_cut_loses_its_end_for_good() {
     let expected = [vec![1; 5000], vec![0; 1000]].concat();
     assert_eq!(user.read(&file, 0, 20_000), Ok((expected, true)));
     // So does one that is created again under its name.
-    let again = user.create_how(&user.root(), "file", createhow3::UNCHECKED(size(0))).expect("taken");
+    let again = user.create_how(&root, "file", createhow3::UNCHECKED(size(0))).expect("taken");
     assert_eq!(again, file);
     assert_eq!(user.read(&file, 0, 20_000), Ok((Vec::new(), true)));
     user.write(&file, 4500, b"x", stable_how::UNSTABLE).expect("written");

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Pack;
 
-use super::scene::{Client, Scene};
+use super::scene::{Client, Scene, user};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 
-fn readdir(user: &Client<'_>, dir: &nfs_fh3, cookie: u64, count: u32) -> Result<READDIR3resok<'static>, nfsstat3> {
+fn readdir(user: &Client, dir: &nfs_fh3, cookie: u64, count: u32) -> Result<READDIR3resok<'static>, nfsstat3> {
     let args = READDIR3args { dir: dir.clone(), cookie, cookieverf: cookieverf3::default(), count };
     let results: READDIR3resok<'static> = user.call::<_, READDIR3resfail>(NFS_PROGRAM::NFSPROC3_READDIR, &args)?;
     assert!(results.packed_size() <= count as usize);
@@ -17,7 +17,7 @@ fn readdir(user: &Client<'_>, dir: &nfs_fh3, cookie: u64, count: u32) -> Result<
 }
 
 fn readdirplus(
-    user: &Client<'_>,
+    user: &Client,
     dir: &nfs_fh3,
     cookie: u64,
     (dircount, maxcount): (u32, u32),
@@ -34,7 +34,7 @@ fn text(name: &filename3<'_>) -> String {
 }
 
 /// A directory with `count` files, and their names.
-fn fill(user: &Client<'_>, count: u64) -> (nfs_fh3, Vec<String>) {
+fn fill(user: &Client, count: u64) -> (nfs_fh3, Vec<String>) {
     let dir = user.mkdir(&user.root(), "dir", 0o755).expect("made");
     let mut random = Random(count);
     let mut names: Vec<String> =
@@ -72,8 +72,7 @@ fn every_entry_is_listed_once_however_small_the_replies_are() {
 
 #[test]
 fn entries_come_with_handles_and_attributes_that_are_true() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
+    let (user, root) = user();
     let (dir, names) = fill(&user, 100);
     let written = user.lookup(&dir, &names[50]).expect("there");
     user.write(&written, 0, &[1; 777], stable_how::UNSTABLE).expect("written");
@@ -95,14 +94,13 @@ fn entries_come_with_handles_and_attributes_that_are_true() {
         assert!(seen.keys().eq(names.iter()), "{counts:?}");
         assert_eq!(seen[&names[50]], (written.clone(), 777));
         assert_eq!(seen["."].0, dir);
-        assert_eq!(seen[".."].0, user.root());
+        assert_eq!(seen[".."].0, root);
     }
 }
 
 #[test]
 fn what_is_removed_meanwhile_hides_nothing_else() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
+    let (user, _) = user();
     let (dir, names) = fill(&user, 60);
     let first = readdir(&user, &dir, 0, 600).expect("listed");
     let mut seen: Vec<String> = first.reply.entries.0.iter().map(|entry| text(&entry.name)).collect();
@@ -120,8 +118,7 @@ fn what_is_removed_meanwhile_hides_nothing_else() {
 
 #[test]
 fn a_client_without_room_for_one_entry_is_told_so() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
+    let (user, _) = user();
     let (dir, _) = fill(&user, 3);
     assert_eq!(readdir(&user, &dir, 0, 0).map(drop), Err(nfsstat3::NFS3ERR_TOOSMALL));
     assert_eq!(readdir(&user, &dir, 0, 110).map(drop), Err(nfsstat3::NFS3ERR_TOOSMALL));
@@ -131,11 +128,10 @@ fn a_client_without_room_for_one_entry_is_told_so() {
 
 #[test]
 fn only_directories_are_listed_and_only_for_who_may_read_them() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o644).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o644).expect("made");
     assert_eq!(readdir(&user, &file, 0, 4000).map(drop), Err(nfsstat3::NFS3ERR_NOTDIR));
-    let dir = user.mkdir(&user.root(), "private", 0o711).expect("made");
+    let dir = user.mkdir(&root, "private", 0o711).expect("made");
     assert!(readdir(&user, &dir, 0, 4000).is_ok());
-    assert_eq!(readdir(&scene.user(1001), &dir, 0, 4000).map(drop), Err(nfsstat3::NFS3ERR_ACCES));
+    assert_eq!(readdir(&user.scene.user(1001), &dir, 0, 4000).map(drop), Err(nfsstat3::NFS3ERR_ACCES));
 }

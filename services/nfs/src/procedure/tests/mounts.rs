@@ -4,12 +4,12 @@ use nfs3_types::mount::*;
 use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::{Opaque, Unpack};
 
-use super::scene::{Came, Client, Scene, bytes};
+use super::scene::{Came, Client, Scene, bytes, user};
 use crate::client::Credentials;
 use crate::export::{ExportConfig, Squash, Squashed};
 use crate::program::Program;
 
-fn call(user: &Client<'_>, procedure: MOUNT_PROGRAM, arguments: Vec<u8>) -> Vec<u8> {
+fn call(user: &Client, procedure: MOUNT_PROGRAM, arguments: Vec<u8>) -> Vec<u8> {
     match user.call_raw(Program::Mount, procedure as u32, arguments) {
         Came::Bytes(bytes) => bytes,
         other => panic!("no reply but {other:?}"),
@@ -20,7 +20,7 @@ fn path(path: &str) -> Vec<u8> {
     bytes(&dirpath(Opaque::borrowed(path.as_bytes())))
 }
 
-fn mount(user: &Client<'_>, at: &str) -> Result<(nfs_fh3, Vec<u32>), u32> {
+fn mount(user: &Client, at: &str) -> Result<(nfs_fh3, Vec<u32>), u32> {
     let bytes = call(user, MOUNT_PROGRAM::MOUNTPROC3_MNT, path(at));
     match mountres3::unpack(&mut &bytes[..]).expect("decodes").0 {
         mountres3::Ok(ok) => Ok((nfs_fh3 { data: Opaque::owned(ok.fhandle.0.to_vec()) }, ok.auth_flavors)),
@@ -30,13 +30,12 @@ fn mount(user: &Client<'_>, at: &str) -> Result<(nfs_fh3, Vec<u32>), u32> {
 
 #[test]
 fn an_export_and_directories_below_it_are_mounted() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let dir = user.mkdir(&user.root(), "dir", 0o700).expect("made");
+    let (user, root) = user();
+    let dir = user.mkdir(&root, "dir", 0o700).expect("made");
     let below = user.mkdir(&dir, "below", 0o700).expect("made");
     user.create(&dir, "file", 0o600).expect("made");
-    assert_eq!(mount(&user, "/files"), Ok((user.root(), vec![1])));
-    assert_eq!(mount(&user, "/files/"), Ok((user.root(), vec![1])));
+    assert_eq!(mount(&user, "/files"), Ok((root.clone(), vec![1])));
+    assert_eq!(mount(&user, "/files/"), Ok((root, vec![1])));
     assert_eq!(mount(&user, "/other"), Ok((user.root_of(1), vec![1])));
     assert_eq!(mount(&user, "/files/dir//below"), Ok((below, vec![1])));
     let error = |status: mountstat3| Err(status as u32);
@@ -48,7 +47,7 @@ fn an_export_and_directories_below_it_are_mounted() {
     assert_eq!(mount(&user, "/files/dir/.."), error(mountstat3::MNT3ERR_INVAL));
     assert_eq!(mount(&user, &format!("/files/{}", "x".repeat(256))), error(mountstat3::MNT3ERR_NAMETOOLONG));
     assert_eq!(mount(&user, &"/x".repeat(600)), error(mountstat3::MNT3ERR_NAMETOOLONG));
-    assert_eq!(mount(&scene.user(1001), "/files/dir/below"), error(mountstat3::MNT3ERR_ACCES));
+    assert_eq!(mount(&user.scene.user(1001), "/files/dir/below"), error(mountstat3::MNT3ERR_ACCES));
 }
 
 #[test]

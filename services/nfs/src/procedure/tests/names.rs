@@ -4,16 +4,14 @@ use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Void;
 use sim::OpClass;
 
-use super::scene::{Came, Scene, bytes, place, with_mode};
+use super::scene::{Came, Scene, bytes, place, user, with_mode};
 use crate::export::{ExportConfig, Names};
 use crate::program::Program;
 use testkit::rounds::for_seeds;
 
 #[test]
 fn what_was_made_is_found_as_what_it_is() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let made = [
         ("file", user.create(&root, "file", 0o640), ftype3::NF3REG),
         ("dir", user.mkdir(&root, "dir", 0o750), ftype3::NF3DIR),
@@ -39,9 +37,7 @@ fn what_was_made_is_found_as_what_it_is() {
 
 #[test]
 fn who_changes_a_name_learns_what_the_directory_was_before() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     user.create(&root, "file", 0o640).expect("made");
     let before = user.getattr(&root).expect("attributes");
     let args = REMOVE3args { object: place(&root, "file") };
@@ -73,10 +69,9 @@ fn only_root_makes_devices() {
 
 #[test]
 fn what_mknod_cannot_make_is_a_bad_type() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
+    let (user, root) = user();
     for kind in [ftype3::NF3REG as u32, ftype3::NF3DIR as u32, ftype3::NF3LNK as u32, 0, 99] {
-        let arguments = [bytes(&place(&user.root(), "new")), bytes(&kind)].concat();
+        let arguments = [bytes(&place(&root, "new")), bytes(&kind)].concat();
         let came = user.call_raw(Program::Nfs, NFS_PROGRAM::NFSPROC3_MKNOD as u32, arguments);
         let status = super::scene::decode::<MKNOD3resok, MKNOD3resfail>(came);
         assert_eq!(status.map(drop), Err(nfsstat3::NFS3ERR_BADTYPE), "type {kind}");
@@ -85,9 +80,7 @@ fn what_mknod_cannot_make_is_a_bad_type() {
 
 #[test]
 fn a_name_is_guarded_as_the_client_asks() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let first = user.create_how(&root, "file", createhow3::UNCHECKED(with_mode(0o600))).expect("made");
     assert_eq!(user.create_how(&root, "file", createhow3::UNCHECKED(with_mode(0o600))), Ok(first));
     let guarded = user.create_how(&root, "file", createhow3::GUARDED(with_mode(0o600)));
@@ -105,8 +98,7 @@ fn an_exclusive_file_is_recognised_after_a_power_cut() {
         let how = |verifier| createhow3::EXCLUSIVE(createverf3(verifier));
         let user = scene.user(1000);
         let made = user.create_how(&user.root(), "lock", how([9; 8])).expect("made");
-        let scene = scene.power_cut();
-        let user = scene.user(1000);
+        user.scene.power_cut();
         assert_eq!(user.create_how(&user.root(), "lock", how([9; 8])), Ok(made));
         assert_eq!(user.create_how(&user.root(), "lock", how([8; 8])), Err(nfsstat3::NFS3ERR_EXIST));
     });
@@ -114,9 +106,7 @@ fn an_exclusive_file_is_recognised_after_a_power_cut() {
 
 #[test]
 fn names_that_are_none_are_refused_by_every_procedure() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let file = user.create(&root, "file", 0o600).expect("made");
     let long = "a".repeat(256);
     let cases = [("", nfsstat3::NFS3ERR_INVAL), ("a/b", nfsstat3::NFS3ERR_INVAL), ("a\0", nfsstat3::NFS3ERR_INVAL)];
@@ -144,9 +134,7 @@ fn names_that_are_none_are_refused_by_every_procedure() {
 
 #[test]
 fn each_way_of_removing_takes_its_own_kind() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     user.create(&root, "file", 0o600).expect("made");
     let dir = user.mkdir(&root, "dir", 0o700).expect("made");
     user.create(&dir, "inside", 0o600).expect("made");
@@ -163,9 +151,7 @@ fn each_way_of_removing_takes_its_own_kind() {
 
 #[test]
 fn a_file_keeps_its_handle_under_any_name() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let dir = user.mkdir(&root, "dir", 0o700).expect("made");
     let file = user.create(&root, "file", 0o600).expect("made");
     user.write(&file, 0, b"abc", stable_how::UNSTABLE).expect("written");
@@ -181,9 +167,7 @@ fn a_file_keeps_its_handle_under_any_name() {
 
 #[test]
 fn what_a_renamed_file_replaces_is_gone() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     let old = user.create(&root, "old", 0o600).expect("made");
     let new = user.create(&root, "new", 0o600).expect("made");
     user.write(&old, 0, b"old", stable_how::UNSTABLE).expect("written");
@@ -197,9 +181,8 @@ fn what_a_renamed_file_replaces_is_gone() {
 
 #[test]
 fn nothing_moves_from_one_export_to_another() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let (here, there) = (user.root(), user.root_of(1));
+    let (user, root) = user();
+    let (here, there) = (root, user.root_of(1));
     let file = user.create(&here, "file", 0o600).expect("made");
     assert_eq!(user.rename((&here, "file"), (&there, "file")), Err(nfsstat3::NFS3ERR_XDEV));
     assert_eq!(user.link(&file, &there, "file"), Err(nfsstat3::NFS3ERR_XDEV));
@@ -208,9 +191,8 @@ fn nothing_moves_from_one_export_to_another() {
 
 #[test]
 fn a_guarded_change_needs_the_time_of_the_last_one() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let file = user.create(&user.root(), "file", 0o600).expect("made");
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o600).expect("made");
     let before = user.getattr(&file).expect("there").ctime;
     user.write(&file, 0, b"abc", stable_how::UNSTABLE).expect("written");
     assert_eq!(user.setattr(&file, with_mode(0o644), Some(before)), Err(nfsstat3::NFS3ERR_NOT_SYNC));
@@ -235,8 +217,7 @@ fn every_change_of_names_survives_a_power_cut() {
         user.mkdir(&root, "gone", 0o700).expect("made");
         user.rmdir(&root, "gone").expect("removed");
         user.setattr(&file, with_mode(0o640), None).expect("set");
-        let scene = scene.power_cut();
-        let user = scene.user(1000);
+        user.scene.power_cut();
         assert_eq!(user.lookup(&root, "dir"), Ok(dir.clone()));
         assert_eq!(user.lookup(&dir, "moved"), Ok(file.clone()));
         assert!(user.lookup(&dir, "link").is_ok());
@@ -250,18 +231,16 @@ fn every_change_of_names_survives_a_power_cut() {
 
 #[test]
 fn a_change_that_did_not_become_durable_is_no_success() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    scene.world.fail_next_in_tree(scene.trees[0], OpClass::Sync, 1, machine::Errno::IO);
-    assert_eq!(user.create(&user.root(), "file", 0o600).map(drop), Err(nfsstat3::NFS3ERR_IO));
+    let (user, root) = user();
+    user.scene.world.fail_next_in_tree(user.scene.trees[0], OpClass::Sync, 1, machine::Errno::IO);
+    assert_eq!(user.create(&root, "file", 0o600).map(drop), Err(nfsstat3::NFS3ERR_IO));
 }
 
 #[test]
 fn cut_arguments_are_garbage_to_every_procedure() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
+    let (user, root) = user();
     for procedure in 1..=21 {
-        for arguments in [Vec::new(), vec![0, 0, 0, 32, 1], bytes(&user.root())[..20].to_vec()] {
+        for arguments in [Vec::new(), vec![0, 0, 0, 32, 1], bytes(&root)[..20].to_vec()] {
             let came = user.call_raw(Program::Nfs, procedure, arguments);
             assert_eq!(came, Came::Garbage, "procedure {procedure}");
         }
@@ -288,9 +267,8 @@ fn ordered_names_are_answered_at_once_and_made_durable_by_commit_and_stable_writ
 
 #[test]
 fn the_file_system_is_described_truthfully() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let fsroot = user.root();
+    let (user, root) = user();
+    let fsroot = root;
     let info: FSINFO3resok = user
         .call::<_, FSINFO3resfail>(NFS_PROGRAM::NFSPROC3_FSINFO, &FSINFO3args { fsroot: fsroot.clone() })
         .expect("there");

@@ -2,19 +2,19 @@
 
 use nfs3_types::nfs3::*;
 
-use super::scene::{Came, Client, Scene, bytes, place, together};
+use super::scene::{Came, Client, Scene, bytes, place, together, user};
 use crate::program::Program;
 use testkit::rounds::for_seeds;
 
 const REMOVE: u32 = NFS_PROGRAM::NFSPROC3_REMOVE as u32;
 
 /// Gives the next call the id of the one before the last `since` calls.
-fn same_number(user: &Client<'_>, since: u32) {
+fn same_number(user: &Client, since: u32) {
     user.scene.xid.set(user.scene.xid.get() - 1 - since);
 }
 
 /// As `same_number`, on another connection.
-fn again(user: &Client<'_>, since: u32) {
+fn again(user: &Client, since: u32) {
     same_number(user, since);
     user.connection.set(user.connection.get() + 1);
 }
@@ -25,9 +25,7 @@ fn ok(came: &Came) -> bool {
 
 #[test]
 fn a_request_that_is_sent_again_is_answered_again() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let root = user.root();
+    let (user, root) = user();
     user.create(&root, "file", 0o600).expect("made");
     let arguments = bytes(&REMOVE3args { object: place(&root, "file") });
     let first = user.call_raw(Program::Nfs, REMOVE, arguments.clone());
@@ -50,7 +48,7 @@ fn a_request_that_comes_twice_at_the_same_time_is_done_once() {
         let root = user.root();
         user.create(&root, "from", 0o600).expect("made");
         let arguments = bytes(&RENAME3args { from: place(&root, "from"), to: place(&root, "to") });
-        let rename = |how: fn(&Client<'_>, u32)| {
+        let rename = |how: fn(&Client, u32)| {
             let call = user.prepare(Program::Nfs, NFS_PROGRAM::NFSPROC3_RENAME as u32, arguments.clone());
             how(&user, 0);
             call
@@ -67,12 +65,11 @@ fn a_request_that_comes_twice_at_the_same_time_is_done_once() {
 
 #[test]
 fn what_does_no_harm_twice_is_done_twice() {
-    let scene = Scene::new(0);
-    let user = scene.user(1000);
-    let arguments = bytes(&GETATTR3args { object: user.root() });
+    let (user, root) = user();
+    let arguments = bytes(&GETATTR3args { object: root.clone() });
     let getattr = || user.call_raw(Program::Nfs, NFS_PROGRAM::NFSPROC3_GETATTR as u32, arguments.clone());
     let first = getattr();
-    user.create(&user.root(), "file", 0o600).expect("made");
+    user.create(&root, "file", 0o600).expect("made");
     again(&user, 1);
     assert_ne!(getattr(), first);
 }

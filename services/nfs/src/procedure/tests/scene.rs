@@ -1,6 +1,6 @@
 //! A server in a simulated world, and clients that call its procedures.
 
-use std::cell::Cell;
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Processor, Switches};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
-use sim::{TreeConfig, TreeId, World};
+use sim::{HostId, TreeConfig, TreeId, World};
 
 use crate::call::{Call, Results};
 use crate::client::{ClientAddress, Credentials};
@@ -27,32 +27,61 @@ const KEY: [u8; 32] = [7; 32];
 /// A server of the exports `/files` and `/other`, each a tree of its own.
 pub(super) struct Scene {
     pub(super) world: World,
-    pub(super) host: Host,
-    pub(super) nfs: Arc<Nfs>,
+    server: RefCell<Server>,
     pub(super) trees: [TreeId; 2],
     /// The id of the next call.
     pub(super) xid: Cell<u32>,
 }
 
+/// The server until the power fails.
+struct Server {
+    host: Host,
+    nfs: Arc<Nfs>,
+}
+
+impl Server {
+    /// With this configuration of `/files`.
+    fn boot(world: &World, id: HostId, trees: [TreeId; 2], config: ExportConfig) -> Self {
+        let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
+        let host = Host::boot(world, id, small_kernel(1, 16 << 20, switches));
+        let nfs = serve(world, &host, trees, config);
+        Server { host, nfs }
+    }
+}
+
+/// User 1000 of a server, and the root of `/files`.
+pub(super) fn user() -> (Client, nfs_fh3) {
+    let user = Scene::new(0).user(1000);
+    let root = user.root();
+    (user, root)
+}
+
 impl Scene {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Rc<Self> {
         Scene::with(seed, ExportConfig::default())
     }
 
     /// With this configuration of `/files`.
-    pub(super) fn with(seed: u64, config: ExportConfig) -> Self {
+    pub(super) fn with(seed: u64, config: ExportConfig) -> Rc<Self> {
         let world = World::new(seed);
         let id = world.add_host("server");
         let tree = TreeConfig { journal: config.names == Names::Ordered, ..TreeConfig::new() };
         let trees = [(); 2].map(|()| world.add_tree(id, tree.clone()));
-        let host = boot(&world, id);
-        let nfs = serve(&world, &host, trees, config);
+        let server = RefCell::new(Server::boot(&world, id, trees, config));
         // All users may create entries in the root directories.
-        let scene = Scene { world, host, nfs, trees, xid: Cell::new(1) };
+        let scene = Scene { world, server, trees, xid: Cell::new(1) };
         for tree in trees {
             scene.chmod_root(tree);
         }
-        scene
+        Rc::new(scene)
+    }
+
+    pub(super) fn nfs(&self) -> Arc<Nfs> {
+        Arc::clone(&self.server.borrow().nfs)
+    }
+
+    fn host(&self) -> Ref<'_, Host> {
+        Ref::map(self.server.borrow(), |server| &server.host)
     }
 
     fn chmod_root(&self, tree: TreeId) {
@@ -65,41 +94,33 @@ impl Scene {
 
     /// Changes the configuration of `/files`.
     pub(super) fn change_export(&self, config: ExportConfig) {
-        let exports = self.nfs.exports();
+        let exports = self.nfs().exports();
         let tree = Arc::clone(exports[0].tree());
         let config = ExportConfig { name: "/files".to_owned(), ..config };
-        self.nfs.set_exports(vec![Export::new(config, tree), Arc::clone(&exports[1])]);
+        self.nfs().set_exports(vec![Export::new(config, tree), Arc::clone(&exports[1])]);
     }
 
     /// A power failure: what was not durable may be lost.
-    pub(super) fn power_cut(self) -> Scene {
-        let Scene { world, host, trees, xid, .. } = self;
-        let id = host.id;
-        world.power_cut(id);
-        host.die();
-        let host = boot(&world, id);
-        let nfs = serve(&world, &host, trees, ExportConfig::default());
-        Scene { world, host, nfs, trees, xid }
+    pub(super) fn power_cut(&self) {
+        let id = self.host().id;
+        self.world.power_cut(id);
+        let server = Server::boot(&self.world, id, self.trees, ExportConfig::default());
+        self.server.replace(server).host.die();
     }
 
-    pub(super) fn user(&self, uid: u32) -> Client<'_> {
+    pub(super) fn user(self: &Rc<Self>, uid: u32) -> Client {
         let credentials = Credentials::Unix { uid, gid: uid, groups: [].into_iter().collect() };
         self.client("192.0.2.1", credentials)
     }
 
-    pub(super) fn client(&self, address: &str, credentials: Credentials) -> Client<'_> {
+    pub(super) fn client(self: &Rc<Self>, address: &str, credentials: Credentials) -> Client {
         let address = (address.parse::<std::net::IpAddr>().expect("an address"), 1000);
         self.client_at(ClientAddress::Ip(address.into()), credentials)
     }
 
-    pub(super) fn client_at(&self, address: ClientAddress, credentials: Credentials) -> Client<'_> {
-        Client { scene: self, address, credentials, connection: Cell::new(1) }
+    pub(super) fn client_at(self: &Rc<Self>, address: ClientAddress, credentials: Credentials) -> Client {
+        Client { scene: Rc::clone(self), address, credentials, connection: Cell::new(1) }
     }
-}
-
-fn boot(world: &World, id: sim::HostId) -> Host {
-    let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
-    Host::boot(world, id, small_kernel(1, 16 << 20, switches))
 }
 
 fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -> Arc<Nfs> {
@@ -135,14 +156,14 @@ pub(super) struct Data<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-pub(super) struct Client<'s> {
-    pub(super) scene: &'s Scene,
+pub(super) struct Client {
+    pub(super) scene: Rc<Scene>,
     address: ClientAddress,
     credentials: Credentials,
     pub(super) connection: Cell<u64>,
 }
 
-impl Client<'_> {
+impl Client {
     /// A call with a new id.
     pub(super) fn prepare(
         &self,
@@ -150,7 +171,7 @@ impl Client<'_> {
         procedure: u32,
         arguments: Vec<u8>,
     ) -> impl Fn(Processor) -> Call + use<> {
-        let (nfs, client, credentials) = (Arc::clone(&self.scene.nfs), self.address, self.credentials.clone());
+        let (nfs, client, credentials) = (self.scene.nfs(), self.address, self.credentials.clone());
         let (xid, connection) = (self.scene.xid.replace(self.scene.xid.get() + 1), self.connection.get());
         move |cpu| Call {
             cpu,
@@ -170,7 +191,7 @@ impl Client<'_> {
     /// Calls with raw arguments.
     pub(super) fn call_raw(&self, program: Program, procedure: u32, arguments: Vec<u8>) -> Came {
         let call = self.prepare(program, procedure, arguments);
-        run(&self.scene.world, &self.scene.host, async move |cpu| came(perform(call(cpu)).await))
+        run(&self.scene.world, &self.scene.host(), async move |cpu| came(perform(call(cpu)).await))
     }
 
     /// Calls a procedure of NFS that replies.
@@ -193,7 +214,7 @@ impl Client<'_> {
         arguments.extend(bytes(&data.offset).into_iter().chain(bytes(&count)).chain(bytes(&stable)));
         let call = self.prepare(Program::Nfs, NFS_PROGRAM::NFSPROC3_WRITE as u32, arguments);
         let (skip, content) = ((data.offset % FRAME_BYTES as u64) as usize, data.bytes.to_vec());
-        let came = run(&self.scene.world, &self.scene.host, async move |cpu| {
+        let came = run(&self.scene.world, &self.scene.host(), async move |cpu| {
             let frames = fill(&cpu, skip, &content).await;
             let call = call(cpu);
             let arguments = [&call.arguments[..], &(content.len() as u32).to_be_bytes()].concat();
@@ -307,7 +328,7 @@ impl Client<'_> {
 
     pub(super) fn root_of(&self, which: usize) -> nfs_fh3 {
         let node = self.scene.world.tree_node(self.scene.trees[which], "").expect("a root");
-        let handle = self.scene.nfs.exports()[which].handle(self.scene.nfs.key(), node);
+        let handle = self.scene.nfs().exports()[which].handle(self.scene.nfs().key(), node);
         nfs_fh3 { data: Opaque::owned(handle) }
     }
 }
@@ -374,7 +395,7 @@ async fn fill(cpu: &Processor, skip: usize, content: &[u8]) -> Frames {
 
 /// Concurrent calls; returns their outcomes.
 pub(super) fn together(scene: &Scene, calls: Vec<impl Fn(Processor) -> Call + 'static>) -> Vec<Came> {
-    run(&scene.world, &scene.host, async move |cpu| {
+    run(&scene.world, &scene.host(), async move |cpu| {
         let calls: Rc<[_]> = calls.into();
         futures_util::future::join_all((0..calls.len()).map(|which| {
             let (calls, cpu) = (Rc::clone(&calls), cpu.clone());

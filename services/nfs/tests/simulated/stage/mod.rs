@@ -173,11 +173,7 @@ impl Life {
         let Life { host, nfs, over, verifiers, past, .. } = self;
         over.set(true);
         drop(nfs);
-        if power {
-            stage.world.power_cut(host.id);
-        } else {
-            stage.world.kill(host.id);
-        }
+        stage.world.crash(host.id, power);
         host.die();
         let ended = drive(&stage.world, &[&stage.clients], done);
         assert!(ended, "clients do not notice the crash: {}", stage.world.describe());

@@ -164,6 +164,14 @@ impl Book {
     }
 }
 
+/// A reply, with its number.
+pub async fn receive_record(cpu: &Processor, connection: Connection) -> Result<Vec<u8>, Gone> {
+    let mark = receive_exact(cpu, connection, 4).await.map_err(|_| Gone)?;
+    let mark = u32::from_be_bytes(mark.try_into().expect("4 bytes"));
+    assert!(mark >> 31 == 1, "replies have one fragment");
+    receive_exact(cpu, connection, (mark & !(1 << 31)) as usize).await.map_err(|_| Gone)
+}
+
 /// The results of a reply to an accepted call.
 fn results(reply: &[u8]) -> Result<Vec<u8>, Gone> {
     let head: Vec<u32> =
@@ -233,10 +241,7 @@ impl Link {
     }
 
     async fn next(&self) -> Result<Vec<u8>, Gone> {
-        let mark = receive_exact(&self.cpu, self.connection, 4).await.map_err(|_| Gone)?;
-        let mark = u32::from_be_bytes(mark.try_into().expect("4 bytes"));
-        assert!(mark >> 31 == 1, "replies have one fragment");
-        let reply = receive_exact(&self.cpu, self.connection, (mark & !(1 << 31)) as usize).await.map_err(|_| Gone)?;
+        let reply = receive_record(&self.cpu, self.connection).await?;
         if self.gone.get() { Err(Gone) } else { Ok(reply) }
     }
 

@@ -1,9 +1,10 @@
-//! The bytes of a regular file: content and size, and what of both would survive a power cut.
+//! The bytes of a disk or of a regular file: content and size, and what of both would survive a power cut. The size of a
+//! disk never changes.
 
-use super::super::change::{Change, Payload};
-use super::super::content::Content;
-use super::super::faults::DiskFaults;
-use super::super::random::Random;
+use crate::change::Change;
+use crate::content::Content;
+use crate::faults::DiskFaults;
+use crate::random::Random;
 use machine::SeekTarget;
 
 /// A change of the size that is not durable.
@@ -17,61 +18,62 @@ struct SizeChange {
 }
 
 #[derive(Debug)]
-pub(super) struct FileBytes {
+pub(crate) struct Bytes {
     /// All zeroes beyond the size.
-    content: Content,
+    pub(crate) content: Content,
     size: u64,
     durable_size: u64,
     /// Oldest first.
     sizes: Vec<SizeChange>,
 }
 
-impl FileBytes {
-    pub(super) fn new(sector_bytes: u32) -> Self {
-        FileBytes { content: Content::new(sector_bytes), size: 0, durable_size: 0, sizes: Vec::new() }
+impl Bytes {
+    /// Zeroes, which are durable.
+    pub(crate) fn new(sector_bytes: u32, size: u64) -> Self {
+        Bytes { content: Content::new(sector_bytes), size, durable_size: size, sizes: Vec::new() }
     }
 
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    pub(super) fn allocated(&self) -> u64 {
+    pub(crate) fn allocated(&self) -> u64 {
         self.content.allocated()
     }
 
     /// A flush that starts now covers everything up to this.
-    pub(super) fn latest_change(&self) -> u64 {
+    pub(crate) fn latest_change(&self) -> u64 {
         self.content.latest_change()
     }
 
-    pub(super) fn fitting(&self, at: u64, len: u64, room: u64) -> u64 {
+    pub(crate) fn fitting(&self, at: u64, len: u64, room: u64) -> u64 {
         self.content.fitting(at, len, room)
     }
 
-    pub(super) fn seek(&self, at: u64, target: SeekTarget) -> Option<u64> {
+    pub(crate) fn seek(&self, at: u64, target: SeekTarget) -> Option<u64> {
         self.content.seek(at, target, self.size)
     }
 
     /// Fills `out` with the content from `at` on; the caller respects the size.
-    pub(super) fn read(&self, at: u64, out: &mut [u8]) {
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) {
         self.content.read(at, out);
     }
 
-    pub(super) fn live(&self) -> Vec<u8> {
+    pub(crate) fn live(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
         self.content.read(0, &mut bytes);
         bytes
     }
 
     /// The durable content.
-    pub(super) fn durable(&self) -> Vec<u8> {
+    pub(crate) fn durable(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.durable_size as usize];
         self.content.read_durable(0, &mut bytes);
         bytes
     }
 
     /// Applies a change that extends the file when it reaches beyond the end.
-    pub(super) fn write(&mut self, change: &Change, stable: bool) {
+    pub(crate) fn write(&mut self, change: &Change, stable: bool) {
         if change.len == 0 {
             return;
         }
@@ -86,7 +88,7 @@ impl FileBytes {
     }
 
     /// Applies some sectors of a change, as `salt` chooses. Extends the file if it `grows`.
-    pub(super) fn tear(&mut self, change: &Change, salt: u64, grows: bool) {
+    pub(crate) fn tear(&mut self, change: &Change, salt: u64, grows: bool) {
         let change = if grows { change.clone() } else { self.within(change) };
         if change.len > 0 {
             self.content.apply_torn(&change, salt);
@@ -95,14 +97,15 @@ impl FileBytes {
     }
 
     /// Applies a change as far as it lies before the end.
-    pub(super) fn change_within(&mut self, change: &Change) {
+    pub(crate) fn change_within(&mut self, change: &Change) {
         let change = self.within(change);
         if change.len > 0 {
             self.content.apply(&change, false);
         }
     }
 
-    fn within(&self, change: &Change) -> Change {
+    /// The part of a change that lies before the end.
+    pub(crate) fn within(&self, change: &Change) -> Change {
         Change { len: change.len.min(self.size.saturating_sub(change.at)), ..change.clone() }
     }
 
@@ -113,7 +116,7 @@ impl FileBytes {
         }
     }
 
-    pub(super) fn set_size(&mut self, size: u64) {
+    pub(crate) fn set_size(&mut self, size: u64) {
         let cut = size < self.size;
         if size == self.size {
             return;
@@ -135,13 +138,13 @@ impl FileBytes {
     }
 
     /// A flush that covers everything up to change number `covers` succeeded.
-    pub(super) fn flush(&mut self, covers: u64) {
+    pub(crate) fn flush(&mut self, covers: u64) {
         self.settle_sizes(covers);
         self.content.flush(covers);
     }
 
     /// Such a flush failed, and what it covered may be lost; only what was cut off does not return.
-    pub(super) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
+    pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
         let covered = self.sizes.partition_point(|size| size.change <= covers);
         if let Some(last) = self.sizes[..covered].iter().rev().find(|size| size.cut) {
             self.settle_sizes(last.change);
@@ -150,7 +153,7 @@ impl FileBytes {
     }
 
     /// The power failed: decides what is left.
-    pub(super) fn power_cut(&mut self, faults: &DiskFaults, random: &mut Random) {
+    pub(crate) fn power_cut(&mut self, faults: &DiskFaults, random: &mut Random) {
         self.settle_sizes(self.content.latest_spilled());
         let all = self.sizes.len() as u64;
         let count = match random.below(4) {
@@ -171,9 +174,4 @@ impl FileBytes {
         let end = self.content.cut(self.size);
         self.content.settle(end);
     }
-}
-
-/// The payload of [`Op::Zero`](machine::Op::Zero).
-pub(super) fn zeroes(may_release: bool) -> Payload {
-    if may_release { Payload::Hole } else { Payload::Zeroes }
 }
