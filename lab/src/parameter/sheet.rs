@@ -90,7 +90,7 @@ enum Source {
 }
 
 /// Sheets are parsed once and live as long as the program.
-pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
     String::deserialize(deserializer).map(|text| &*text.leak())
 }
 

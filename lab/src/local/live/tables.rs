@@ -2,7 +2,7 @@
 
 use super::super::repetitions::{Spread, table};
 use super::super::{LocalRun, Measured};
-use super::case::{Measure, Value};
+use super::case::{Published, Value};
 use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, RATE, Settings, recording};
 use crate::result::{Axis, Cell, Plot, Series, Source, Table};
 
@@ -42,10 +42,13 @@ impl Measurements {
         )
         .median;
         let is_rare = default.count.min(other.count) < CERTAIN_MIN;
-        let measure = if number == RATE { Some(Measure::Rate) } else { (number == CPU).then_some(Measure::Cpu) };
-        let published = self.value(value).paper.as_ref().filter(|paper| Some(paper.of) == measure);
+        let paper = match (self.value(value).paper, number) {
+            (Some(Published::Rate([default, other])), RATE) => Some(default / other),
+            (Some(Published::Cpu([default, other])), CPU) => Some(default / other),
+            _ => None,
+        };
         Cell {
-            paper: published.map(|paper| paper.ratio),
+            paper,
             local: ratio.is_finite().then_some(ratio),
             within_noise: default.overlaps(other) || is_rare,
             ..Cell::default()
@@ -168,10 +171,8 @@ fn notes(run: &LocalRun<'_>, settings: Settings, all: &[Measurements]) -> Vec<St
     )];
     for of in all {
         notes.push(format!("{}: {}.", of.case.name, of.case.about));
-        let mut sources: Vec<_> =
-            of.case.values.iter().filter_map(|value| Some(value.paper.as_ref()?.source)).collect();
-        sources.dedup();
-        notes.extend(sources.into_iter().map(|source| format!("{}, the paper's ratio: {source}.", of.case.name)));
+        let source = of.case.source.iter();
+        notes.extend(source.map(|source| format!("{}, the paper's ratio: {source}.", of.case.name)));
     }
     if cores < 2 {
         notes.push("There is one processor only: access and delivery have nothing to choose from.".to_owned());
