@@ -19,16 +19,6 @@ use account::Account;
 use costs::{Costs, mix};
 use mainframe::{Load, Techniques};
 
-/// The techniques, in the paper's order.
-const TECHNIQUES: [&str; 6] = [
-    "completions after a quantum",
-    "trace thinned, recorded in place",
-    "exit routines at once",
-    "hottest call first",
-    "binary terminal names",
-    "look-ahead",
-];
-
 /// Quanta tried with all techniques, as multiples of the parameter's quantum.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
