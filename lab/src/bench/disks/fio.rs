@@ -242,8 +242,7 @@ mod tests {
         let job = "operation = { read = 'sequential' }\nkib = 4\nin_flight = 1";
         let job: Job = toml::from_str(job).unwrap();
         let bytes = 1000 << 20;
-        let [lower, upper] =
-            [(0, 25), (25, 100)].map(|region| Job { region, ..job }.arguments("a", bytes, 1).unwrap());
+        let [lower, upper] = [(0, 25), (25, 100)].map(|region| Job { region, ..job }.arguments("a", bytes, 1).unwrap());
         assert!(lower.contains(&format!("--size={}", 250 << 20)));
         assert!(upper.contains(&format!("--offset={}", 250 << 20)) && upper.contains(&format!("--size={}", 750 << 20)));
     }

@@ -153,8 +153,7 @@ impl Images {
 /// Writes and flushes that a client has in flight, if each write is flushed.
 fn flushed_together(client: &Client) -> u32 {
     let Client::Fio { jobs, .. } = client else { return 1 };
-    let flushes =
-        |job: &&Job| matches!(job.operation, Operation::Overwrite(_, Stability::Flushed { writes: 1.. }));
+    let flushes = |job: &&Job| matches!(job.operation, Operation::Overwrite(_, Stability::Flushed { writes: 1.. }));
     jobs.iter().filter(flushes).map(|job| job.in_flight * job.connections).sum::<u32>().max(1)
 }
 
