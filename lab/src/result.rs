@@ -90,12 +90,6 @@ impl Cell {
         Cell { simulated: Some(simulated), ..Cell::default() }
     }
 
-    /// Marks the cell as the one that a parameter was fitted on.
-    #[must_use]
-    pub fn fitted(self) -> Self {
-        Cell { fitted: true, ..self }
-    }
-
     pub fn from(&self, source: Source) -> Option<f64> {
         match source {
             Source::Paper => self.paper,
@@ -209,10 +203,6 @@ pub struct Plot {
 impl Plot {
     pub fn lines(name: impl Into<String>, title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
         Plot { name: name.into(), title: title.into(), drawing: Drawing::Lines, x, y, series }
-    }
-
-    pub fn steps(name: impl Into<String>, title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
-        Plot { drawing: Drawing::Steps, ..Plot::lines(name, title, x, y, series) }
     }
 
     /// Groups of bars; `groups_are` names what they stand for.

@@ -18,6 +18,7 @@ mod ws_table5;
 mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::drive::flash::NVME_2026;
 use crate::parameter::Parameters;
@@ -110,6 +111,11 @@ impl Run<'_> {
     /// See [`Parameters::get`].
     pub fn get(&self, name: &str) -> f64 {
         self.parameters.get(name)
+    }
+
+    /// Of a parameter in milliseconds.
+    fn ms(&self, name: &str) -> Duration {
+        Duration::from_nanos((self.get(name) * 1e6) as u64)
     }
 
     /// Is it a machine of 2026, with nothing published to compare with?

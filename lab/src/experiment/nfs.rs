@@ -1,7 +1,5 @@
 //! The bench of section 5 of the workstation paper: a client and a server on an Ethernet, a file on the server's disk.
 
-use std::time::Duration;
-
 use crate::model::Simulation;
 use crate::model::disk::{Completed, Disk, DiskCounters};
 use crate::model::ethernet::{self, Ethernet};
@@ -108,7 +106,7 @@ fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
     let place = placement(run, &simulation, blocks);
     let server = Server::new(&simulation, &server_host, &disk, place, config);
     let client = Client::new(&simulation, &client_host, setting.biods);
-    let process = Process { per_block: ms(run.get("cpu.syscall")) };
+    let process = Process { per_block: run.ms("cpu.syscall") };
     simulation.complete(async move {
         match setting.load {
             Load::Write { .. } => client.write_file(blocks, process).await,
@@ -156,12 +154,12 @@ fn costs(run: &Run<'_>) -> Costs {
     let rate = |name| (run.get(name) * 1e6) as u64;
     let checksum = rate("cpu.checksum");
     Costs {
-        rpc: ms(run.get("cpu.rpc")),
-        frame: ms(run.get("cpu.frame")),
+        rpc: run.ms("cpu.rpc"),
+        frame: run.ms("cpu.frame"),
         copy_bytes_per_second: rate("cpu.copy"),
         interface_bytes_per_second: rate("cpu.interface"),
         checksum_bytes_per_second: (checksum > 0).then_some(checksum),
-        disk_access: ms(run.get("cpu.disk")),
+        disk_access: run.ms("cpu.disk"),
     }
 }
 
@@ -179,10 +177,6 @@ fn placement(run: &Run<'_>, simulation: &Simulation, blocks: u64) -> Placement {
         data: (data..data + blocks).map(at).collect(),
         allocation: vec![at(aside(pointers, 1)); blocks as usize],
     }
-}
-
-fn ms(ms: f64) -> Duration {
-    Duration::from_nanos((ms * 1e6) as u64)
 }
 
 /// The speed-up, with the paper's.

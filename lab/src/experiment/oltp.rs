@@ -54,11 +54,7 @@ impl Measured {
     fn of(run: &Run<'_>) -> Self {
         let costs = Costs::of(run);
         let transactions = run.get("transactions") as u64;
-        let [heavy, light] = [
-            mix(run, "tx.heavy.calls", "tx.heavy.ios", "tx.heavy.user"),
-            mix(run, "tx.light.calls", "tx.light.ios", "tx.light.user"),
-        ]
-        .map(|mix| Load { transactions, mix });
+        let [heavy, light] = ["heavy", "light"].map(|name| Load { transactions, mix: mix(run, name) });
         let with = |techniques: Techniques, load: Load| {
             let account = mainframe::run(&costs, techniques, load, run.seed);
             run.step();

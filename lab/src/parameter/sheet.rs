@@ -51,12 +51,20 @@ impl Sheet {
         File::whole(name, text).sheet(name)
     }
 
-    /// A table with these simulated numbers, beside the published ones.
+    /// A table without its cells.
     ///
     /// # Panics
     /// When it has no such table: a bug of the experiment, which its first run shows.
+    pub fn form(&self, name: &str) -> Table {
+        let form = self.tables.get(name).unwrap_or_else(|| panic!("the sheet has no table {name}"));
+        Table { name: name.to_owned(), ..form.clone() }
+    }
+
+    /// A table with these simulated numbers, beside the published ones.
+    ///
+    /// # Panics
+    /// As [`form`](Self::form).
     pub fn table(&self, name: &str, rows: impl IntoIterator<Item: IntoIterator<Item = f64>>) -> Table {
-        let form = self.tables.get(name).unwrap_or_else(|| panic!("the sheet has no table {name}")).clone();
         let (published, fitted) = (self.published(name), self.fitted.get(name));
         let cell = |row: usize, (column, simulated): (usize, f64)| Cell {
             paper: published.get(row).and_then(|row| row.get(column)).copied().filter(|number| !number.is_nan()),
@@ -65,7 +73,12 @@ impl Sheet {
         };
         let rows = rows.into_iter().enumerate();
         let cells = rows.map(|(row, numbers)| numbers.into_iter().enumerate().map(|at| cell(row, at)).collect());
-        Table { name: name.to_owned(), cells: cells.collect(), ..form }
+        Table { cells: cells.collect(), ..self.form(name) }
+    }
+
+    /// Of a parameter, if a machine of 2026 has another value.
+    pub fn modern_value(&self, name: &str) -> Option<f64> {
+        self.modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value)
     }
 
     /// What the paper published of a table.
@@ -74,7 +87,7 @@ impl Sheet {
     }
 
     /// # Panics
-    /// As [`table`](Self::table).
+    /// When it has no such plot.
     pub fn plot(&self, name: &str, series: Vec<Series>) -> Plot {
         let form = self.plots.get(name).unwrap_or_else(|| panic!("the sheet has no plot {name}")).clone();
         Plot { name: name.to_owned(), series, ..form }

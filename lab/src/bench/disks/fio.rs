@@ -86,11 +86,7 @@ impl Job {
         if self.rate_mib > 0 {
             arguments.push(format!("--rate={}m", self.rate_mib));
         }
-        let seconds = match self.length {
-            Length::OnePass => return Ok(arguments),
-            Length::AsGiven | Length::AsGivenOnce => seconds,
-            Length::Seconds(seconds) => seconds,
-        };
+        let Some(seconds) = self.seconds(seconds) else { return Ok(arguments) };
         arguments.push(format!("--runtime={seconds}"));
         if self.length != Length::AsGivenOnce {
             arguments.push("--time_based".into());
@@ -98,11 +94,12 @@ impl Job {
         Ok(arguments)
     }
 
-    fn seconds_max(&self, seconds: u32) -> u64 {
+    /// How long it goes on, if a time ends it.
+    fn seconds(&self, given: u32) -> Option<u32> {
         match self.length {
-            Length::OnePass => 600,
-            Length::AsGiven | Length::AsGivenOnce => u64::from(seconds) + 120,
-            Length::Seconds(seconds) => u64::from(seconds) + 120,
+            Length::OnePass => None,
+            Length::AsGiven | Length::AsGivenOnce => Some(given),
+            Length::Seconds(own) => Some(own),
         }
     }
 }
@@ -160,8 +157,8 @@ impl Run<'_> {
             }
             command.args(job.arguments(&format!("job{index}"), self.bytes, self.seconds)?);
         }
-        let timeout = self.jobs.iter().map(|job| job.seconds_max(self.seconds)).max().unwrap_or(0);
-        parse(&Process::start(command, self.log, interrupted)?.finish(Duration::from_secs(timeout))?)
+        let timeout = self.jobs.iter().map(|job| job.seconds(self.seconds).map_or(600, |seconds| seconds + 120)).max().unwrap_or(0);
+        parse(&Process::start(command, self.log, interrupted)?.finish(Duration::from_secs(timeout.into()))?)
     }
 }
 

@@ -44,7 +44,7 @@ fn blocks(hardware: &Hardware, percent: u32) -> u64 {
 /// Adds the tables, plots and findings of (a).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     over_size(run, hardware, results);
-    over_generations(run, hardware, results);
+    over_generations(run, results);
 }
 
 fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
@@ -96,11 +96,11 @@ fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     ));
 }
 
-fn over_generations(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
+fn over_generations(run: &Run<'_>, results: &mut Results) {
     let mut rows = Vec::new();
     let mut gains = Vec::new();
-    for generation in &GENERATIONS {
-        let hardware = hardware.at(generation);
+    for (_, numbers) in GENERATIONS {
+        let hardware = Hardware::of_generation(run, numbers);
         let half = blocks(&hardware, 50);
         let fixed = read_again(&hardware, Setup::BSD, half);
         let dynamic = read_again(&hardware, Setup::AWASE, half);
@@ -108,8 +108,7 @@ fn over_generations(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         rows.push([fixed.first_s, fixed.second_s, dynamic.second_s, fixed.second_s / dynamic.second_s]);
         run.step();
     }
-    let machines = GENERATIONS.iter().map(|generation| generation.name);
-    results.tables.push(run.table("generations", rows).of_rows(machines));
+    results.tables.push(run.table("generations", rows).of_rows(GENERATIONS.map(|(name, _)| name)));
     results.findings.push(Finding::new(
         "The dynamic cache is worth more with every generation of table 1, since disks fall behind",
         gains.is_sorted() && gains.iter().all(|gain| *gain > 1.5),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use policy::gather::Gather;
 
-use super::Run;
+use super::{Run, mean};
 use crate::result::{Finding, Plot, Results, Series};
 use closed_loop::{Load, Rule, Variation, run};
 
@@ -41,10 +41,11 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
         run.table(name, ratios).of_rows(THINKS).of_columns(columns)
     };
     let below = all(&maps).filter(|ratio| ratio.at_once < LEAST).count();
+    let mean = |of: fn(&Ratio) -> f64| format!("{:.3}", mean(&all(&maps).map(of).collect::<Vec<_>>()));
     let notes = run.notes(&[
         ("cells", all(&maps).count().to_string()),
-        ("mean", format!("{:.3}", mean(all(&maps).map(|ratio| ratio.gather)))),
-        ("at_once", format!("{:.3}", mean(all(&maps).map(|ratio| ratio.at_once)))),
+        ("mean", mean(|ratio| ratio.gather)),
+        ("at_once", mean(|ratio| ratio.at_once)),
         ("below", below.to_string()),
         ("least", LEAST.to_string()),
     ]);
@@ -70,11 +71,6 @@ fn measure(run_of: &Run<'_>, variation: Variation, think: f64, writers: u32, cli
 
 fn all(maps: &[Map]) -> impl Iterator<Item = &Ratio> {
     maps.iter().flatten().flatten()
-}
-
-fn mean(of: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = of.fold((0.0, 0.0), |(sum, count), ratio| (sum + ratio, count + 1.0));
-    sum / count
 }
 
 fn plot(run: &Run<'_>, maps: &[Map]) -> Plot {

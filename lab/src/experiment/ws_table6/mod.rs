@@ -3,8 +3,6 @@
 mod beyond;
 mod kernels;
 pub mod program;
-#[cfg(test)]
-mod tests;
 
 use crate::model::Simulation;
 use crate::model::memory_cache::{CacheShape, MemoryCache};

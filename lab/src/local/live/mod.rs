@@ -46,6 +46,7 @@ type Numbers = [f64; 6];
 const RATE: usize = 0;
 const MEDIAN: usize = 1;
 const P99: usize = 2;
+const P999: usize = 3;
 const CPU: usize = 4;
 const ENTRIES: usize = 5;
 
