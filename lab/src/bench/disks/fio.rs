@@ -157,7 +157,8 @@ impl Run<'_> {
             }
             command.args(job.arguments(&format!("job{index}"), self.bytes, self.seconds)?);
         }
-        let timeout = self.jobs.iter().map(|job| job.seconds(self.seconds).map_or(600, |seconds| seconds + 120)).max().unwrap_or(0);
+        let most = |job: &Job| job.seconds(self.seconds).map_or(600, |seconds| seconds + 120);
+        let timeout = self.jobs.iter().map(most).max().unwrap_or(0);
         parse(&Process::start(command, self.log, interrupted)?.finish(Duration::from_secs(timeout.into()))?)
     }
 }

@@ -48,13 +48,13 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     }
     let megabytes: Vec<f64> =
         blocks.iter().map(|blocks| (blocks * hardware.buffer) as f64 / (1 << 20) as f64).collect();
-    let tables: [(_, fn(&Written) -> f64); 2] =
-        [("write-returns", |written| written.0), ("write-done", |written| written.1)];
-    for (name, of) in tables {
+    let table = |name: &str, of: fn(&Written) -> f64| {
         let table = run.table(name, all.iter().map(|row| row.iter().map(of)));
         let sizes = megabytes.iter().map(|size| format!("{size:.1} MB"));
-        results.tables.push(table.of_rows(CACHES.map(|(name, ..)| name)).of_columns(sizes));
-    }
+        table.of_rows(CACHES.map(|(name, ..)| name)).of_columns(sizes)
+    };
+    results.tables.push(table("write-returns", |written| written.0));
+    results.tables.push(table("write-done", |written| written.1));
     let line = |((name, ..), row): (&(&str, Setup, Write), &Vec<Written>)| {
         Series::simulated(*name, megabytes.iter().zip(row).map(|(size, (returned, _))| (*size, *returned)))
     };
