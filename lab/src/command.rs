@@ -325,13 +325,8 @@ fn command_line(arguments: &RunArguments) -> String {
     if arguments.quick {
         command += " --quick";
     }
-    if arguments.seed != crate::DEFAULT_SEED {
-        command += &format!(" --seed {}", arguments.seed);
-    }
-    for (name, value) in &arguments.set {
-        command += &format!(" --set {name}={value}");
-    }
-    command
+    let set = arguments.set.iter().map(|(name, value)| (name.as_str(), *value));
+    command + &order::chosen(arguments.seed, set)
 }
 
 #[cfg(test)]

@@ -95,13 +95,7 @@ impl Order {
     pub fn changed(&self) -> Vec<(&'static str, f64, f64)> {
         let usual = |name: &str, default: f64| match self.setting {
             Setting::Paper => default,
-            Setting::Modern => self
-                .experiment
-                .sheet()
-                .modern
-                .iter()
-                .find(|(modern, _)| *modern == name)
-                .map_or(default, |(_, value)| *value),
+            Setting::Modern => self.experiment.sheet().modern_value(name).unwrap_or(default),
         };
         let all = self.parameters.iter().map(|(of, value)| (of.name, value, usual(of.name, of.default)));
         all.filter(|(_, value, usual)| value != usual).collect()
@@ -113,13 +107,8 @@ impl Order {
         if self.setting == Setting::Modern {
             command += " --machine 2026";
         }
-        if self.seed != DEFAULT_SEED {
-            command += &format!(" --seed {}", self.seed);
-        }
-        for (name, value, _) in self.changed() {
-            command += &format!(" --set {name}={value}");
-        }
-        command
+        let set = self.changed().into_iter().map(|(name, value, _)| (name, value));
+        command + &chosen(self.seed, set)
     }
 
     fn run(&self, done: &AtomicU64) -> Result<Results, Failed> {
@@ -136,6 +125,12 @@ impl Order {
         }
         Ok(results)
     }
+}
+
+/// Seed and parameters on a command line, where they are not the usual ones.
+pub(crate) fn chosen<'a>(seed: u64, set: impl IntoIterator<Item = (&'a str, f64)>) -> String {
+    let seed = if seed == DEFAULT_SEED { String::new() } else { format!(" --seed {seed}") };
+    set.into_iter().fold(seed, |text, (name, value)| text + &format!(" --set {name}={value}"))
 }
 
 /// The default seed, with which results are recorded.

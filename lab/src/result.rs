@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Where a number of a table or plot comes from. Simulated and measured ones are never mixed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     Paper,
@@ -38,25 +38,32 @@ impl Results {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Table {
     /// Short name, unique in its experiment, for files: `scsihd`.
+    #[serde(default)]
     pub name: String,
     /// As a heading: `Table 1 (a): scsihd, improvement of symmetric over funnelled access`.
     pub title: String,
+    #[serde(default)]
     pub unit: String,
     /// What the rows are: `wait count`.
+    #[serde(default)]
     pub rows_are: String,
+    #[serde(default)]
     pub rows: Vec<String>,
     /// What the columns are: `processes`.
     #[serde(default)]
     pub columns_are: String,
+    #[serde(default)]
     pub columns: Vec<String>,
+    #[serde(default)]
     pub cells: Vec<Vec<Cell>>,
     /// Are differences from the paper in points, since the cells are percentages themselves? Otherwise in percent of
     /// the paper's cell.
     #[serde(default, rename = "differences_in_points")]
     pub in_points: bool,
-    #[serde(skip)]
+    #[serde(default, skip_serializing)]
     pub digits: usize,
 }
 
@@ -81,12 +88,6 @@ impl Cell {
 
     pub fn simulated(simulated: f64) -> Self {
         Cell { simulated: Some(simulated), ..Cell::default() }
-    }
-
-    /// Marks the cell as the one that a parameter was fitted on.
-    #[must_use]
-    pub fn fitted(self) -> Self {
-        Cell { fitted: true, ..self }
     }
 
     pub fn from(&self, source: Source) -> Option<f64> {
@@ -130,6 +131,25 @@ impl Table {
     }
 
     #[must_use]
+    pub fn of_rows(self, names: impl IntoIterator<Item: ToString>) -> Self {
+        Table { rows: names.into_iter().map(|name| name.to_string()).collect(), ..self }
+    }
+
+    /// With these numbers of the paper.
+    #[must_use]
+    pub fn beside(mut self, published: impl IntoIterator<Item: IntoIterator<Item = f64>>) -> Self {
+        for (cells, numbers) in self.cells.iter_mut().zip(published) {
+            cells.iter_mut().zip(numbers).for_each(|(cell, number)| cell.paper = Some(number));
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn of_columns(self, names: impl IntoIterator<Item: ToString>) -> Self {
+        Table { columns: names.into_iter().map(|name| name.to_string()).collect(), ..self }
+    }
+
+    #[must_use]
     pub fn cells(self, cells: Vec<Vec<Cell>>) -> Self {
         Table { cells, ..self }
     }
@@ -166,24 +186,23 @@ impl Table {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plot {
+    #[serde(default)]
     pub name: String,
     pub title: String,
     #[serde(flatten)]
     pub drawing: Drawing,
+    #[serde(default)]
     pub x: Axis,
     pub y: Axis,
+    #[serde(default)]
     pub series: Vec<Series>,
 }
 
 impl Plot {
     pub fn lines(name: impl Into<String>, title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
         Plot { name: name.into(), title: title.into(), drawing: Drawing::Lines, x, y, series }
-    }
-
-    pub fn steps(name: impl Into<String>, title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
-        Plot { drawing: Drawing::Steps, ..Plot::lines(name, title, x, y, series) }
     }
 
     /// Groups of bars; `groups_are` names what they stand for.
@@ -198,9 +217,14 @@ impl Plot {
         let drawing = Drawing::Bars(groups.into_iter().map(Into::into).collect());
         Plot { drawing, ..Plot::lines(name, title, Axis::linear(groups_are, ""), y, series) }
     }
+
+    #[must_use]
+    pub fn of_groups(self, names: impl IntoIterator<Item: ToString>) -> Self {
+        Plot { drawing: Drawing::Bars(names.into_iter().map(|name| name.to_string()).collect()), ..self }
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "drawing", content = "groups", rename_all = "lowercase")]
 pub enum Drawing {
     Lines,
@@ -210,7 +234,8 @@ pub enum Drawing {
     Bars(Vec<String>),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Axis {
     /// The quantity: `processes`, `throughput`.
     pub label: String,
@@ -229,7 +254,7 @@ impl Axis {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// In the legend: `wait 100`.
     pub name: String,
@@ -254,6 +279,11 @@ impl Series {
 
     pub fn local(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         Series::of(name, Source::Local, points)
+    }
+
+    /// A bar in each group, in their order.
+    pub fn bars(name: impl Into<String>, source: Source, values: impl IntoIterator<Item = f64>) -> Self {
+        Series::of(name, source, (0..).map(f64::from).zip(values))
     }
 }
 

@@ -148,7 +148,7 @@ fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_de
         let shown = (key.show)(&defaults).expect("a value");
         let default = shown.trim_matches('"');
         let of: Vec<_> = measured.iter().filter(|(name, _)| *name == key.name).map(|(_, value)| *value).collect();
-        assert_eq!(of, [default], "{} in lab/src/local/live/cases.rs", key.name);
+        assert_eq!(of, [default], "{} in lab/src/local/live/cases.toml", key.name);
     }
     for (name, _) in measured {
         assert!(awase::config::SWITCHES.iter().any(|key| key.name == name), "{name} is no switch");

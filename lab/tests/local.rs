@@ -5,24 +5,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lab::local::{Effort, Host, LocalError, LocalRun, Measured, ServerConfig, named};
 use lab::{Cell, Results, Table};
+use tempfile::TempDir;
 use testkit::server::AWASE;
+
+fn host() -> (TempDir, Host) {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let host = Host::new(directory.path(), Path::new(&*AWASE));
+    (directory, host)
+}
+
+/// Measures with all its steps.
+fn attempt(host: &Host, experiment: &str) -> Result<Measured, LocalError> {
+    let (local, done) = (named(experiment).expect("a measurement"), AtomicU64::new(0));
+    let parameters = lab::named(experiment).expect("an experiment").parameters();
+    let measured = (local.measure)(&LocalRun { host, effort: Effort::Tiny, parameters: &parameters, done: &done })?;
+    assert_eq!(done.load(Ordering::Relaxed), (local.steps)(Effort::Tiny, &parameters), "all steps are done");
+    Ok(measured)
+}
 
 /// Measures in a directory of its own, and looks that nothing is left in it. `None` where the file system can't bypass
 /// the page cache: then that must have been said.
 fn measure(experiment: &str) -> Option<Measured> {
-    let directory = tempfile::tempdir().expect("temporary directory");
-    let local = named(experiment).expect("a measurement");
-    let host = Host::new(directory.path(), Path::new(&*AWASE));
-    let done = AtomicU64::new(0);
-    let parameters = lab::named(experiment).expect("an experiment").parameters();
-    let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
-    let measured = (local.measure)(&run);
+    let (directory, host) = host();
+    let measured = attempt(&host, experiment);
     assert_eq!(names_in(directory.path()), 0, "scratch has no name, even while it is there");
     match measured {
-        Ok(measured) => {
-            assert_eq!(done.load(Ordering::Relaxed), (local.steps)(Effort::Tiny, &parameters), "all steps are done");
-            Some(measured)
-        }
+        Ok(measured) => Some(measured),
         Err(LocalError::NoDirectIo(where_)) => {
             assert_eq!(where_, directory.path());
             testkit::skip::note("the file system of temporary files has no direct I/O");
@@ -88,13 +96,8 @@ fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_reporte
 
 #[test]
 fn every_switch_is_measured_on_a_server_of_its_own_which_is_gone_after_and_leaves_nothing() {
-    let directory = tempfile::tempdir().expect("temporary directory");
-    let host = Host::new(directory.path(), Path::new(&*AWASE));
-    let (local, done) = (named("live").expect("a measurement"), AtomicU64::new(0));
-    let parameters = lab::named("live").expect("an experiment").parameters();
-    let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
-    let measured = (local.measure)(&run).expect("measured");
-    assert_eq!(done.load(Ordering::Relaxed), (local.steps)(Effort::Tiny, &parameters), "all steps are done");
+    let (directory, host) = host();
+    let measured = attempt(&host, "live").expect("measured");
     drop(host);
     assert_eq!(names_in(directory.path()), 0, "nothing is left");
     let table = |name: &str| measured.tables.iter().find(|table| table.name == name).expect("a table");
@@ -118,14 +121,10 @@ fn row_of_several(table: &Table, switch: &str) -> bool {
 
 #[test]
 fn a_measurement_that_is_interrupted_ends_with_its_server() {
-    let directory = tempfile::tempdir().expect("temporary directory");
-    let host = Host::new(directory.path(), Path::new(&*AWASE));
+    let (directory, host) = host();
     host.interrupted().store(true, Ordering::Relaxed);
     for experiment in ["live", "uio"] {
-        let parameters = lab::named(experiment).expect("an experiment").parameters();
-        let done = AtomicU64::new(0);
-        let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
-        let error = (named(experiment).expect("a measurement").measure)(&run).expect_err("nobody wants it");
+        let error = attempt(&host, experiment).expect_err("nobody wants it");
         assert!(matches!(error, LocalError::Interrupted), "{experiment}: {error}");
     }
     assert_eq!(names_in(directory.path()), 0);
@@ -133,8 +132,7 @@ fn a_measurement_that_is_interrupted_ends_with_its_server() {
 
 #[test]
 fn a_server_that_does_not_start_is_reported_with_its_message() {
-    let directory = tempfile::tempdir().expect("temporary directory");
-    let host = Host::new(directory.path(), Path::new(&*AWASE));
+    let (_directory, host) = host();
     let config = ServerConfig {
         processors: 1,
         memory: 32 << 20,

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use nfs3_types::{mount, nfs3, portmap};
+use serde::Deserialize;
 
 use crate::measure::load::{Address, Endpoint, Session, Target, nbd};
 use crate::measure::process::{Interrupted, Process};
@@ -116,9 +117,11 @@ impl Contender {
 }
 
 /// The memory that Awase's cache may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Memory {
     /// Awase sizes its cache itself.
+    #[default]
     Auto,
     Mib(u64),
     TenthOfImage,

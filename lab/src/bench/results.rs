@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer};
+
 use crate::bench::contender::{Contender, Role};
 use crate::bench::sample::{Sample, Unit};
 use crate::measure::spread::Spread;
@@ -172,10 +174,11 @@ impl fmt::Display for Bound {
 }
 
 /// What Awase's value is compared with.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// At least this many times the best of these.
-    Times(f64, &'static [&'static str]),
+    Times(f64, #[serde(deserialize_with = "labels")] &'static [&'static str]),
     /// At most this, in the workload's unit.
     AtMost(f64),
     /// At least this many times the contender that is the limit ([`Result::limit`]).
@@ -184,6 +187,12 @@ pub enum Bound {
     CpuTimesLimit(f64),
     /// At least this part of a limit, in the workload's unit.
     OfLimit(f64, f64),
+}
+
+/// Workloads are read once.
+fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&'static [&'static str], D::Error> {
+    let labels = Vec::<String>::deserialize(deserializer)?;
+    Ok(labels.into_iter().map(|label| &*label.leak()).collect::<Vec<_>>().leak())
 }
 
 #[cfg(test)]

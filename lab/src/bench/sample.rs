@@ -1,8 +1,11 @@
 //! The numbers of one run.
 
+use serde::Deserialize;
+
 use crate::report::grouped;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     RequestsASecond,
     MibASecond,

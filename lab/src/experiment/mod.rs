@@ -18,10 +18,12 @@ mod ws_table5;
 mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use crate::drive::flash::NVME_2026;
 use crate::parameter::Parameters;
-use crate::parameter::sheet::{self, Sheet};
-use crate::result::Results;
+use crate::parameter::sheet::{self, Notes, Sheet};
+use crate::result::{Plot, Results, Series, Table};
 use top1::is_top1;
 use workstation::is_of_1991;
 
@@ -111,6 +113,11 @@ impl Run<'_> {
         self.parameters.get(name)
     }
 
+    /// Of a parameter in milliseconds.
+    fn ms(&self, name: &str) -> Duration {
+        Duration::from_nanos((self.get(name) * 1e6) as u64)
+    }
+
     /// Is it a machine of 2026, with nothing published to compare with?
     pub fn is_modern(&self) -> bool {
         self.parameters.are_mostly(&self.experiment.sheet().modern)
@@ -129,6 +136,31 @@ impl Run<'_> {
     /// The paper's number in a headline, if it is comparable: ` (paper: 3.3)`.
     fn in_the_paper(&self, number: impl FnOnce() -> String) -> String {
         if self.compares() { format!(" (paper: {})", number()) } else { String::new() }
+    }
+
+    /// A table of the sheet, with these simulated numbers beside the published ones.
+    fn table(&self, name: &str, rows: impl IntoIterator<Item: IntoIterator<Item = f64>>) -> Table {
+        self.experiment.sheet().table(name, rows)
+    }
+
+    /// A plot of the sheet.
+    fn plot(&self, name: &str, series: Vec<Series>) -> Plot {
+        self.experiment.sheet().plot(name, series)
+    }
+
+    /// What the paper published of a table.
+    fn published(&self, table: &str) -> &'static [Vec<f64>] {
+        self.experiment.sheet().published(table)
+    }
+
+    /// The sheet's notes for this machine, with these words in place of their names in braces.
+    fn notes(&self, words: &[(&str, String)]) -> Vec<String> {
+        let Notes { paper, modern, both } = &self.experiment.sheet().notes;
+        let written = |note: &String| {
+            let note = note.replace("{device}", NVME_2026.source);
+            words.iter().fold(note, |note, (name, word)| note.replace(&format!("{{{name}}}"), word))
+        };
+        if self.compares() { paper } else { modern }.iter().chain(both).map(written).collect()
     }
 
     pub fn step(&self) {

@@ -4,102 +4,50 @@ use policy::access::Mode;
 
 use super::Run;
 use super::top1::{self, Setup};
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
+use crate::result::{Finding, Results, Series, Table};
 
 const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];
 /// Numbers of processors beyond the paper's, each with as many processes.
 const SCALED: [u16; 10] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const SCALED_WAITS: [u32; 4] = [0, 10, 50, 200];
 
-type Published = [[f64; 13]; 6];
-/// Not published: "differed too much from one measurement to the next".
-const X: f64 = f64::NAN;
-
-const SCSIHD: Published = [
-    [0.0, 0.5, X, X, X, X, X, X, X, X, X, X, X],
-    [0.0, 25.8, 23.1, X, X, X, X, X, X, X, X, X, X],
-    [0.0, 24.4, 26.7, 26.3, X, X, X, X, X, X, X, X, X],
-    [0.0, 0.7, 0.5, 0.2, 0.5, 0.5, X, X, X, X, X, X, X],
-    [7.2, 7.8, 7.6, 7.6, 7.7, 7.7, 7.5, 7.3, 4.3, -0.5, 0.4, 0.2, 0.4],
-    [0.2, 0.2, 0.6, 0.7, 0.9, 1.1, 0.9, 0.9, 0.5, 0.2, 0.4, 0.0, 0.2],
-];
-const TESTDEV: Published = [
-    [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.7, -0.1],
-    [1.2, 24.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.3],
-    [2.2, 13.3, 15.5, 1.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-    [2.4, 3.9, 3.5, 3.3, 4.4, 4.8, 3.1, 0.6, 0.6, 0.4, 0.3, 0.1, 0.0],
-    [2.0, 2.4, 3.0, 3.0, 3.4, 3.0, 3.1, 3.3, 3.0, -0.4, 0.7, 0.3, 0.4],
-    [1.0, 1.0, 1.2, 1.8, 1.7, 1.8, 1.2, 1.0, 1.3, 0.5, 0.1, 0.1, 0.4],
-];
-const RAMDISK: Published = [
-    [5.5, 107.0, 200.0, 279.0, 392.0, 460.0, 510.0, 579.0, 611.0, 617.0, 625.0, 627.0, 627.0],
-    [8.3, 35.0, 30.0, 34.4, 35.5, 33.3, 35.0, 20.7, 27.6, 28.8, 27.2, 27.4, 27.7],
-    [7.1, 20.7, 19.7, 21.9, 21.9, 19.8, 19.8, 23.0, 20.5, 6.6, 2.0, 2.3, 2.8],
-    [5.5, 8.4, 8.9, 9.4, 8.7, 8.2, 7.8, 7.8, 8.7, 0.9, 0.0, 0.0, 0.9],
-    [3.5, 3.3, 3.3, 3.0, 3.2, 3.5, 3.5, 3.4, 2.0, -0.4, 1.1, 0.3, 0.6],
-    [1.9, 1.8, 1.6, 1.9, 2.0, 2.2, 1.9, 1.6, 1.2, -0.6, 0.0, 0.0, 0.1],
-];
-
-struct Case {
-    name: &'static str,
-    letter: char,
-    published: &'static Published,
-    /// Row and column of the cell that a parameter was fitted on.
-    fitted: Option<(usize, usize)>,
-}
-
-const DEVICES: [Case; 3] = [
-    Case { name: "scsihd", letter: 'a', published: &SCSIHD, fitted: Some((4, 3)) },
-    Case { name: "testdev", letter: 'b', published: &TESTDEV, fitted: None },
-    Case { name: "ramdisk", letter: 'c', published: &RAMDISK, fitted: Some((0, 8)) },
-];
+const DEVICES: [&str; 3] = ["scsihd", "testdev", "ramdisk"];
 
 pub(super) const STEPS: u64 =
     (DEVICES.len() * WAITS.len() * top1::PROCESSES.len() + SCALED.len() * SCALED_WAITS.len()) as u64;
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let setups = top1::setup(run.parameters);
-    let compares = run.compares();
-    let mut results = Results::default();
-    for (Case { name, letter, published, fitted }, setup) in DEVICES.into_iter().zip(&setups) {
-        let mut table = table(run, name, setup);
-        table.title = format!("Table 1 ({letter}): {name}, gain of symmetric over funnelled access");
-        if compares {
-            compare(&mut table, published, fitted);
-        }
-        results.plots.push(figure(&table));
-        results.tables.push(table);
+    let tables: Vec<Table> = DEVICES.iter().zip(&setups).map(|(name, setup)| table(run, name, setup)).collect();
+    let mut results = Results { findings: vec![headline(run, &tables)], ..Results::default() };
+    if run.compares() {
+        results.findings.extend(findings(&tables));
+        let explained = tables.iter().filter_map(|table| Some(format!("{}: {}", table.name, explained(table)?)));
+        results.notes = explained.chain(run.notes(&[])).collect();
     }
-    results.findings.push(headline(run, &results.tables));
-    if compares {
-        results.findings.extend(findings(&results.tables));
-        results.notes = notes(&results.tables);
-    }
+    let figure =
+        |table: &Table| run.plot(&format!("figure4-{}", table.name), table.lines(|wait| format!("wait {wait}")));
+    results.plots.extend(tables.iter().map(figure));
+    results.tables = tables;
     let scaled = scaled(run, &setups[2]);
-    results.plots.push(scaled_figure(&scaled));
+    results.plots.push(run.plot("scaled", by_processors(&scaled)));
     results.tables.push(scaled);
     results
 }
 
+/// What a note says of it.
+pub(super) fn explained(table: &Table) -> Option<String> {
+    let part = table.variance_explained()? * 100.0;
+    Some(format!("{part:.1} % of the variance of the published cells is explained"))
+}
+
 fn table(run: &Run<'_>, name: &str, setup: &Setup) -> Table {
     let counts = top1::process_counts(setup.processors);
-    let row = |count: &u32| {
-        let setup = Setup { wait: top1::wait(run.parameters, *count), ..*setup };
-        let cell = |processes: &u32| Cell::simulated(gain(run, &Setup { processes: *processes, ..setup }));
-        counts.iter().map(cell).collect()
+    let row = |count: u32| {
+        let setup = Setup { wait: top1::wait(run.parameters, count), ..*setup };
+        counts.iter().map(move |processes| gain(run, &Setup { processes: *processes, ..setup }))
     };
-    Table {
-        name: name.to_owned(),
-        unit: "%".to_owned(),
-        rows_are: "wait count".to_owned(),
-        rows: WAITS.iter().map(u32::to_string).collect(),
-        columns_are: "processes".to_owned(),
-        columns: counts.iter().map(u32::to_string).collect(),
-        cells: WAITS.iter().map(row).collect(),
-        in_points: true,
-        digits: 1,
-        ..Table::default()
-    }
+    run.table(name, WAITS.map(row)).of_rows(WAITS).of_columns(&counts)
 }
 
 /// How much faster processes get through without the funnel, in percent: the median of some runs.
@@ -118,59 +66,23 @@ fn gain(run: &Run<'_>, setup: &Setup) -> f64 {
     gains[gains.len() / 2]
 }
 
-fn compare(table: &mut Table, published: &Published, fitted: Option<(usize, usize)>) {
-    for (cells, values) in table.cells.iter_mut().zip(published) {
-        for (cell, value) in cells.iter_mut().zip(values) {
-            cell.paper = (!value.is_nan()).then_some(*value);
-        }
-    }
-    if let Some((row, column)) = fitted {
-        table.cells[row][column].fitted = true;
-    }
-}
-
-fn figure(table: &Table) -> Plot {
-    Plot::lines(
-        format!("figure4-{}", table.name),
-        format!("Figure 4: {}, gain of symmetric over funnelled access", table.name),
-        Axis::linear("processes", ""),
-        Axis::linear("gain", "%"),
-        table.lines(|wait| format!("wait {wait}")),
-    )
-}
-
 /// The ramdisk of machines of other sizes, each with as many processes as processors.
 fn scaled(run: &Run<'_>, setup: &Setup) -> Table {
-    let row = |processors: &u16| {
-        let processes = u32::from(*processors);
+    let row = |processors: u16| {
+        let processes = u32::from(processors);
         let start_every = setup.start_every.min(setup.start_every * 10 / processes);
-        let setup = Setup { processors: *processors, processes, start_every, ..*setup };
-        let wait = |count: &u32| top1::wait(run.parameters, *count);
-        SCALED_WAITS.iter().map(|count| Cell::simulated(gain(run, &Setup { wait: wait(count), ..setup }))).collect()
+        let setup = Setup { processors, processes, start_every, ..*setup };
+        SCALED_WAITS.map(|count| gain(run, &Setup { wait: top1::wait(run.parameters, count), ..setup }))
     };
-    Table::new("scaled", "Beyond the paper: ramdisk with 2 to 1,024 processors on the same bus, one process on each")
-        .unit("%", 1)
-        .rows("processors", SCALED.iter().map(u16::to_string))
-        .columns("wait count", SCALED_WAITS.iter().map(u32::to_string))
-        .cells(SCALED.iter().map(row).collect())
-        .in_points()
+    run.table("scaled", SCALED.map(row)).of_rows(SCALED).of_columns(SCALED_WAITS)
 }
 
-fn scaled_figure(table: &Table) -> Plot {
+fn by_processors(table: &Table) -> Vec<Series> {
     let of_wait = |(column, wait): (usize, &String)| {
-        Series::simulated(
-            format!("wait {wait}"),
-            (SCALED.iter().zip(&table.cells))
-                .filter_map(|(processors, cells)| Some((f64::from(*processors), cells[column].simulated?))),
-        )
+        let gains = table.cells.iter().filter_map(|cells| cells[column].simulated);
+        Series::simulated(format!("wait {wait}"), SCALED.map(f64::from).into_iter().zip(gains))
     };
-    Plot::lines(
-        table.name.clone(),
-        table.title.clone(),
-        Axis::logarithmic("processors", ""),
-        Axis::linear("gain", "%"),
-        table.columns.iter().enumerate().map(of_wait).collect(),
-    )
+    table.columns.iter().enumerate().map(of_wait).collect()
 }
 
 /// The technique's worth: the largest gains of the three devices, over the published cells or, without any, all.
@@ -202,16 +114,17 @@ fn headline(run: &Run<'_>, tables: &[Table]) -> Finding {
 
 fn findings(tables: &[Table]) -> Vec<Finding> {
     let gain = |table: usize, row: usize, column: usize| tables[table].cells[row][column].simulated.unwrap_or(f64::NAN);
+    let is_published = |table: usize, row: usize, column: usize| tables[table].cells[row][column].paper.is_some();
     // Published cells of these tables, rows and columns.
     let all = |tables: &[usize], rows: std::ops::Range<usize>, columns: std::ops::Range<usize>, most: f64| {
         tables.iter().all(|&table| {
             let cells = rows.clone().flat_map(|row| columns.clone().map(move |column| (row, column)));
-            let published = |&(row, column): &(usize, usize)| SCSIHD[row][column].is_finite() || table != 0;
-            cells.filter(published).all(|(row, column)| gain(table, row, column).abs() <= most)
+            let mut published = cells.filter(|&(row, column)| is_published(table, row, column));
+            published.all(|(row, column)| gain(table, row, column).abs() <= most)
         })
     };
     let largest = WAITS.iter().enumerate().flat_map(|(row, _)| (1..9).map(move |column| (row, column)));
-    let published = largest.filter(|&(row, column)| SCSIHD[row][column].is_finite());
+    let published = largest.filter(|&(row, column)| is_published(0, row, column));
     let largest = published.map(|(row, column)| gain(0, row, column)).fold(0.0, f64::max);
     vec![
         Finding::new("A process alone gains little: at most 10 %", all(&[0, 1, 2], 0..6, 0..1, 10.0)),
@@ -234,37 +147,4 @@ fn findings(tables: &[Table]) -> Vec<Finding> {
             all(&[0], 3..4, 0..6, 2.0) && gain(0, 2, 2) > 15.0 && gain(0, 4, 2) > 5.0,
         ),
     ]
-}
-
-fn notes(tables: &[Table]) -> Vec<String> {
-    let explained = tables.iter().filter_map(|table| Some((table.name.as_str(), table.variance_explained()?)));
-    let mut notes: Vec<String> = explained
-        .map(|(name, part)| {
-            format!("{name}: {:.1} % of the variance of the published cells is explained", part * 100.0)
-        })
-        .collect();
-    notes.extend(
-        [
-            "The mechanism is in the kernel of the time (kern/sched_prim.c): a thread that wants to go to the master does not \
-             interrupt it, so it waits for the master's clock tick. Hence a loss of up to 10 ms for each read, which the \
-             rotating disk hides or turns into a whole rotation, and which time slicing hides.",
-            "Two numbers are fitted, on one cell each: the time of a wait count on scsihd (wait 100, 4 processes), used for \
-             all three devices, and the bus time of a copy on ramdisk (wait 0, 9 processes). testdev has no number of its own.",
-            "The numbers that are judged (hd.command, interrupt.handler, daemon.runs, processor.*) were judged with the tables \
-             in view. Half as much again or a third less of any of them leaves at least 88 % of the variance explained on \
-             each device. read.start, which follows from the funnel's saturation on ramdisk, matters more: testdev needs it.",
-            "Where a loop of a process ends just before or after a clock tick, 1 % more or less decides on 10 ms: ramdisk \
-             with wait 50 (1 % simulated, 8 % in the paper) and, with wait 10, with two and with seven processes misses for \
-             that reason. On scsihd wait 200 is just safe of a lost rotation \
-             here, and just not so in the paper.",
-            "The simulated ramdisk gains up to 13 % too much with three to seven processes without wait: the model's bus is \
-             nearly free until it is nearly full, that of TOP-1 slowed down earlier.",
-            "Cells of scsihd without a published number: the paper says that measurements differed too much. In the model \
-             processes there fall into step with the disk's rotation in one way or another, by how they began.",
-            "With one bus, from about eight processors on the bus and not the funnel bounds what the ramdisk gives; the gain \
-             for larger machines stays where the bus leaves it.",
-        ]
-        .map(str::to_owned),
-    );
-    notes
 }

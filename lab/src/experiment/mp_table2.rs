@@ -4,22 +4,21 @@ use policy::delivery::Method;
 use policy::unit::ProcessorId;
 
 use super::Run;
+use super::mp_table1::explained;
 use super::top1::{self, MASTER, Setup};
-use crate::result::{Axis, Cell, Finding, Plot, Results, Source, Table};
+use crate::result::{Finding, Results, Source, Table};
 
 const WAIT: u32 = 100;
 
-/// Name in the paper, method, and published gains.
-const METHODS: [(&str, Method, [f64; 13]); 6] = [
-    ("2a-1", Method::Fixed(MASTER), [0.0; 13]),
-    ("2a-2", Method::Fixed(ProcessorId(1)), [0.0, 0.0, 0.0, 0.0, -0.3, -0.5, -1.4, -2.0, -0.5, 0.3, 0.1, 0.0, 0.1]),
-    ("2b-1", Method::Initiator, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.1, 0.4, 0.5, 0.1, 0.2, 0.1]),
-    ("2b-2", Method::Idle, [0.0, -0.2, 0.0, 0.1, -0.1, 0.0, 0.0, -0.2, 0.4, 0.1, -0.1, -0.2, 0.2]),
-    ("2b-3", Method::Busiest, [0.0, 0.0, 0.0, 0.1, -0.4, -1.1, -1.9, -2.0, -0.2, -0.1, -0.1, 0.2, 0.2]),
-    ("2b-4", Method::All, [0.0, -0.1, 0.0, 0.0, -0.1, -0.3, -1.3, -3.3, -2.8, -1.0, -1.2, -0.9, -1.0]),
+/// Names in the paper.
+const METHODS: [(&str, Method); 6] = [
+    ("2a-1", Method::Fixed(MASTER)),
+    ("2a-2", Method::Fixed(ProcessorId(1))),
+    ("2b-1", Method::Initiator),
+    ("2b-2", Method::Idle),
+    ("2b-3", Method::Busiest),
+    ("2b-4", Method::All),
 ];
-/// The cell that the cost of an interrupt was fitted on: 2b-4, 20 processes.
-const FITTED: (usize, usize) = (5, 12);
 /// Columns whose mean orders the methods: 4 to 9 processes.
 const COMPARED: std::ops::Range<usize> = 3..9;
 
@@ -27,18 +26,17 @@ pub(super) const STEPS: u64 = (METHODS.len() * top1::PROCESSES.len()) as u64;
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let table = table(run);
-    let mut results = Results { plots: vec![figure(&table)], ..Results::default() };
-    results.findings.push(headline(run, &table));
+    let plots = vec![run.plot("figure5", table.lines(str::to_owned))];
+    let mut results = Results { plots, findings: vec![headline(run, &table)], ..Results::default() };
     if run.compares() {
         results.findings.extend(findings(&table));
-        results.notes = notes(&table);
+        results.notes = explained(&table).into_iter().chain(run.notes(&[])).collect();
     }
     results.tables.push(table);
     results
 }
 
 fn table(run: &Run<'_>) -> Table {
-    let compares = run.compares();
     let [disk, ..] = top1::setup(run.parameters);
     let disk = Setup { wait: top1::wait(run.parameters, WAIT), ..disk };
     let runs = run.get("run.runs") as u32;
@@ -50,28 +48,9 @@ fn table(run: &Run<'_>) -> Table {
         };
         counts.iter().map(time).collect()
     };
-    let loops = METHODS.map(|(_, method, _)| times(method));
-    let cell = |row: usize, column: usize| {
-        let gain = (loops[0][column] / loops[row][column] - 1.0) * 100.0;
-        let paper = (compares && row > 0).then(|| METHODS[row].2[column]);
-        Cell { paper, simulated: Some(gain), fitted: compares && (row, column) == FITTED, ..Cell::default() }
-    };
-    Table::new("delivery", "Table 2: gain over interrupts of the master (2a-1); scsihd, wait 100, symmetric access")
-        .unit("%", 1)
-        .rows("method", METHODS.map(|(name, ..)| name.to_owned()).to_vec())
-        .columns("processes", counts.iter().map(u32::to_string))
-        .cells((0..METHODS.len()).map(|row| (0..counts.len()).map(|column| cell(row, column)).collect()).collect())
-        .in_points()
-}
-
-fn figure(table: &Table) -> Plot {
-    Plot::lines(
-        "figure5",
-        "Figure 5: gain over interrupts of the master",
-        Axis::linear("processes", ""),
-        Axis::linear("gain", "%"),
-        table.lines(str::to_owned),
-    )
+    let loops = METHODS.map(|(_, method)| times(method));
+    let gains = loops.iter().map(|times| loops[0].iter().zip(times).map(|(first, time)| (first / time - 1.0) * 100.0));
+    run.table("delivery", gains).of_rows(METHODS.map(|(name, _)| name)).of_columns(&counts)
 }
 
 fn mean(table: &Table, row: usize, source: Source) -> f64 {
@@ -116,24 +95,4 @@ fn findings(table: &Table) -> Vec<Finding> {
             (1..5).all(beyond),
         ),
     ]
-}
-
-fn notes(table: &Table) -> Vec<String> {
-    let mut notes: Vec<String> = table
-        .variance_explained()
-        .map(|part| format!("{:.1} % of the variance of the published cells is explained", part * 100.0))
-        .into_iter()
-        .collect();
-    notes.extend(
-        [
-            "A read comes to the disk about 2 ms before its sector does; what interrupts take from the process in between \
-             eats that up, and what is more costs a rotation. The table therefore depends on these 2 ms: with 0.3 ms more \
-             or less for the disk subsystem's work (hd.command) only 40 or 65 % of the variance is explained, though table 1 \
-             hardly changes. That nobody published these 0.3 ms is the limit of this prediction.",
-            "With nine processes 2a-1 is worse here than in the paper: no processor is idle, and the process on the master \
-             takes all interrupts.",
-        ]
-        .map(str::to_owned),
-    );
-    notes
 }

@@ -1,8 +1,5 @@
 //! The bench of section 5 of the workstation paper: a client and a server on an Ethernet, a file on the server's disk.
 
-use std::time::Duration;
-
-use crate::drive::flash::NVME_2026;
 use crate::model::Simulation;
 use crate::model::disk::{Completed, Disk, DiskCounters};
 use crate::model::ethernet::{self, Ethernet};
@@ -12,7 +9,7 @@ use crate::model::nfs_server::{self, Flushed, Placement, Server};
 use policy::readahead;
 use policy::unit::{ByteOffset, Instant};
 
-use crate::result::{Cell, Finding, Table};
+use crate::result::{Finding, Table};
 
 use super::Run;
 use super::workstation::{drive, queue};
@@ -109,7 +106,7 @@ fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
     let place = placement(run, &simulation, blocks);
     let server = Server::new(&simulation, &server_host, &disk, place, config);
     let client = Client::new(&simulation, &client_host, setting.biods);
-    let process = Process { per_block: ms(run.get("cpu.syscall")) };
+    let process = Process { per_block: run.ms("cpu.syscall") };
     simulation.complete(async move {
         match setting.load {
             Load::Write { .. } => client.write_file(blocks, process).await,
@@ -157,12 +154,12 @@ fn costs(run: &Run<'_>) -> Costs {
     let rate = |name| (run.get(name) * 1e6) as u64;
     let checksum = rate("cpu.checksum");
     Costs {
-        rpc: ms(run.get("cpu.rpc")),
-        frame: ms(run.get("cpu.frame")),
+        rpc: run.ms("cpu.rpc"),
+        frame: run.ms("cpu.frame"),
         copy_bytes_per_second: rate("cpu.copy"),
         interface_bytes_per_second: rate("cpu.interface"),
         checksum_bytes_per_second: (checksum > 0).then_some(checksum),
-        disk_access: ms(run.get("cpu.disk")),
+        disk_access: run.ms("cpu.disk"),
     }
 }
 
@@ -182,50 +179,22 @@ fn placement(run: &Run<'_>, simulation: &Simulation, blocks: u64) -> Placement {
     }
 }
 
-fn ms(ms: f64) -> Duration {
-    Duration::from_nanos((ms * 1e6) as u64)
+/// The speed-up, with the paper's.
+pub(super) fn gain(run: &Run<'_>, less: &Outcome, more: &Outcome) -> Table {
+    run.table("gain", [[more.throughput() / less.throughput()]]).beside([[published_gain(run)]])
 }
 
-pub(super) const PARTS: [&str; 4] = ["Ethernet", "server's disk", "server's processor", "client's processor"];
-
-/// The speed-up, with the paper's.
-pub(super) fn gain(paper: (f64, f64), (less, more): (&Outcome, &Outcome)) -> Table {
-    Table::new("gain", "The gain: second row of the table above over the first")
-        .unit("times", 2)
-        .rows("", ["gain"])
-        .columns("", ["times"])
-        .cells(vec![vec![Cell::of(paper.1 / paper.0, more.throughput() / less.throughput())]])
+fn published_gain(run: &Run<'_>) -> f64 {
+    let published = run.published("throughput");
+    published[1][0] / published[0][0]
 }
 
 /// The headline finding: `with it, a file is written`.
-pub(super) fn headline(run: &Run<'_>, what: &str, paper: (f64, f64), (less, more): (&Outcome, &Outcome)) -> Finding {
+pub(super) fn headline(run: &Run<'_>, what: &str, less: &Outcome, more: &Outcome) -> Finding {
     let (less, more) = (less.throughput(), more.throughput());
-    let gain = run.in_the_paper(|| format!("{:.1}", paper.1 / paper.0));
+    let gain = run.in_the_paper(|| format!("{:.1}", published_gain(run)));
     Finding::new(
         format!("{what} at {more:.0} KB/s instead of {less:.0}: {:.1} times as fast{gain}", more / less),
         more > less,
     )
-}
-
-/// How busy each part is, one row for each outcome.
-pub(super) fn utilisation(names: &[&str], outcomes: &[&Outcome]) -> Table {
-    let row = |outcome: &&Outcome| outcome.utilisation().map(Cell::simulated).to_vec();
-    Table::new("busy", "How busy each part is")
-        .unit("% of the time", 0)
-        .rows("with", names.iter().map(ToString::to_string))
-        .columns("part", PARTS.map(str::to_owned).to_vec())
-        .cells(outcomes.iter().map(row).collect())
-        .in_points()
-}
-
-/// Remarks on the machine of 2026.
-pub(super) fn modern_notes() -> Vec<String> {
-    let flash = NVME_2026.source;
-    vec![
-        format!("The device: {flash}. It has no arm: a group saves commands, not seeks."),
-        "The protocol stays NFS version 2 with 8 KB a call: what is seen is what the technique is worth on other hardware, \
-         not what a server of 2026 reaches. Processor times of 2026 are the author's guesses, of the order of what kernels \
-         of that time take for a small call and an interrupt."
-            .to_owned(),
-    ]
 }

@@ -19,16 +19,6 @@ use account::Account;
 use costs::{Costs, mix};
 use mainframe::{Load, Techniques};
 
-/// The techniques, in the paper's order.
-const TECHNIQUES: [&str; 6] = [
-    "completions after a quantum",
-    "trace thinned, recorded in place",
-    "exit routines at once",
-    "hottest call first",
-    "binary terminal names",
-    "look-ahead",
-];
-
 /// Quanta tried with all techniques, as multiples of the parameter's quantum.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
@@ -64,11 +54,7 @@ impl Measured {
     fn of(run: &Run<'_>) -> Self {
         let costs = Costs::of(run);
         let transactions = run.get("transactions") as u64;
-        let [heavy, light] = [
-            mix(run, "tx.heavy.calls", "tx.heavy.ios", "tx.heavy.user"),
-            mix(run, "tx.light.calls", "tx.light.ios", "tx.light.user"),
-        ]
-        .map(|mix| Load { transactions, mix });
+        let [heavy, light] = ["heavy", "light"].map(|name| Load { transactions, mix: mix(run, name) });
         let with = |techniques: Techniques, load: Load| {
             let account = mainframe::run(&costs, techniques, load, run.seed);
             run.step();

@@ -4,23 +4,16 @@ mod machine;
 
 use super::Run;
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
+use crate::result::{Finding, Plot, Results, Series, Table};
 use machine::{Buffers, Outcome, Server};
-
-/// Thousands of I/O a second on 40 processors: mapped, unmapped ("over 1M").
-const PUBLISHED: [f64; 2] = [300.0, 1000.0];
 
 const PROCESSORS: [usize; 11] = [1, 2, 4, 6, 8, 10, 16, 20, 32, 48, 64];
 
 /// Buffers that share a shootdown.
 const BATCH: u32 = 32;
 
-const ALL: [(Buffers, &str); 4] = [
-    (Buffers::Mapped, "mapped"),
-    (Buffers::Unmapped, "unmapped"),
-    (Buffers::ShotDownTwice, "mapped, shootdown at both ends"),
-    (Buffers::Batched(BATCH), "mapped, 32 unmapped together"),
-];
+/// In the order of the tables' rows.
+const ALL: [Buffers; 4] = [Buffers::Mapped, Buffers::Unmapped, Buffers::ShotDownTwice, Buffers::Batched(BATCH)];
 
 pub(super) fn steps(parameters: &Parameters) -> u64 {
     (counts(parameters.get("processors") as usize).len() * ALL.len()) as u64
@@ -28,7 +21,7 @@ pub(super) fn steps(parameters: &Parameters) -> u64 {
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let counts = counts(run.get("processors") as usize);
-    let outcomes = ALL.map(|(buffers, _)| -> Vec<Outcome> {
+    let outcomes = ALL.map(|buffers| -> Vec<Outcome> {
         let each = counts.iter().map(|processors| {
             let outcome = machine::run(&server(run, *processors), buffers, run.seed);
             run.step();
@@ -36,13 +29,21 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
         });
         each.collect()
     });
-    let measured = Measured { compares: run.compares(), papers: run.get("processors") as usize, counts, outcomes };
+    let measured = Measured { papers: run.get("processors") as usize, counts, outcomes };
+    let scaling = measured.scaling(run);
     Results {
-        tables: vec![measured.rates(), measured.scaling(), measured.times()],
-        plots: vec![measured.plot()],
+        plots: vec![plot(run, &scaling)],
+        tables: vec![measured.rates(run), scaling, measured.times(run)],
         findings: measured.findings(run),
-        notes: if measured.compares { notes() } else { Vec::new() },
+        notes: run.notes(&[]),
     }
+}
+
+/// The paper's numbers are for 40 processors.
+fn plot(run: &Run<'_>, scaling: &Table) -> Plot {
+    let published = scaling.rows.iter().zip(run.published("rates"));
+    let published = published.map(|(name, rate)| Series::paper(name, [(40.0, rate[0])]));
+    run.plot("scaling", published.chain(scaling.lines(str::to_owned)).collect())
 }
 
 /// Tried numbers of processors, that of the paper among them.
@@ -79,8 +80,6 @@ fn server(run: &Run<'_>, processors: usize) -> Server {
 }
 
 struct Measured {
-    /// Is this comparable with the published numbers?
-    compares: bool,
     papers: usize,
     counts: Vec<usize>,
     /// Indexed as [`ALL`], then as `counts`.
@@ -97,58 +96,36 @@ impl Measured {
         self.outcomes[buffers].iter().map(|outcome| outcome.rate / 1000.0).collect()
     }
 
-    fn rates(&self) -> Table {
-        let row = |buffers: usize| vec![Cell::of(PUBLISHED[buffers], self.on_papers(buffers).rate / 1000.0)];
-        let blog = if self.compares { " (the blog, on 40: 300 K, and over 1 M)" } else { "" };
-        Table::new("rates", format!("I/O served on {} processors{blog}", self.papers))
-            .unit("thousand/s", 0)
-            .rows("buffers", ALL[..2].iter().map(|(_, name)| *name))
-            .columns("processors", vec![self.papers.to_string()])
-            .cells(vec![row(0), row(1)])
+    fn rates(&self, run: &Run<'_>) -> Table {
+        let table = run.table("rates", [0, 1].map(|buffers| [self.on_papers(buffers).rate / 1000.0]));
+        let blog = if run.compares() { " (the blog, on 40: 300 K, and over 1 M)" } else { "" };
+        let title = format!("{}{blog}", self.with_count(&table.title));
+        Table { title, ..table }.of_columns([self.papers])
     }
 
-    fn scaling(&self) -> Table {
-        Table::new("scaling", "I/O served by number of processors")
-            .unit("thousand/s", 0)
-            .rows("buffers", ALL.iter().map(|(_, name)| *name))
-            .columns("processors", self.counts.iter().map(usize::to_string))
-            .cells((0..ALL.len()).map(|b| self.thousands(b).into_iter().map(Cell::simulated).collect()).collect())
+    fn scaling(&self, run: &Run<'_>) -> Table {
+        run.table("scaling", (0..ALL.len()).map(|buffers| self.thousands(buffers))).of_columns(&self.counts)
     }
 
-    fn times(&self) -> Table {
+    fn times(&self, run: &Run<'_>) -> Table {
         let row = |buffers: usize| {
             let Outcome { shootdowns, work, lock, answers, interrupted, .. } = self.on_papers(buffers);
             let idle = (100.0 - work - lock - answers - interrupted).max(0.0);
-            [shootdowns / 1000.0, work, lock, answers, interrupted, idle].map(Cell::simulated).to_vec()
+            [shootdowns / 1000.0, work, lock, answers, interrupted, idle]
         };
-        Table::new("times", format!("Where the time of {} processors goes", self.papers))
-            .unit("thousand/s; % of the time", 1)
-            .rows("buffers", ALL.iter().map(|(_, name)| *name))
-            .columns(
-                "what",
-                ["shootdowns", "I/O", "waiting for the lock", "waiting for answers", "interrupted", "idle"],
-            )
-            .cells((0..ALL.len()).map(row).collect())
+        let table = run.table("times", (0..ALL.len()).map(row));
+        Table { title: self.with_count(&table.title), ..table }
     }
 
-    fn plot(&self) -> Plot {
-        let simulated = |(buffers, (_, name)): (usize, &(Buffers, &str))| {
-            Series::simulated(*name, self.counts.iter().map(|count| *count as f64).zip(self.thousands(buffers)))
-        };
-        let paper = |buffers: usize| Series::paper(ALL[buffers].1.to_owned(), [(40.0, PUBLISHED[buffers])]);
-        Plot::lines(
-            "scaling",
-            "I/O served by number of processors",
-            Axis::linear("processors", ""),
-            Axis::linear("served", "thousand I/O a second"),
-            [0, 1].map(paper).into_iter().chain(ALL.iter().enumerate().map(simulated)).collect(),
-        )
+    fn with_count(&self, title: &str) -> String {
+        title.replace("{processors}", &self.papers.to_string())
     }
 
     fn findings(&self, run: &Run<'_>) -> Vec<Finding> {
         let [mapped, unmapped, twice, batched] = [0, 1, 2, 3].map(|buffers| self.on_papers(buffers).rate);
         let most = |buffers: usize| self.thousands(buffers).into_iter().fold(0.0, f64::max) * 1000.0;
-        let over = run.in_the_paper(|| format!("over {:.1}", PUBLISHED[1] / PUBLISHED[0]));
+        let published = run.published("rates");
+        let over = run.in_the_paper(|| format!("over {:.1}", published[1][0] / published[0][0]));
         let mut findings = vec![
             Finding::new(
                 format!(
@@ -184,18 +161,4 @@ impl Measured {
         }
         findings
     }
-}
-
-fn notes() -> Vec<String> {
-    [
-        "The blog says that both mapping and unmapping interrupt the other processors. The source of FreeBSD 9 does so only \
-         when a page is mapped in the place of another (pmap_qenter), which a buffer that was unmapped after its last I/O \
-         is not; so one shootdown an I/O is taken for the blog's 300 K, and the third row shows two.",
-        "The blog's 1 M is not due to unmapped buffers alone: the benchmark (FreeBSD commit 40ea77a036) also has finer locks and \
-         direct dispatch, which FreeBSD 10 brought together with them. Without mapping, what is served here ends at what \
-         the four adapters can do.",
-        "With --on here, the real switch (unmapped_io) is measured with the host's own count of TLB shootdowns.",
-    ]
-    .map(str::to_owned)
-    .to_vec()
 }

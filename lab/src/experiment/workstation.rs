@@ -43,20 +43,18 @@ pub(super) fn file_system(
     let geometry = if let Drive::Mechanical(model) = drive { *model } else { Mechanical::of(run.parameters) };
     let format = Format {
         block_bytes: (run.get("fs.block") * 1024.0) as u64,
-        fragment_bytes: 1024,
         sector_bytes: u64::from(geometry.sector_bytes),
         sectors_per_track: u64::from(geometry.sectors_per_track),
         heads: u64::from(geometry.heads),
         cylinders: u64::from(geometry.cylinders),
         rotations_per_second: f64::from(geometry.rpm) / 60.0,
         cylinders_per_group: run.get("fs.cylinders_per_group") as u64,
-        bytes_per_inode: 2048,
         rotdelay_ms,
         maxcontig: run.get("fs.maxcontig") as u64,
         maxbpg: run.get("fs.maxbpg") as u64,
+        ..Format::NEWFS
     };
-    let ms = |name| Duration::from_nanos((run.get(name) * 1e6) as u64);
-    let costs = Costs { call: ms("cpu.call"), block: ms("cpu.block") };
+    let costs = Costs { call: run.ms("cpu.call"), block: run.ms("cpu.block") };
     // The dynamic buffer cache (section 2) may take nearly all of the memory of 64 MB.
     let buffers = (56 << 20) / format.block_bytes;
     FileSystem::new(time, disk, format, costs, buffers, readahead::Config { mode: ahead, streams_max: 16 })

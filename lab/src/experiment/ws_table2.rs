@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::drive::Drive;
-use crate::drive::flash::NVME_2026;
 use crate::model::Simulation;
 use crate::model::disk::{Disk, DiskCounters};
 use policy::readahead::Mode;
@@ -11,9 +10,8 @@ use policy::readahead::Mode;
 use super::Run;
 use super::workstation::{drive, drive_on_bus, file_system, queue};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Finding, Plot, Results, Series, Source, Table};
 
-const PAPER: [[f64; 2]; 2] = [[327.7, 630.2], [827.5, 765.6]];
 /// Largest transfers of the sweep, in KB.
 const BOUNDS_KB: [u32; 7] = [8, 16, 32, 64, 128, 256, 512];
 
@@ -45,16 +43,20 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     let [(_, none), .., (_, all)] = STAGES;
     let bounds = BOUNDS_KB.map(|kb| measure(run, drive, Techniques { merge_kb: Some(kb), ..all }));
     let [without, .., with] = stages;
-    let mut tables = vec![table(without, with), parts(&stages)];
+    let throughput = run.table("throughput", [without, with].map(|run| [run.write, run.read]));
+    let mut tables = vec![throughput, parts(run, &stages)];
     if run.compares() {
-        let of = |name| [none, all].map(|kind| measure(run, drive_on_bus(run, name), staged(kind)));
-        tables.push(other_disks(&OTHERS.map(|(name, _)| of(name))));
+        let row = |(name, _)| {
+            let [without, with] = [none, all].map(|kind| measure(run, drive_on_bus(run, name), staged(kind)));
+            [without.write, without.read, with.write, with.read]
+        };
+        tables.push(run.table("disks", OTHERS.map(row)).of_rows(OTHERS.map(|(_, about)| about)));
     }
     Results {
         tables,
-        plots: vec![bars(without, with), by_bound(&bounds), parts_plot(&stages), holding(&bounds)],
+        plots: vec![bars(run, without, with), by_bound(run, &bounds), parts_plot(run, &stages), holding(run, &bounds)],
         findings: findings(run, &stages, &bounds),
-        notes: notes(run.compares()),
+        notes: run.notes(&[]),
     }
 }
 
@@ -102,97 +104,41 @@ fn measure(run: &Run<'_>, drive: Drive, techniques: Techniques) -> Throughput {
     throughput.unwrap_or_default()
 }
 
-fn table(without: Throughput, with: Throughput) -> Table {
-    let row = |paper: [f64; 2], run: Throughput| vec![Cell::of(paper[0], run.write), Cell::of(paper[1], run.read)];
-    let mut cells = vec![row(PAPER[0], without), row(PAPER[1], with)];
-    cells[1][1].fitted = true;
-    Table::new("throughput", "Table 2: throughput of a file with block merge and without")
-        .unit("KB/s", 1)
-        .rows("block merge", ["without", "with"])
-        .columns("access", ["write", "read"])
-        .cells(cells)
-}
-
-fn parts(stages: &[Throughput]) -> Table {
+fn parts(of: &Run<'_>, stages: &[Throughput]) -> Table {
     let row = |run: &Throughput| {
         let commands = run.writing.batches as f64;
         let turning = run.writing.rotation.as_secs_f64() / run.writing.busy.as_secs_f64().max(1e-9) * 100.0;
-        vec![run.write, run.read, commands, turning].into_iter().map(Cell::simulated).collect()
+        [run.write, run.read, commands, turning]
     };
-    Table::new("parts", "What each part of the technique gives")
-        .unit("", 0)
-        .rows("technique", STAGES.iter().map(|(name, _)| (*name).to_owned()))
-        .columns("measure", ["write, KB/s", "read, KB/s", "commands to write", "of that time, waiting for rotation, %"])
-        .cells(stages.iter().map(row).collect())
+    of.table("parts", stages.iter().map(row)).of_rows(STAGES.map(|(name, _)| name))
 }
 
-fn other_disks(runs: &[[Throughput; 2]]) -> Table {
-    let row = |[without, with]: &[Throughput; 2]| {
-        [without.write, without.read, with.write, with.read].map(Cell::simulated).to_vec()
-    };
-    Table::new("disks", "The same with other disks on the same bus")
-        .unit("KB/s", 1)
-        .rows("disk", OTHERS.iter().map(|(_, about)| (*about).to_owned()))
-        .columns("block merge and access", ["without, write", "without, read", "with, write", "with, read"])
-        .cells(runs.iter().map(row).collect())
+fn bars(run: &Run<'_>, without: Throughput, with: Throughput) -> Plot {
+    let names = ["without merge", "with merge"];
+    let paper = names.iter().zip(run.published("throughput"));
+    let paper = paper.map(|(name, row)| Series::bars(*name, Source::Paper, row.iter().copied()));
+    let simulated = names.iter().zip([without, with]);
+    let simulated = simulated.map(|(name, run)| Series::bars(*name, Source::Simulated, [run.write, run.read]));
+    run.plot("throughput", paper.chain(simulated).collect())
 }
 
-fn series(name: &str, source: Source, values: impl IntoIterator<Item = f64>) -> Series {
-    Series::of(name, source, values.into_iter().enumerate().map(|(x, y)| (x as f64, y)))
+fn line(name: &str, bounds: &[Throughput], of: impl Fn(&Throughput) -> f64) -> Series {
+    Series::simulated(name, BOUNDS_KB.map(f64::from).into_iter().zip(bounds.iter().map(of)))
 }
 
-fn bars(without: Throughput, with: Throughput) -> Plot {
-    Plot::bars(
-        "throughput",
-        "What block merge is worth",
-        "access",
-        ["write", "read"],
-        Axis::linear("throughput", "KB/s"),
-        vec![
-            series("without merge", Source::Paper, PAPER[0]),
-            series("with merge", Source::Paper, PAPER[1]),
-            series("without merge", Source::Simulated, [without.write, without.read]),
-            series("with merge", Source::Simulated, [with.write, with.read]),
-        ],
-    )
+fn by_bound(run: &Run<'_>, bounds: &[Throughput]) -> Plot {
+    run.plot("bound", vec![line("write", bounds, |run| run.write), line("read", bounds, |run| run.read)])
 }
 
-fn by_bound(bounds: &[Throughput]) -> Plot {
-    let line = |name: &str, of: fn(&Throughput) -> f64| {
-        Series::simulated(name, BOUNDS_KB.iter().map(|kb| f64::from(*kb)).zip(bounds.iter().map(of)))
-    };
-    Plot::lines(
-        "bound",
-        "Throughput by the bound on merged transfers: beyond 128 KB little is left to gain",
-        Axis::logarithmic("largest transfer", "KB"),
-        Axis::linear("throughput", "KB/s"),
-        vec![line("write", |run| run.write), line("read", |run| run.read)],
-    )
-}
-
-fn holding(bounds: &[Throughput]) -> Plot {
+fn holding(run: &Run<'_>, bounds: &[Throughput]) -> Plot {
     let held = |run: &Throughput| run.writing.busy.as_secs_f64() * 1e3 / run.writing.batches.max(1) as f64;
-    Plot::lines(
-        "holding",
-        "Why there is a bound: how long one transfer holds the disk while others wait",
-        Axis::logarithmic("largest transfer", "KB"),
-        Axis::linear("mean time of a transfer", "ms"),
-        vec![Series::simulated("write", BOUNDS_KB.iter().map(|kb| f64::from(*kb)).zip(bounds.iter().map(held)))],
-    )
+    run.plot("holding", vec![line("write", bounds, held)])
 }
 
-fn parts_plot(stages: &[Throughput]) -> Plot {
-    Plot::bars(
-        "parts",
-        "What each part of the technique gives",
-        "technique",
-        STAGES.iter().map(|(name, _)| (*name).to_owned()),
-        Axis::linear("throughput", "KB/s"),
-        vec![
-            series("write", Source::Simulated, stages.iter().map(|run| run.write)),
-            series("read", Source::Simulated, stages.iter().map(|run| run.read)),
-        ],
-    )
+fn parts_plot(run: &Run<'_>, stages: &[Throughput]) -> Plot {
+    let bars = |name: &str, of: fn(&Throughput) -> f64| Series::bars(name, Source::Simulated, stages.iter().map(of));
+    run.plot("parts", vec![bars("write", |run| run.write), bars("read", |run| run.read)])
+        .of_groups(STAGES.map(|(name, _)| name))
 }
 
 fn findings(run: &Run<'_>, stages: &[Throughput; STAGES.len()], bounds: &[Throughput]) -> Vec<Finding> {
@@ -216,7 +162,8 @@ fn findings(run: &Run<'_>, stages: &[Throughput; STAGES.len()], bounds: &[Throug
 }
 
 fn headline(run: &Run<'_>, without: &Throughput, with: &Throughput) -> Finding {
-    let gain = |access: usize| run.in_the_paper(|| format!("{:.1}", PAPER[1][access] / PAPER[0][access]));
+    let published = run.published("throughput");
+    let gain = |access: usize| run.in_the_paper(|| format!("{:.1}", published[1][access] / published[0][access]));
     Finding::new(
         format!(
             "With merge, a file is written at {:.0} KB/s instead of {:.0}, {:.1} times as fast{}, and read at {:.0} instead \
@@ -232,28 +179,4 @@ fn headline(run: &Run<'_>, without: &Throughput, with: &Throughput) -> Finding {
         ),
         with.read > without.read && (with.write > without.write || !run.compares()),
     )
-}
-
-fn notes(is_old: bool) -> Vec<String> {
-    if !is_old {
-        let flash = NVME_2026.source;
-        return vec![format!(
-            "The device: {flash}. It has no rotation to save, and takes so many commands at a time that no block waits long \
-             enough to meet its neighbour: merging finds little to do. What is left of the technique is to have several \
-             blocks under way for one reader."
-        )];
-    }
-    vec![
-        "The paper does not say on which disk it measured. Of those that Sony's own driver knew, the Hitachi DK515C-78 \
-         (hd639) is the largest of 1989 and 1990. Its track of 69 sectors and a gap of one block make a block every 24.2 \
-         ms when each write just misses its turn: the 24.4 ms of the paper without merge."
-            .into(),
-        "The read without merge comes out some 11 % too fast: asynchronous SCSI is slower for small transfers than for large \
-         ones, since each begins with selection, messages and reselection; the model's bus has one speed, and one time for \
-         each command."
-            .into(),
-        "No source was found for the processor's time of a block (cpu.block). It hardly matters: from 1 to 4 ms no cell \
-         changes by more than 6 %."
-            .into(),
-    ]
 }

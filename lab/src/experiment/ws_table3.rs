@@ -56,13 +56,12 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
 fn queue_of(run: &Run<'_>, order: Order) -> queue::Config {
     let transfer = (run.get("queue.transfer") * 1024.0) as u32;
     let plain = queue(run, Some(transfer), order != Order::Position);
-    let ms = |ms: f64| Duration::from_nanos((ms * 1e6) as u64);
     let deadline = match order {
-        Order::Position => 0.0,
-        Order::Priority => run.get("queue.deadline_in_table"),
-        Order::PriorityWithDeadline => run.get("queue.deadline"),
+        Order::Position => Duration::ZERO,
+        Order::Priority => run.ms("queue.deadline_in_table"),
+        Order::PriorityWithDeadline => run.ms("queue.deadline"),
     };
-    if deadline > 0.0 { queue::Config { asynchronous_deadline: ms(deadline), ..plain } } else { plain }
+    if deadline.is_zero() { plain } else { queue::Config { asynchronous_deadline: deadline, ..plain } }
 }
 
 fn blocks(run: &Run<'_>) -> u64 {

@@ -6,25 +6,21 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::call::{Call, Files, Parsed, Protocol, Stability, What};
 use super::outbound::Outbound;
+use crate::measure::load::nbd::{
+    OPTION_BYTES_MAX, OPTION_GO, OPTION_REPLY_MAGIC, REPLY_ACK, REPLY_MAGIC, REQUEST_MAGIC, be32, be64,
+};
 
 const FIXED_NEWSTYLE_AND_NO_ZEROES: u16 = 3;
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
-const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const OPTION_EXPORT_NAME: u32 = 1;
 const OPTION_ABORT: u32 = 2;
 const OPTION_INFO: u32 = 6;
-const OPTION_GO: u32 = 7;
-const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 const REPLY_UNSUPPORTED: u32 = 1 << 31 | 1;
-/// No client sends longer options.
-const OPTION_BYTES_MAX: u32 = 64 << 10;
 
 /// `HAS_FLAGS`, `SEND_FLUSH`, `SEND_FUA`, `CAN_MULTI_CONN`.
 const FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 8;
 
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
 const REQUEST_BYTES: usize = 28;
 const FORCED: u16 = 1;
 const READ: u16 = 0;
@@ -101,12 +97,4 @@ impl Protocol for Nbd {
     fn padding(&self, _bytes: u32) -> usize {
         0
     }
-}
-
-fn be32(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
-}
-
-fn be64(bytes: &[u8]) -> u64 {
-    bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -1,6 +1,5 @@
-//! Device layers that measurements use.
+//! A device layer that measurements use.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,38 +8,20 @@ use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
 use kernel::request::{Action, Outcome, Request};
 use policy::unit::ByteRange;
 
-/// A device whose flush takes a fixed time, like that of a disk whose cache has to be written to the platters.
-pub(super) struct SlowFlush {
-    pub(super) below: DeviceRef,
-    pub(super) flush: Duration,
-}
-
-impl Device for SlowFlush {
-    fn facts(&self) -> DeviceFacts {
-        self.below.facts()
-    }
-
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
-        Box::pin(async move {
-            if matches!(request.action, Action::Flush) {
-                cpu.sleep(self.flush).await;
-            }
-            self.below.perform(cpu, request).await
-        })
-    }
-
-    fn expedite(&self, cpu: &Processor, range: ByteRange) {
-        self.below.expedite(cpu, range);
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
+/// Counts the requests of a device.
+pub(super) struct Counted {
+    below: DeviceRef,
+    /// What a flush takes longer, as on a disk whose cache has to be written to the platters.
+    slow_flush: Duration,
     transfers: AtomicU64,
     flushes: AtomicU64,
 }
 
-impl Counters {
+impl Counted {
+    pub(super) fn new(below: DeviceRef, slow_flush: Duration) -> Self {
+        Counted { below, slow_flush, transfers: AtomicU64::new(0), flushes: AtomicU64::new(0) }
+    }
+
     pub(super) fn transfers(&self) -> u64 {
         self.transfers.load(Ordering::Relaxed)
     }
@@ -50,24 +31,22 @@ impl Counters {
     }
 }
 
-/// A device that counts its requests.
-pub(super) struct Counted {
-    pub(super) below: DeviceRef,
-    pub(super) counters: Arc<Counters>,
-}
-
 impl Device for Counted {
     fn facts(&self) -> DeviceFacts {
         self.below.facts()
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
-        let counter = match request.action {
-            Action::Flush => &self.counters.flushes,
-            _ => &self.counters.transfers,
-        };
+        let is_flush = matches!(request.action, Action::Flush);
+        let counter = if is_flush { &self.flushes } else { &self.transfers };
         counter.fetch_add(1, Ordering::Relaxed);
-        self.below.perform(cpu, request)
+        if !is_flush || self.slow_flush.is_zero() {
+            return self.below.perform(cpu, request);
+        }
+        Box::pin(async move {
+            cpu.sleep(self.slow_flush).await;
+            self.below.perform(cpu, request).await
+        })
     }
 
     fn expedite(&self, cpu: &Processor, range: ByteRange) {

@@ -91,8 +91,8 @@ pub struct Measured {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalCell {
-    /// The table's name; `None`: the experiment's first.
-    pub table: Option<&'static str>,
+    /// The table's name.
+    pub table: &'static str,
     /// The row's name, or a prefix of it.
     pub row: String,
     /// The column's name, or a prefix of it.
@@ -104,7 +104,7 @@ pub struct LocalCell {
 impl Measured {
     /// Adds a number for a cell of one of the experiment's own tables.
     fn cell(&mut self, table: &'static str, row: impl Into<String>, column: impl Into<String>, value: f64) {
-        self.cells.push(LocalCell { table: Some(table), row: row.into(), column: column.into(), value });
+        self.cells.push(LocalCell { table, row: row.into(), column: column.into(), value });
     }
 
     /// Puts the numbers into the experiment's results. Returns those without a cell: its own tables have them.
@@ -120,11 +120,7 @@ impl Measured {
 impl LocalCell {
     /// Puts the number into its cell, if there is one.
     fn place(&self, results: &mut Results) -> bool {
-        let table = match self.table {
-            Some(name) => results.tables.iter_mut().find(|table| table.name == name),
-            None => results.tables.first_mut(),
-        };
-        let Some(table) = table else { return false };
+        let Some(table) = results.tables.iter_mut().find(|table| table.name == self.table) else { return false };
         let (row, column) = (position(&table.rows, &self.row), position(&table.columns, &self.column));
         let found = row.zip(column).and_then(|(row, column)| table.cells.get_mut(row)?.get_mut(column));
         found.map(|cell| cell.local = Some(self.value)).is_some()
@@ -179,8 +175,7 @@ mod tests {
             ..Table::default()
         };
         let mut results = Results { tables: vec![table], ..Results::default() };
-        let cell =
-            |row: &str, value| LocalCell { table: Some("a"), row: row.to_owned(), column: "write".to_owned(), value };
+        let cell = |row: &str, value| LocalCell { table: "a", row: row.to_owned(), column: "write".to_owned(), value };
         let measured = Measured { cells: vec![cell("with", 5.0), cell("none", 6.0)], ..Measured::default() };
         let unplaced = measured.merge_into(&mut results);
         assert_eq!(unplaced, [cell("none", 6.0)], "what has no cell is returned");

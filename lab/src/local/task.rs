@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use kernel::device::{Device, DeviceRef};
@@ -145,9 +144,4 @@ impl InFlight {
         self.ended.until(|| (self.count.get() <= count).then_some(())).await;
         self.failed.borrow().map_or(Ok(()), Err)
     }
-}
-
-/// A device that others share.
-pub(super) fn shared(device: impl Device + 'static) -> DeviceRef {
-    Arc::new(device)
 }

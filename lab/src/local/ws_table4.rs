@@ -12,7 +12,7 @@ use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::Errno;
 use policy::unit::{ProcessorId, Stability};
 
-use super::layer::{Counted, Counters, SlowFlush};
+use super::layer::Counted;
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
@@ -88,21 +88,17 @@ fn on(run: &LocalRun<'_>, arm: &Arm, time: Duration) -> Result<Numbers<f64>, Loc
     let setup = Setup::with_memory(MEMORY).switched(|switches| switches.flush_gathering = arm.gathers);
     let stage = run.host.start(&setup)?;
     let bytes = run.pick(FILE, 1 << 20);
-    let below = if arm.slow {
-        task::shared(SlowFlush { below: stage.device(&Medium::Ram { bytes })?, flush: SLOW_FLUSH })
-    } else {
-        stage.device(&Medium::Disk { bytes })?
-    };
-    let counters = Arc::new(Counters::default());
-    let device = task::shared(Counted { below, counters: Arc::clone(&counters) });
+    let (medium, slow_flush) =
+        if arm.slow { (Medium::Ram { bytes }, SLOW_FLUSH) } else { (Medium::Disk { bytes }, Duration::ZERO) };
+    let device = Arc::new(Counted::new(stage.device(&medium)?, slow_flush));
     let kernel = stage.kernel();
-    let volume = open_volume(kernel, device)?;
+    let volume = open_volume(kernel, device.clone())?;
     let writes = write_stably(kernel, &volume, arm.writers, bytes, time)?;
     let a_write = |count: u64| count as f64 / writes.count.max(1) as f64;
     let numbers = [
         kb_a_second(writes.count * REQUEST_BYTES, writes.took),
-        a_write(counters.flushes()),
-        a_write(counters.flushes() + counters.transfers()),
+        a_write(device.flushes()),
+        a_write(device.flushes() + device.transfers()),
     ];
     close(kernel, volume)?;
     Ok(numbers)

@@ -56,38 +56,24 @@ impl Bus {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
-    use policy::unit::ProcessorId;
-
-    use super::super::Simulation;
-    use super::super::processors::mach::{Config, Mach};
-    use super::super::processors::{Costs, Processors};
+    use super::super::processors::tests::{Scene, ms};
     use super::*;
 
     #[test]
     fn copies_at_the_same_time_wait_for_each_other_only_on_the_bus() {
         let took = |copies: u16| {
-            let run = Simulation::new(1);
-            let (quantum, tick) = (Duration::from_millis(100), Duration::from_millis(10));
-            let config = Config { processors: 8, master: ProcessorId(0), quantum, notifies_master: false };
-            let costs = Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick };
-            let order: Vec<_> = (0..8).map(ProcessorId).collect();
-            let processors = Processors::new(&run, 8, costs, Rc::new(RefCell::new(Mach::new(config, &order))));
-            let bus = Bus::new(&run);
+            let scene: Scene<()> = Scene::of_mach(8, false);
+            let bus = Bus::new(&scene.run);
             for _ in 0..copies {
                 let bus = bus.clone();
-                let copy = |thread: Thread| async move {
-                    bus.copy(&thread, Duration::from_millis(3), Duration::from_millis(1), 10).await;
-                };
-                processors.start(copy);
+                scene.processors.start(|thread| async move { bus.copy(&thread, ms(3), ms(1), 10).await });
             }
-            run.run();
-            assert_eq!(bus.busy(), Duration::from_millis(u64::from(copies)));
-            run.now() - Instant::ZERO
+            scene.run.run();
+            assert_eq!(bus.busy(), ms(copies.into()));
+            scene.run.now() - Instant::ZERO
         };
-        assert_eq!(took(1), Duration::from_millis(4));
-        assert!(took(2) < Duration::from_millis(5), "{:?}", took(2));
-        assert!(took(8) > Duration::from_millis(8), "{:?}", took(8));
+        assert_eq!(took(1), ms(4));
+        assert!(took(2) < ms(5), "{:?}", took(2));
+        assert!(took(8) > ms(8), "{:?}", took(8));
     }
 }

@@ -71,43 +71,28 @@ fn wakes(thread: ThreadId) -> Effect {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::{Cell, RefCell};
-    use std::rc::Rc;
-
-    use policy::unit::Instant;
-
-    use super::super::Simulation;
-    use super::super::processors::mach::{Config, Mach};
-    use super::super::processors::{self, ProcessorCounters};
+    use super::super::processors::ProcessorCounters;
+    use super::super::processors::tests::{Scene, ms};
     use super::*;
 
-    /// One of three processors runs a thread to its end; another thread waits. Returns the end of each in microseconds,
+    /// One of three processors runs a thread to its end; another thread waits. Returns the end of each in milliseconds,
     /// and the number of processors that were interrupted.
     fn delivered(method: Method) -> (u64, u64, u64) {
-        let run = Simulation::new(1);
-        let ms = Duration::from_millis;
-        let config = Config { processors: 3, master: ProcessorId(0), quantum: ms(100), notifies_master: false };
-        let costs = processors::Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick: ms(10) };
-        let scheduler = Rc::new(RefCell::new(Mach::new(config, &[ProcessorId(1), ProcessorId(2)])));
-        let processors = Processors::new(&run, 3, costs, scheduler);
+        let scene = Scene::of_mach(3, false);
         let costs = Costs { entry: ms(1), handler: ms(2), spread: Duration::ZERO };
-        let completions = Completions::new(&run, &processors, method, costs);
-        let ends = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
-        let (time, end) = (run.clone(), Rc::clone(&ends[0]));
-        processors.start(move |thread| async move {
-            thread.compute(ms(50)).await;
-            end.set(time.now().ns() / 1_000_000);
-        });
-        let (time, end) = (run.clone(), Rc::clone(&ends[1]));
-        let waits = processors.start(move |thread| async move {
+        let completions = Completions::new(&scene.run, &scene.processors, method, costs);
+        scene.compute(1, ms(50));
+        let note = scene.note();
+        let waits = scene.processors.start(move |thread| async move {
             thread.sleep().await;
-            end.set(time.now().ns() / 1_000_000);
+            note(1);
         });
-        run.run_until(Instant::ZERO + ms(20));
+        scene.run_for(ms(20));
         completions.deliver(waits, ProcessorId(2));
-        run.run();
-        let ProcessorCounters { interrupts_busy, interrupts_idle, .. } = processors.counters();
-        (ends[0].get(), ends[1].get(), interrupts_busy + interrupts_idle)
+        scene.run.run();
+        let end = |of| scene.log.borrow().iter().find(|(name, _)| *name == of).map_or(0, |(_, end)| *end);
+        let ProcessorCounters { interrupts_busy, interrupts_idle, .. } = scene.processors.counters();
+        (end(0), end(1), interrupts_busy + interrupts_idle)
     }
 
     #[test]

@@ -380,4 +380,4 @@ impl Handler for Processors {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

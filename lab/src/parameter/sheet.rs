@@ -1,6 +1,9 @@
 //! Sheets, `lab/parameters/NAME.toml`: the description of an experiment, and the numbers of its machine, each with its
 //! source.
 //!
+//! It also has all that its results say beside what was simulated: titles and labels of tables (`table`) and plots
+//! (`plot`), the paper's numbers (`published`), which cells were `fitted`, and `notes`.
+//!
 //! A sheet may `include` others, whose parameters come before its own. A row with the name of an included one replaces
 //! its properties; the table `value` changes values alone. The table `modern` has those of a machine of 2026.
 
@@ -10,6 +13,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Deserializer};
 
 use super::{Origin, Parameter, Text};
+use crate::result::{Cell, Plot, Series, Table};
 
 /// The description of an experiment and its parameters.
 #[derive(Debug)]
@@ -20,6 +24,24 @@ pub struct Sheet {
     pub parameters: Vec<Parameter>,
     /// Values for a machine of 2026.
     pub modern: Vec<(Text, f64)>,
+    tables: BTreeMap<String, Table>,
+    plots: BTreeMap<String, Plot>,
+    /// The paper's numbers in tables, row by row; not a number where none is published.
+    published: BTreeMap<String, Vec<Vec<f64>>>,
+    /// Row and column of the cell of a table that a parameter was fitted on.
+    fitted: BTreeMap<String, (usize, usize)>,
+    pub notes: Notes,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Notes {
+    /// Where the machine is comparable with the paper's.
+    pub paper: Vec<String>,
+    /// Where it is not.
+    pub modern: Vec<String>,
+    /// After those.
+    pub both: Vec<String>,
 }
 
 impl Sheet {
@@ -27,6 +49,48 @@ impl Sheet {
     /// When it has a mistake.
     pub fn parse(name: &str, text: &str) -> Sheet {
         File::whole(name, text).sheet(name)
+    }
+
+    /// A table without its cells.
+    ///
+    /// # Panics
+    /// When it has no such table: a bug of the experiment, which its first run shows.
+    pub fn form(&self, name: &str) -> Table {
+        let form = self.tables.get(name).unwrap_or_else(|| panic!("the sheet has no table {name}"));
+        Table { name: name.to_owned(), ..form.clone() }
+    }
+
+    /// A table with these simulated numbers, beside the published ones.
+    ///
+    /// # Panics
+    /// As [`form`](Self::form).
+    pub fn table(&self, name: &str, rows: impl IntoIterator<Item: IntoIterator<Item = f64>>) -> Table {
+        let (published, fitted) = (self.published(name), self.fitted.get(name));
+        let cell = |row: usize, (column, simulated): (usize, f64)| Cell {
+            paper: published.get(row).and_then(|row| row.get(column)).copied().filter(|number| !number.is_nan()),
+            fitted: fitted == Some(&(row, column)),
+            ..Cell::simulated(simulated)
+        };
+        let rows = rows.into_iter().enumerate();
+        let cells = rows.map(|(row, numbers)| numbers.into_iter().enumerate().map(|at| cell(row, at)).collect());
+        Table { cells: cells.collect(), ..self.form(name) }
+    }
+
+    /// Of a parameter, if a machine of 2026 has another value.
+    pub fn modern_value(&self, name: &str) -> Option<f64> {
+        self.modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value)
+    }
+
+    /// What the paper published of a table.
+    pub fn published(&self, table: &str) -> &[Vec<f64>] {
+        self.published.get(table).map_or(&[], Vec::as_slice)
+    }
+
+    /// # Panics
+    /// When it has no such plot.
+    pub fn plot(&self, name: &str, series: Vec<Series>) -> Plot {
+        let form = self.plots.get(name).unwrap_or_else(|| panic!("the sheet has no plot {name}")).clone();
+        Plot { name: name.to_owned(), series, ..form }
     }
 }
 
@@ -68,6 +132,11 @@ struct File {
     rows: Vec<Row>,
     value: BTreeMap<String, f64>,
     modern: BTreeMap<String, f64>,
+    table: BTreeMap<String, Table>,
+    plot: BTreeMap<String, Plot>,
+    published: BTreeMap<String, Vec<Vec<f64>>>,
+    fitted: BTreeMap<String, (usize, usize)>,
+    notes: Notes,
 }
 
 #[derive(Deserialize)]
@@ -90,7 +159,7 @@ enum Source {
 }
 
 /// Sheets are parsed once and live as long as the program.
-pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
     String::deserialize(deserializer).map(|text| &*text.leak())
 }
 
@@ -98,7 +167,8 @@ impl File {
     /// With the sheets that it includes.
     fn whole(name: &str, text: &str) -> File {
         let own: File = toml::from_str(text).unwrap_or_else(|error| panic!("{name}.toml: {error}"));
-        let mut file = File { title: own.title, about: own.about, paper: own.paper, ..File::default() };
+        let File { title, about, paper, published, fitted, notes, .. } = own;
+        let mut file = File { title, about, paper, published, fitted, notes, ..File::default() };
         for part in &own.include {
             let found = PARTS.iter().chain(COMPLETE).find(|(of, _)| of == part);
             let (part, text) = found.unwrap_or_else(|| panic!("{name}.toml: there is no {part}.toml"));
@@ -106,7 +176,11 @@ impl File {
             file.rows.extend(part.rows);
             file.sources.extend(part.sources);
             file.modern.extend(part.modern);
+            file.table.extend(part.table);
+            file.notes.modern.extend(part.notes.modern);
         }
+        file.table.extend(own.table);
+        file.plot = own.plot;
         file.sources.extend(own.sources);
         file.modern.extend(own.modern);
         own.rows.into_iter().for_each(|row| file.add(row));
@@ -146,7 +220,8 @@ impl File {
         };
         let modern = self.modern.into_iter().map(|(name, value)| (&*name.leak(), value)).collect();
         let parameters = self.rows.into_iter().map(parameter).collect();
-        Sheet { title: self.title, about: self.about, paper: self.paper, parameters, modern }
+        let File { title, about, paper, table: tables, plot: plots, published, fitted, notes, .. } = self;
+        Sheet { title, about, paper, parameters, modern, tables, plots, published, fitted, notes }
     }
 }
 

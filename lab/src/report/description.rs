@@ -32,13 +32,12 @@ impl Terminal {
 
     fn parameters(&self, experiment: &Experiment) -> String {
         let all = experiment.parameters();
-        let modern = |name: &str| experiment.sheet().modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
         let heads = [("name", false), ("value", true), ("unit", false), ("may be", false), ("2026", true)];
         let mut columns = heads.map(|(head, right)| Column::head(head, right));
         let mut below = vec![Vec::new()];
         for (parameter, now) in all.iter() {
             let range = format!("{} to {}", value(*parameter.range.start()), value(*parameter.range.end()));
-            let in_2026 = modern(parameter.name).map(value).unwrap_or_default();
+            let in_2026 = experiment.sheet().modern_value(parameter.name).map(value).unwrap_or_default();
             let cells = [parameter.name.to_owned(), value(now), parameter.unit.to_owned(), range, in_2026];
             for ((column, cell), tone) in
                 columns.iter_mut().zip(cells).zip([Tone::Bold, Tone::Plain, Tone::Plain, Tone::Faint, Tone::Plain])

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::escape::escaped;
-use super::sums::Summary;
+use super::sums::phrases;
 use super::{origin, plot, style, tables, value};
 use crate::order::Outcome;
 use crate::result::Results;
@@ -59,11 +59,10 @@ fn card(outcome: &Outcome) -> String {
 }
 
 fn sums(results: &Results) -> String {
-    let phrases = Summary::of(results).phrases();
     let chip = |(text, good): &(String, bool)| {
         format!("<span class=\"chip {}\">{}</span>", if *good { "good" } else { "so-so" }, escaped(text))
     };
-    format!("<span class=chips>{}</span>\n", phrases.iter().map(chip).collect::<Vec<_>>().join(" "))
+    format!("<span class=chips>{}</span>\n", phrases(results).iter().map(chip).collect::<Vec<_>>().join(" "))
 }
 
 fn mark(holds: bool) -> &'static str {

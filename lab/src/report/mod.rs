@@ -142,6 +142,8 @@ pub fn origin(origin: &Origin) -> (&'static str, &'static str) {
     }
 }
 
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
+
 fn source_name(source: Source) -> &'static str {
     match source {
         Source::Paper => "paper",
@@ -150,8 +152,15 @@ fn source_name(source: Source) -> &'static str {
     }
 }
 
-fn has(table: &Table, source: Source) -> bool {
-    table.cells.iter().flatten().any(|cell| cell.from(source).is_some())
+/// Where its numbers come from.
+fn sources(table: &Table) -> Vec<Source> {
+    let has = |source: &Source| table.cells.iter().flatten().any(|cell| cell.from(*source).is_some());
+    SOURCES.into_iter().filter(has).collect()
+}
+
+/// Are there simulated numbers beside published ones?
+fn is_compared(table: &Table) -> bool {
+    sources(table).starts_with(&[Source::Paper, Source::Simulated])
 }
 
 /// A cell's number of that source, with its marks; empty without one.

@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 
 use super::escape::escaped;
 use super::sums::variance_explained;
-use super::{Closeness, difference, difference_unit, file_name, has, is_grid, shown, source_name};
+use super::{Closeness, difference, difference_unit, file_name, is_compared, is_grid, shown, source_name, sources};
 use crate::result::{Cell, Source, Table};
-
-const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
 
 /// A table with its heading, differences shaded. `of` is the experiment's name for files.
 pub(super) fn table(table: &Table, of: &str) -> String {
@@ -28,8 +26,7 @@ pub(super) fn table(table: &Table, of: &str) -> String {
 }
 
 fn list(table: &Table) -> String {
-    let sources: Vec<Source> = SOURCES.into_iter().filter(|source| has(table, *source)).collect();
-    let compared = has(table, Source::Paper) && has(table, Source::Simulated);
+    let (sources, compared) = (sources(table), is_compared(table));
     let several = table.columns.len() > 1;
     let mut html = format!("<table class=list><thead><tr><th scope=col>{}</th>", escaped(&table.rows_are));
     if several {
@@ -91,7 +88,7 @@ fn grid(table: &Table) -> String {
         html += "</tr>\n";
     }
     html += "</tbody></table>";
-    let present = SOURCES.into_iter().filter(|source| has(table, *source));
+    let present = sources(table).into_iter();
     let present: Vec<String> =
         present.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
     if present.len() > 1 { html + "<p class=key>" + &present.join(" ") + "</p>" } else { html }

@@ -1,7 +1,10 @@
 //! Results of an experiment, as text for a terminal.
 
 use super::sums::variance_explained;
-use super::{Closeness, difference, difference_unit, has, is_grid, letters, shown, source_name, value, wrap};
+use super::{
+    Closeness, SOURCES, difference, difference_unit, is_compared, is_grid, letters, shown, source_name, sources, value,
+    wrap,
+};
 use crate::order::Outcome;
 use crate::result::{Cell, Results, Source, Table};
 
@@ -22,7 +25,6 @@ pub(super) enum Tone {
 }
 
 const GAP: usize = 2;
-const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
 
 /// A column of text, its cells padded to the widest.
 pub(super) struct Column {
@@ -98,11 +100,11 @@ impl Terminal {
             column.cells.extend(names.map(|name| (name.clone(), Tone::Plain)));
             columns.push(column);
         }
-        for source in SOURCES.into_iter().filter(|source| has(table, *source)) {
+        for source in sources(table) {
             let mut column = Column::head(source_name(source), true);
             column.cells.extend(cells().map(|cell| (shown(table, cell, source), Tone::Plain)));
             columns.push(column);
-            if source == Source::Simulated && has(table, Source::Paper) {
+            if source == Source::Simulated && is_compared(table) {
                 let mut column = Column::head(difference_unit(table), true);
                 column.cells.extend(cells().map(|cell| difference_shown(table, cell)));
                 columns.push(column);
@@ -141,8 +143,7 @@ impl Terminal {
     }
 
     fn grid_part(&self, table: &Table, part: std::ops::Range<usize>) -> String {
-        let compared = has(table, Source::Paper) && has(table, Source::Simulated);
-        let sources: Vec<Source> = SOURCES.into_iter().filter(|source| has(table, *source)).collect();
+        let (sources, compared) = (sources(table), is_compared(table));
         let alone = sources.len() == 1;
         let mut columns = vec![Column::head(&table.rows_are, false), Column::head(&table.columns_are, false)];
         columns.extend(part.clone().map(|column| Column::head(&table.columns[column], true)));

@@ -4,8 +4,13 @@ macro_rules! of_the_host {
     ($suite:ident: $($name:ident),+) => {
         mod $suite {
             use crate::tree_rig::{ServedTree, on_all_trees};
+            use testkit::contract::{Tree, $suite};
 
-            $(fn $name(served: ServedTree) { testkit::contract::$suite::$name(served) })+
+            $(fn $name(served: ServedTree) {
+                if !$suite::NEED_OTHERS || served.acts_for_others() {
+                    $suite::$name(served);
+                }
+            })+
             on_all_trees!($($name),+);
         }
     };

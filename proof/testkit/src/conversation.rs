@@ -9,21 +9,13 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::{Opaque, Pack, Void};
 
-use crate::nbd::Command;
+use crate::nbd::{self, Command, option};
 use crate::nfs::{entry, record};
 
-const IHAVEOPT: u64 = 0x4948_4156_454F_5054;
-const REQUEST: u32 = 0x2560_9513;
 const EXTENDED_REQUEST: u32 = 0x21e4_1c71;
 
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    let head = [&IHAVEOPT.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes()].concat();
-    [&head[..], data].concat()
-}
-
 fn request(flags: u16, kind: u16, at: u64, len: u32, payload: &[u8]) -> Vec<u8> {
-    let head = [&REQUEST.to_be_bytes()[..], &flags.to_be_bytes(), &kind.to_be_bytes(), &(7u64 << 32).to_be_bytes()];
-    [&head.concat()[..], &at.to_be_bytes(), &len.to_be_bytes(), payload].concat()
+    nbd::request(flags, kind, 7 << 32, at, len, payload)
 }
 
 /// NBD: options of every kind, an export of at least 1 MiB, then requests of every kind.

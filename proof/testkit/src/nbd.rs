@@ -52,13 +52,8 @@ impl Client {
         assert_eq!(&greeting[..8], b"NBDMAGIC");
         assert_eq!(greeting[8..16], IHAVEOPT.to_be_bytes());
         // Fixed newstyle, no zeroes.
-        let mut message = 3u32.to_be_bytes().to_vec();
-        message.extend(IHAVEOPT.to_be_bytes());
-        message.extend(OPT_GO.to_be_bytes());
-        message.extend((export.len() as u32 + 6).to_be_bytes());
-        message.extend((export.len() as u32).to_be_bytes());
-        message.extend(export.as_bytes());
-        message.extend(0u16.to_be_bytes());
+        let export = [&(export.len() as u32).to_be_bytes()[..], export.as_bytes(), &0u16.to_be_bytes()].concat();
+        let message = [&3u32.to_be_bytes()[..], &option(OPT_GO, &export)].concat();
         self.stream.write_all(&message)?;
         loop {
             let mut head = [0; 20];
@@ -126,14 +121,7 @@ impl Client {
     /// Sends a request without waiting for the answer. Returns its cookie.
     pub fn send(&mut self, command: Command, flags: u16, at: u64, len: u32, payload: &[u8]) -> io::Result<u64> {
         self.cookie += 1;
-        let mut message = REQUEST.to_be_bytes().to_vec();
-        message.extend(flags.to_be_bytes());
-        message.extend((command as u16).to_be_bytes());
-        message.extend(self.cookie.to_be_bytes());
-        message.extend(at.to_be_bytes());
-        message.extend(len.to_be_bytes());
-        message.extend(payload);
-        self.stream.write_all(&message)?;
+        self.stream.write_all(&request(flags, command as u16, self.cookie, at, len, payload))?;
         Ok(self.cookie)
     }
 
@@ -163,6 +151,17 @@ impl Client {
             (_, error) => Err(io::Error::from_raw_os_error(error as i32)),
         }
     }
+}
+
+/// An option of the negotiation.
+pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    let head = [&IHAVEOPT.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes()].concat();
+    [&head, data].concat()
+}
+
+pub fn request(flags: u16, kind: u16, cookie: u64, at: u64, len: u32, payload: &[u8]) -> Vec<u8> {
+    let head = [&REQUEST.to_be_bytes()[..], &flags.to_be_bytes(), &kind.to_be_bytes(), &cookie.to_be_bytes()];
+    [&head.concat()[..], &at.to_be_bytes(), &len.to_be_bytes(), payload].concat()
 }
 
 fn be_u32(bytes: &[u8]) -> u32 {

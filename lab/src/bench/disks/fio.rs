@@ -5,16 +5,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::measure::load::{Load, Operation, Order, Stability};
+use crate::measure::load::{Operation, Order, Stability};
 use crate::measure::process::{Interrupted, Process};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Length {
     /// Until every block of the region was used once.
     OnePass,
     /// The duration given on the command line.
+    #[default]
     AsGiven,
     /// The duration given on the command line, or less when every block of the region was used once.
     AsGivenOnce,
@@ -22,30 +25,44 @@ pub enum Length {
     Seconds(u32),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Job {
-    pub load: Load,
-    /// The part of the image that the job uses, in place of the load's: first and end, in percent.
+    pub operation: Operation,
+    /// KiB of a request.
+    pub kib: u32,
+    /// Requests in flight on each connection.
+    pub in_flight: u32,
+    #[serde(default = "one")]
+    pub connections: u32,
+    /// The part of the image that the job uses: first and end, in percent.
+    #[serde(default = "all")]
     pub region: (u64, u64),
     /// Limit in MiB/s; 0 for none.
+    #[serde(default)]
     pub rate_mib: u32,
+    #[serde(default)]
     pub length: Length,
     /// As many reads as writes, in place of the operation's.
+    #[serde(default)]
     pub is_mixed: bool,
 }
 
-impl Job {
-    pub const fn new(operation: Operation, request_kib: u32, in_flight: u32) -> Job {
-        let load = Load::new(operation, request_kib, in_flight);
-        Job { load, region: (0, 100), rate_mib: 0, length: Length::AsGiven, is_mixed: false }
-    }
+fn one() -> u32 {
+    1
+}
 
+fn all() -> (u64, u64) {
+    (0, 100)
+}
+
+impl Job {
     fn arguments(&self, name: &str, bytes: u64, seconds: u32) -> Result<Vec<String>> {
         let (first, end) = self.region;
         // Regions begin at whole MiB, so that no block straddles two.
         let at = |percent: u64| (bytes / 100 * percent) >> 20 << 20;
         let end = if end == 100 { bytes } else { at(end) };
-        let (pattern, writes_a_flush) = match self.load.operation {
+        let (pattern, writes_a_flush) = match self.operation {
             // Random: each block once.
             Operation::Read(Order::Random) => ("randread", 0),
             Operation::Read(Order::Sequential) => ("read", 0),
@@ -57,9 +74,9 @@ impl Job {
         let mut arguments = vec![
             format!("--name={name}"),
             format!("--rw={pattern}"),
-            format!("--bs={}k", self.load.request_bytes >> 10),
-            format!("--iodepth={}", self.load.in_flight),
-            format!("--numjobs={}", self.load.connections),
+            format!("--bs={}k", self.kib),
+            format!("--iodepth={}", self.in_flight),
+            format!("--numjobs={}", self.connections),
             format!("--offset={}", at(first)),
             format!("--size={}", end - at(first)),
         ];
@@ -69,11 +86,7 @@ impl Job {
         if self.rate_mib > 0 {
             arguments.push(format!("--rate={}m", self.rate_mib));
         }
-        let seconds = match self.length {
-            Length::OnePass => return Ok(arguments),
-            Length::AsGiven | Length::AsGivenOnce => seconds,
-            Length::Seconds(seconds) => seconds,
-        };
+        let Some(seconds) = self.seconds(seconds) else { return Ok(arguments) };
         arguments.push(format!("--runtime={seconds}"));
         if self.length != Length::AsGivenOnce {
             arguments.push("--time_based".into());
@@ -81,11 +94,12 @@ impl Job {
         Ok(arguments)
     }
 
-    fn seconds_max(&self, seconds: u32) -> u64 {
+    /// How long it goes on, if a time ends it.
+    fn seconds(&self, given: u32) -> Option<u32> {
         match self.length {
-            Length::OnePass => 600,
-            Length::AsGiven | Length::AsGivenOnce => u64::from(seconds) + 120,
-            Length::Seconds(seconds) => u64::from(seconds) + 120,
+            Length::OnePass => None,
+            Length::AsGiven | Length::AsGivenOnce => Some(given),
+            Length::Seconds(own) => Some(own),
         }
     }
 }
@@ -143,8 +157,9 @@ impl Run<'_> {
             }
             command.args(job.arguments(&format!("job{index}"), self.bytes, self.seconds)?);
         }
-        let timeout = self.jobs.iter().map(|job| job.seconds_max(self.seconds)).max().unwrap_or(0);
-        parse(&Process::start(command, self.log, interrupted)?.finish(Duration::from_secs(timeout))?)
+        let most = |job: &Job| job.seconds(self.seconds).map_or(600, |seconds| seconds + 120);
+        let timeout = self.jobs.iter().map(most).max().unwrap_or(0);
+        parse(&Process::start(command, self.log, interrupted)?.finish(Duration::from_secs(timeout.into()))?)
     }
 }
 
@@ -222,10 +237,10 @@ mod tests {
 
     #[test]
     fn regions_of_jobs_do_not_overlap_and_end_with_the_image() {
-        const WRITE: Operation = Operation::Overwrite(Order::Sequential, Stability::Flushed { writes: 0 });
+        let job = "operation = { read = 'sequential' }\nkib = 4\nin_flight = 1";
+        let job: Job = toml::from_str(job).unwrap();
         let bytes = 1000 << 20;
-        let lower = Job { region: (0, 25), ..Job::new(WRITE, 4, 1) }.arguments("a", bytes, 1).unwrap();
-        let upper = Job { region: (25, 100), ..Job::new(WRITE, 4, 1) }.arguments("a", bytes, 1).unwrap();
+        let [lower, upper] = [(0, 25), (25, 100)].map(|region| Job { region, ..job }.arguments("a", bytes, 1).unwrap());
         assert!(lower.contains(&format!("--size={}", 250 << 20)));
         assert!(upper.contains(&format!("--offset={}", 250 << 20)) && upper.contains(&format!("--size={}", 750 << 20)));
     }

@@ -2,7 +2,6 @@
 
 mod fio;
 mod run;
-mod switch;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -14,11 +13,10 @@ use crate::bench::contender::Peer;
 use crate::bench::{host, programs, repetitions, report, results};
 use crate::measure::process::Interrupted;
 use run::{Images, Scale};
-pub use switch::switches;
 #[cfg(test)]
 pub use workload::PEERS;
 use workload::Workload;
-pub use workload::comparison;
+pub use workload::{comparison, switches};
 
 /// Measures Awase beside nbdkit and qemu-nbd on this machine and writes a report with a plot.
 #[derive(Debug, Args)]

@@ -110,10 +110,10 @@ impl Images {
 
     pub fn measure(&self, workload: &Workload, contender: &Contender) -> Result<Sample> {
         let unit = workload.subject.unit;
-        let Client::Bookkeeping = workload.setup.client else { return self.once(unit, workload.setup, contender) };
+        let Client::Bookkeeping = workload.setup.client else { return self.once(unit, &workload.setup, contender) };
         let resident = |mib| {
             let full = Setup { memory: Memory::Mib(mib), client: Client::FilledMemory, ..workload.setup };
-            self.once(unit, full, contender).map(|sample| sample.value)
+            self.once(unit, &full, contender).map(|sample| sample.value)
         };
         let [small, large] = CACHES_MIB;
         let more = resident(large)? - resident(small)?;
@@ -129,7 +129,7 @@ impl Images {
     }
 
     /// Measures with one server.
-    fn once(&self, unit: Unit, setup: Setup, contender: &Contender) -> Result<Sample> {
+    fn once(&self, unit: Unit, setup: &Setup, contender: &Contender) -> Result<Sample> {
         for image in [Image::Large, Image::Small] {
             forget(&self.image(image))?;
         }
@@ -138,8 +138,8 @@ impl Images {
         }
         let (place, image, bytes) = (self.fixture.place()?, self.image(setup.image), self.bytes(setup.image));
         let connections = match &setup.client {
-            Client::Fio { jobs, .. } => jobs.iter().map(|job| job.load.connections).sum(),
-            Client::PeakMemory(job) => job.load.connections,
+            Client::Fio { jobs, .. } => jobs.iter().map(|job| job.connections).sum(),
+            Client::PeakMemory(job) => job.connections,
             _ => 1,
         };
         let group = flushed_together(&setup.client);
@@ -153,16 +153,15 @@ impl Images {
 /// Writes and flushes that a client has in flight, if each write is flushed.
 fn flushed_together(client: &Client) -> u32 {
     let Client::Fio { jobs, .. } = client else { return 1 };
-    let flushes =
-        |job: &&Job| matches!(job.load.operation, Operation::Overwrite(_, Stability::Flushed { writes: 1.. }));
-    jobs.iter().filter(flushes).map(|job| job.load.in_flight * job.load.connections).sum::<u32>().max(1)
+    let flushes = |job: &&Job| matches!(job.operation, Operation::Overwrite(_, Stability::Flushed { writes: 1.. }));
+    jobs.iter().filter(flushes).map(|job| job.in_flight * job.connections).sum::<u32>().max(1)
 }
 
 /// The client of a running server.
 struct Driver<'a> {
     images: &'a Images,
     unit: Unit,
-    setup: Setup,
+    setup: &'a Setup,
     image: &'a Path,
     bytes: u64,
     place: &'a Path,

@@ -16,11 +16,10 @@ impl Tables {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Row and column are counted from 0.
-    pub(super) fn cell(&self, table: &str, row: &str, column: usize) -> Option<Cell> {
+    pub(super) fn cell(&self, table: &str, row: &str, column: &str) -> Option<Cell> {
         let table = self.tables.iter().find(|of| of.name == table)?;
-        let row = table.rows.iter().position(|name| name == row)?;
-        table.cells.get(row)?.get(column).copied()
+        let place = |names: &[String], wanted: &str| names.iter().position(|name| name == wanted);
+        table.cells.get(place(&table.rows, row)?)?.get(place(&table.columns, column)?).copied()
     }
 
     pub(super) fn markdown(&self) -> String {
@@ -74,7 +73,7 @@ pub(super) mod tests {
 
     pub(in super::super) const TEXT: &str = r#"{ "notes": ["A server."], "tables": [{
         "name": "worth", "title": "What it is worth", "unit": "", "rows_are": "switch and value",
-        "rows": ["trace: off", "quantum: off"], "columns": ["requests a second", "processor time"],
+        "rows": ["trace: off", "quantum: off"], "columns": ["requests/s", "CPU time"],
         "cells": [
             [{ "here": 0.99, "paper": null, "within_noise": true }, { "here": 1.01, "paper": 1.43 }],
             [{ "here": 1.25, "paper": null }, { "here": null, "paper": null }]
@@ -83,8 +82,8 @@ pub(super) mod tests {
     #[test]
     fn a_table_is_written_with_the_papers_ratio_or_a_dash_and_what_is_noise() {
         let text = Tables::read(TEXT).unwrap().markdown();
-        let expected = "\n## What it is worth\n\n| switch and value | requests a second | processor time | in the paper |\n\
-                        |---|---|---|---|\n| trace: off | 0.990 ~ | 1.01 | 1.43 (processor time) |\n\
+        let expected = "\n## What it is worth\n\n| switch and value | requests/s | CPU time | in the paper |\n\
+                        |---|---|---|---|\n| trace: off | 0.990 ~ | 1.01 | 1.43 (CPU time) |\n\
                         | quantum: off | 1.25 | – | – |\n";
         assert_eq!(text, expected);
     }
@@ -92,8 +91,8 @@ pub(super) mod tests {
     #[test]
     fn a_cell_is_found_by_its_names_and_none_is_made_up() {
         let tables = Tables::read(TEXT).unwrap();
-        assert_eq!(tables.cell("worth", "quantum: off", 0).unwrap().local, Some(1.25));
-        assert_eq!(tables.cell("worth", "quantum: 24ms", 0), None);
+        assert_eq!(tables.cell("worth", "quantum: off", "requests/s").unwrap().local, Some(1.25));
+        assert_eq!(tables.cell("worth", "quantum: 24ms", "requests/s"), None);
         assert!(Tables::read("{}").is_err());
     }
 }

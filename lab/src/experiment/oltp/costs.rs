@@ -108,11 +108,12 @@ impl Costs {
     }
 }
 
-pub fn mix(run: &Run<'_>, calls: &str, ios: &str, user: &str) -> Mix {
-    let user_ns = run.get(user) * 1000.0;
+pub fn mix(run: &Run<'_>, name: &str) -> Mix {
+    let get = |what| run.get(&format!("tx.{name}.{what}"));
+    let user_ns = get("user") * 1000.0;
     Mix {
-        calls: run.get(calls),
-        ios: run.get(ios),
+        calls: get("calls"),
+        ios: get("ios"),
         consecutive: run.get("tx.consecutive"),
         application_ns: (user_ns - 2000.0 * run.get("oltp.edit")).max(0.0),
     }

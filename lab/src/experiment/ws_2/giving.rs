@@ -8,9 +8,8 @@ use crate::model::buffers::Write;
 
 use super::host::{Process, Setup};
 use super::machine::Hardware;
-use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Finding, Plot, Results};
+use crate::result::{Finding, Plot, Results, Series};
 
 /// Programs take memory in units of this fraction of it: a page of 4 KB of 64 MB.
 const PAGES: u64 = 16_384;
@@ -135,29 +134,16 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         run.step();
     }
     let row = |given: &Given| {
-        let cells = [
+        [
             given.idle_percent,
             given.pages_waited as f64,
             given.longest_s * 1e3,
             given.waited_s * 1e3,
             given.missing_percent,
-        ];
-        cells.map(Cell::simulated).to_vec()
+        ]
     };
-    let columns = [
-        "idle before, % of memory",
-        "pages waited for",
-        "longest wait, ms",
-        "all waiting, ms",
-        "never got, % of memory",
-    ];
-    results.tables.push(grid(
-        ("giving", "(d) Programs take most of memory at the speed at which pages can be cleared", "", 1),
-        ("cache", CASES.map(|(name, ..)| name.to_owned()).to_vec()),
-        ("measure", columns.map(str::to_owned).to_vec()),
-        all.iter().map(row).collect(),
-    ));
-    plot(&all, results);
+    results.tables.push(run.table("giving", all.iter().map(row)).of_rows(CASES.map(|(name, ..)| name)));
+    results.plots.push(plot(run, &all));
     results.findings.push(Finding::new(
         format!(
             "Memory is given back within a second: {} pages had to be waited for, {:.0} ms together",
@@ -182,21 +168,18 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     ));
 }
 
-fn plot(all: &[Given], results: &mut Results) {
+fn plot(run: &Run<'_>, all: &[Given]) -> Plot {
     // From five seconds before the programs start.
     let shifted = |points: &[(f64, f64)], given: &Given| {
         points.iter().map(|(at, value)| (at - given.began_s, *value)).filter(|(at, _)| *at >= -5.0).collect::<Vec<_>>()
     };
-    results.plots.push(Plot::steps(
+    run.plot(
         "giving",
-        "(d) Who has the memory",
-        Axis::linear("time since programs ask", "s"),
-        Axis::linear("share", "% of memory"),
         vec![
-            line("kernel and programs", shifted(&all[1].programs, &all[1])),
-            line("dynamic cache", shifted(&all[1].cache, &all[1])),
-            line("dynamic cache, half of memory just written", shifted(&all[3].cache, &all[3])),
-            line("fixed cache", shifted(&all[0].cache, &all[0])),
+            Series::simulated("kernel and programs", shifted(&all[1].programs, &all[1])),
+            Series::simulated("dynamic cache", shifted(&all[1].cache, &all[1])),
+            Series::simulated("dynamic cache, half of memory just written", shifted(&all[3].cache, &all[3])),
+            Series::simulated("fixed cache", shifted(&all[0].cache, &all[0])),
         ],
-    ));
+    )
 }

@@ -49,35 +49,20 @@ struct DiskNumbers {
     overhead_ms: f64,
 }
 
-/// One column of the paper's table 1.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Generation {
-    pub(super) name: &'static str,
-    mips: f64,
-    memory_mb: f64,
-    memory_access_ns: f64,
-    memory_rate: f64,
-    access_ms: f64,
-    rate: f64,
-    size: f64,
-}
+/// What differs from one machine of the paper's table 1 to the next.
+const DIFFERENCES: [&str; 7] =
+    ["cpu.mips", "memory.size", "memory.access", "memory.rate", "disk.access", "disk.rate", "disk.size"];
 
-pub(super) const GENERATIONS: [Generation; 4] = [
-    generation("1986, MC68020", 2.3, 8.0, [100.0, 16.7], [30.0, 1.0, 150.0]),
-    generation("1988, MC68030", 5.3, 16.0, [80.0, 50.0], [24.0, 2.0, 280.0]),
-    generation("1991, R3000", 25.0, 64.0, [80.0, 100.0], [20.0, 2.4, 1280.0]),
-    generation("1993, R4000", 80.0, 256.0, [60.0, 260.0], [18.0, 3.0, 3000.0]),
+pub(super) const GENERATIONS: [(&str, [f64; 7]); 4] = [
+    ("1986, MC68020", [2.3, 8.0, 100.0, 16.7, 30.0, 1.0, 150.0]),
+    ("1988, MC68030", [5.3, 16.0, 80.0, 50.0, 24.0, 2.0, 280.0]),
+    ("1991, R3000", [25.0, 64.0, 80.0, 100.0, 20.0, 2.4, 1280.0]),
+    ("1993, R4000", [80.0, 256.0, 60.0, 260.0, 18.0, 3.0, 3000.0]),
 ];
 
-const fn generation(
-    name: &'static str,
-    mips: f64,
-    memory_mb: f64,
-    [memory_access_ns, memory_rate]: [f64; 2],
-    [access_ms, rate, size]: [f64; 3],
-) -> Generation {
-    Generation { name, mips, memory_mb, memory_access_ns, memory_rate, access_ms, rate, size }
-}
+/// 4.3BSD's blocks, and a disk that is otherwise that of 1991.
+const OF_ALL_GENERATIONS: [(&str, f64); 4] =
+    [("buffer.size", 8.0), ("disk.rpm", 3600.0), ("disk.units", 0.0), ("disk.overhead", 2.2)];
 
 /// Bytes of a buffer: the given size in pages, but at most memory divided by [`BUFFERS_MIN`].
 fn buffer(bytes: f64, memory_mb: f64) -> u64 {
@@ -92,48 +77,38 @@ fn sectors(rate: f64, rpm: f64) -> u32 {
 
 impl Hardware {
     pub(super) fn of(run: &Run<'_>) -> Self {
-        Hardware {
-            mips: run.get("cpu.mips"),
-            memory: (run.get("memory.size") * MB) as u64,
-            memory_access_ns: run.get("memory.access"),
-            memory_rate: run.get("memory.rate"),
-            resident: run.get("memory.resident") / 100.0,
-            disk: DiskNumbers {
-                access_ms: run.get("disk.access"),
-                rate: run.get("disk.rate"),
-                size: run.get("disk.size"),
-                rpm: run.get("disk.rpm"),
-                units: run.get("disk.units"),
-                overhead_ms: run.get("disk.overhead"),
-            },
-            buffer: buffer(run.get("buffer.size") * 1024.0, run.get("memory.size")),
-            call_instructions: run.get("cost.call"),
-            rotdelay_ms: run.get("fs.rotdelay"),
-            reserve_permille: (run.get("cache.reserve") * 10.0) as u64,
-            fixed: run.get("cache.fixed") / 100.0,
-            interval: Duration::from_secs_f64(run.get("sync.interval")),
-            seed: run.seed,
-        }
+        Hardware::with(&|name| run.get(name), run.seed)
     }
 
-    /// That machine of table 1, with 4.3BSD's blocks; the disk is otherwise that of 1991, and the rest is this
-    /// machine's.
-    pub(super) fn at(self, then: &Generation) -> Self {
+    /// A machine of table 1; the rest is that of the parameters.
+    pub(super) fn of_generation(run: &Run<'_>, numbers: [f64; 7]) -> Self {
+        let own = || DIFFERENCES.into_iter().zip(numbers).chain(OF_ALL_GENERATIONS);
+        let get = |name: &str| own().find(|(of, _)| *of == name).map_or_else(|| run.get(name), |(_, number)| number);
+        Hardware::with(&get, run.seed)
+    }
+
+    fn with(get: &dyn Fn(&str) -> f64, seed: u64) -> Self {
         Hardware {
-            mips: then.mips,
-            memory: (then.memory_mb * MB) as u64,
-            buffer: buffer(8192.0, then.memory_mb),
-            memory_access_ns: then.memory_access_ns,
-            memory_rate: then.memory_rate,
+            mips: get("cpu.mips"),
+            memory: (get("memory.size") * MB) as u64,
+            memory_access_ns: get("memory.access"),
+            memory_rate: get("memory.rate"),
+            resident: get("memory.resident") / 100.0,
             disk: DiskNumbers {
-                access_ms: then.access_ms,
-                rate: then.rate,
-                size: then.size,
-                rpm: 3600.0,
-                units: 0.0,
-                overhead_ms: 2.2,
+                access_ms: get("disk.access"),
+                rate: get("disk.rate"),
+                size: get("disk.size"),
+                rpm: get("disk.rpm"),
+                units: get("disk.units"),
+                overhead_ms: get("disk.overhead"),
             },
-            ..self
+            buffer: buffer(get("buffer.size") * 1024.0, get("memory.size")),
+            call_instructions: get("cost.call"),
+            rotdelay_ms: get("fs.rotdelay"),
+            reserve_permille: (get("cache.reserve") * 10.0) as u64,
+            fixed: get("cache.fixed") / 100.0,
+            interval: Duration::from_secs_f64(get("sync.interval")),
+            seed,
         }
     }
 
@@ -153,17 +128,10 @@ impl Hardware {
         }
         let format = Format {
             block_bytes: self.buffer,
-            fragment_bytes: 1024,
-            sector_bytes: 512,
             sectors_per_track: sectors(rate, rpm).into(),
-            heads: 1,
-            cylinders: 1,
             rotations_per_second: rpm / 60.0,
-            cylinders_per_group: 16,
-            bytes_per_inode: 2048,
             rotdelay_ms: self.rotdelay_ms,
-            maxcontig: 1,
-            maxbpg: 256,
+            ..Format::NEWFS
         };
         1 + Layout::new(format).gap_blocks()
     }

@@ -10,9 +10,8 @@ use crate::model::Simulation;
 use policy::cache::{Algorithm, Replacement, Slot};
 
 use super::machine::Hardware;
-use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Finding, Plot, Results};
+use crate::result::{Finding, Results, Series};
 
 /// Numbers of buffers: 820 and 8,200 are a tenth and all of 64 MB.
 const BUFFERS: [u64; 7] = [100, 820, 1000, 8200, 10_000, 100_000, 1_000_000];
@@ -101,37 +100,20 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let new: Vec<Steps> = BUFFERS.iter().map(|buffers| awase(&random, *buffers)).collect();
     let row = |(old, new): (&Steps, &Steps)| {
         let steps = [old.hit, new.hit, old.miss, new.miss, old.sync, new.sync, old.sort, new.sort];
-        steps.map(|steps| Cell::simulated(steps * step_us)).to_vec()
+        steps.map(|steps| steps * step_us)
     };
-    let columns = [
-        "find: 4.3BSD",
-        "find: Awase",
-        "miss: 4.3BSD",
-        "miss: Awase",
-        "sync: 4.3BSD",
-        "sync: Awase",
-        "queue a write: 4.3BSD",
-        "queue a write: Awase",
-    ];
-    results.tables.push(grid(
-        ("operations", "(e) Processor time of one operation, a tenth of the buffers dirty", "us", 1),
-        ("buffers", BUFFERS.iter().map(u64::to_string).collect()),
-        ("operation", columns.map(str::to_owned).to_vec()),
-        old.iter().zip(&new).map(row).collect(),
-    ));
-    let points = |all: &[Steps], of: &dyn Fn(&Steps) -> f64| {
-        BUFFERS.iter().zip(all).map(|(buffers, steps)| (*buffers as f64, of(steps) * step_us)).collect()
+    results.tables.push(run.table("operations", old.iter().zip(&new).map(row)).of_rows(BUFFERS));
+    let line = |name: &str, all: &[Steps], of: fn(&Steps) -> f64| {
+        let times = all.iter().map(|steps| of(steps) * step_us);
+        Series::simulated(name, BUFFERS.iter().map(|buffers| *buffers as f64).zip(times))
     };
-    results.plots.push(Plot::lines(
+    results.plots.push(run.plot(
         "operations",
-        "(e) Processor time of one operation",
-        Axis::logarithmic("buffers", ""),
-        Axis::logarithmic("processor time", "us"),
         vec![
-            line("sync, 4.3BSD", points(&old, &|steps| steps.sync)),
-            line("sync, Awase", points(&new, &|steps| steps.sync)),
-            line("miss, 4.3BSD", points(&old, &|steps| steps.miss)),
-            line("miss, Awase", points(&new, &|steps| steps.miss)),
+            line("sync, 4.3BSD", &old, |steps| steps.sync),
+            line("sync, Awase", &new, |steps| steps.sync),
+            line("miss, 4.3BSD", &old, |steps| steps.miss),
+            line("miss, Awase", &new, |steps| steps.miss),
         ],
     ));
     let last = BUFFERS.len() - 1;

@@ -2,9 +2,8 @@
 
 use super::host::Setup;
 use super::machine::{GENERATIONS, Hardware};
-use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Finding, Plot, Results};
+use crate::result::{Finding, Results, Series};
 use policy::cache::Algorithm;
 
 /// Sizes of the set of files, in percent of memory.
@@ -45,7 +44,7 @@ fn blocks(hardware: &Hardware, percent: u32) -> u64 {
 /// Adds the tables, plots and findings of (a).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     over_size(run, hardware, results);
-    over_generations(run, hardware, results);
+    over_generations(run, results);
 }
 
 fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
@@ -55,41 +54,21 @@ fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         all.push(CACHES.iter().map(|(_, setup)| read_again(hardware, *setup, blocks(hardware, percent))).collect());
         run.step();
     }
-    let cells = |of: &[Readings]| {
-        let mut row = vec![Cell::simulated(of[0].first_s)];
-        row.extend(of.iter().map(|read| Cell::simulated(read.second_s)));
-        row.push(Cell::simulated(of[2].third_s));
-        row
+    let row = |of: &Vec<Readings>| {
+        let again = of.iter().map(|read| read.second_s);
+        [of[0].first_s].into_iter().chain(again).chain([of[2].third_s]).collect::<Vec<_>>()
     };
-    let columns = [
-        "first reading",
-        "second: fixed, LRU",
-        "second: dynamic, LRU",
-        "second: dynamic, S3-FIFO",
-        "third: dynamic, S3-FIFO",
-    ];
-    results.tables.push(grid(
-        ("reading", "(a) Time to read a set of files once and again", "s", 2),
-        ("size of the set, % of memory", SIZES.iter().map(u32::to_string).collect()),
-        ("reading", columns.map(str::to_owned).to_vec()),
-        all.iter().map(|row| cells(row)).collect(),
-    ));
+    results.tables.push(run.table("reading", all.iter().map(row)).of_rows(SIZES));
     let rate = |percent, seconds: f64| (blocks(hardware, percent) * hardware.buffer) as f64 / 1e6 / seconds.max(1e-9);
-    let points = |value: &dyn Fn(&[Readings]) -> f64| {
-        SIZES.iter().zip(&all).map(|(&percent, row)| (f64::from(percent), rate(percent, value(row)))).collect()
+    let line = |name: &str, value: &dyn Fn(&[Readings]) -> f64| {
+        let point = |(percent, row): (&u32, &Vec<Readings>)| (f64::from(*percent), rate(*percent, value(row)));
+        Series::simulated(name, SIZES.iter().zip(&all).map(point))
     };
-    let mut series = vec![line("first reading", points(&|row| row[0].first_s))];
-    for (index, (name, _)) in CACHES.iter().enumerate() {
-        series.push(line(name, points(&|row| row[index].second_s)));
-    }
-    series.push(line("the same, third reading", points(&|row| row[2].third_s)));
-    results.plots.push(Plot::lines(
-        "reading",
-        "(a) How fast files are read again",
-        Axis::linear("size of the set of files", "% of memory"),
-        Axis::logarithmic("throughput", "MB/s"),
-        series,
-    ));
+    let again = CACHES.iter().enumerate().map(|(index, (name, _))| line(name, &|row| row[index].second_s));
+    let mut series: Vec<Series> = again.collect();
+    series.insert(0, line("first reading", &|row| row[0].first_s));
+    series.push(line("the same, third reading", &|row| row[2].third_s));
+    results.plots.push(run.plot("reading", series));
     let knee = |cache: usize| {
         let is_fast =
             |(percent, row): &(&u32, &Vec<Readings>)| row[cache].second_s <= AT_MEMORY_SPEED * memory_s(**percent);
@@ -117,29 +96,19 @@ fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     ));
 }
 
-fn over_generations(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
+fn over_generations(run: &Run<'_>, results: &mut Results) {
     let mut rows = Vec::new();
     let mut gains = Vec::new();
-    for generation in &GENERATIONS {
-        let hardware = hardware.at(generation);
+    for (_, numbers) in GENERATIONS {
+        let hardware = Hardware::of_generation(run, numbers);
         let half = blocks(&hardware, 50);
         let fixed = read_again(&hardware, Setup::BSD, half);
         let dynamic = read_again(&hardware, Setup::AWASE, half);
         gains.push(fixed.second_s / dynamic.second_s);
-        rows.push(
-            [fixed.first_s, fixed.second_s, dynamic.second_s, fixed.second_s / dynamic.second_s]
-                .map(Cell::simulated)
-                .to_vec(),
-        );
+        rows.push([fixed.first_s, fixed.second_s, dynamic.second_s, fixed.second_s / dynamic.second_s]);
         run.step();
     }
-    let columns = ["first reading, s", "again, fixed, s", "again, dynamic, s", "times as fast"];
-    results.tables.push(grid(
-        ("generations", "(a) Reading a set of files of half of memory on the machines of table 1", "", 2),
-        ("machine", GENERATIONS.iter().map(|g| g.name.to_owned()).collect()),
-        ("reading", columns.map(str::to_owned).to_vec()),
-        rows,
-    ));
+    results.tables.push(run.table("generations", rows).of_rows(GENERATIONS.map(|(name, _)| name)));
     results.findings.push(Finding::new(
         "The dynamic cache is worth more with every generation of table 1, since disks fall behind",
         gains.is_sorted() && gains.iter().all(|gain| *gain > 1.5),

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use policy::cache::Algorithm;
 
-use super::grid;
 use super::host::{Process, Setup};
 use super::machine::Hardware;
 use crate::experiment::Run;
-use crate::result::{Cell, Finding, Results};
+use crate::result::{Finding, Results};
 
 /// With the queue of WS-4: in 4.3BSD's, which orders by position only, a reader behind the scanner waits until the scan
 /// is over, whatever the cache does.
@@ -87,18 +86,10 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         let reads = hot.reads.max(1) as f64;
         let hit_percent = 100.0 * hot.cached as f64 / reads;
         hits.push(hit_percent);
-        rows.push([hit_percent, hot.seconds / reads * 1e3, after_s].map(Cell::simulated).to_vec());
+        rows.push([hit_percent, hot.seconds / reads * 1e3, after_s]);
         run.step();
     }
-    results.tables.push(grid(
-        ("scan", "(a) Blocks in daily use while another process scans twice the cache", "", 2),
-        ("cache", CACHES.map(|(name, _)| name.to_owned()).to_vec()),
-        (
-            "measure",
-            ["found in the cache, %", "mean read, ms", "reading all after the scan, s"].map(str::to_owned).to_vec(),
-        ),
-        rows,
-    ));
+    results.tables.push(run.table("scan", rows).of_rows(CACHES.map(|(name, _)| name)));
     results.findings.push(Finding::new(
         format!(
             "A scan of twice the cache leaves {:.0} % of the reads of blocks in use in the cache with \

@@ -10,9 +10,8 @@ use policy::unit::Instant;
 use super::super::percentile;
 use super::host::{Process, Setup};
 use super::machine::Hardware;
-use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Finding, Plot, Results};
+use crate::result::{Finding, Results, Series};
 
 const CACHES: [(&str, Setup); 6] = [
     ("fixed, sync every 30 s (4.3BSD)", Setup::BSD),
@@ -125,28 +124,14 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         run.step();
     }
     let latencies: Vec<Vec<f64>> = all.iter().map(|seen| counted(seen, interval_s)).collect();
-    let row =
-        |sorted: &Vec<f64>| [0.5, 0.9, 0.99, 1.0].map(|part| Cell::simulated(percentile(sorted, part) * 1e3)).to_vec();
-    let names = || CACHES.map(|(name, _)| name.to_owned()).to_vec();
-    results.tables.push(grid(
-        ("storm-latency", "(c) What a synchronous reader waits for one block, after the first sync", "ms", 1),
-        ("cache", names()),
-        ("of all reads", ["half within", "90 % within", "99 % within", "longest"].map(str::to_owned).to_vec()),
-        latencies.iter().map(row).collect(),
-    ));
+    let row = |sorted: &Vec<f64>| [0.5, 0.9, 0.99, 1.0].map(|part| percentile(sorted, part) * 1e3);
+    let names = CACHES.map(|(name, _)| name);
+    results.tables.push(run.table("storm-latency", latencies.iter().map(row)).of_rows(names));
     let most = |seen: &Seen| seen.dirty.iter().map(|(_, dirty)| *dirty).fold(0.0, f64::max);
-    results.tables.push(grid(
-        ("storm-counts", "(c) What was done meanwhile", "", 0),
-        ("cache", names()),
-        ("count", ["reads completed", "most dirty buffers", "disk busy, %"].map(str::to_owned).to_vec()),
-        all.iter()
-            .zip(&latencies)
-            .map(|(seen, sorted)| {
-                [sorted.len() as f64, most(seen), seen.disk_busy_percent].map(Cell::simulated).to_vec()
-            })
-            .collect(),
-    ));
-    plot(&all, results);
+    let counts = all.iter().zip(&latencies);
+    let counts = counts.map(|(seen, sorted)| [sorted.len() as f64, most(seen), seen.disk_busy_percent]);
+    results.tables.push(run.table("storm-counts", counts).of_rows(names));
+    plot(run, &all, results);
     find(&latencies, results);
 }
 
@@ -158,24 +143,12 @@ fn counted(seen: &Seen, interval_s: f64) -> Vec<f64> {
     sorted
 }
 
-fn plot(all: &[Seen], results: &mut Results) {
-    let series = |value: &dyn Fn(&Seen) -> Vec<(f64, f64)>, which: &[usize]| {
-        which.iter().map(|&index| line(CACHES[index].0, value(&all[index]))).collect()
-    };
-    results.plots.push(Plot::lines(
-        "storm-latency",
-        "(c) What a synchronous reader waits for one block: the worst of each second",
-        Axis::linear("time", "s"),
-        Axis::logarithmic("latency", "ms"),
-        series(&|seen| worst_each_second(&seen.reads), &[0, 2, 3, 5]),
-    ));
-    results.plots.push(Plot::lines(
-        "storm-dirty",
-        "(c) Dirty buffers",
-        Axis::linear("time", "s"),
-        Axis::linear("dirty buffers", ""),
-        series(&|seen| seen.dirty.clone(), &[0, 2, 3]),
-    ));
+fn plot(run: &Run<'_>, all: &[Seen], results: &mut Results) {
+    let line = |index: usize, points: Vec<(f64, f64)>| Series::simulated(CACHES[index].0, points);
+    let worst = [0, 2, 3, 5].map(|index| line(index, worst_each_second(&all[index].reads)));
+    results.plots.push(run.plot("storm-latency", worst.to_vec()));
+    let dirty = [0, 2, 3].map(|index| line(index, all[index].dirty.clone()));
+    results.plots.push(run.plot("storm-dirty", dirty.to_vec()));
 }
 
 fn find(latencies: &[Vec<f64>], results: &mut Results) {

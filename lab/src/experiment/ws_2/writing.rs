@@ -4,9 +4,8 @@ use crate::model::buffers::Write;
 
 use super::host::Setup;
 use super::machine::Hardware;
-use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Finding, Plot, Results};
+use crate::result::{Finding, Results, Series};
 
 /// Sizes of the file, in 128ths of memory: 0.5 to 32 MB on a machine with 64 MB.
 const SIZES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -49,26 +48,17 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     }
     let megabytes: Vec<f64> =
         blocks.iter().map(|blocks| (blocks * hardware.buffer) as f64 / (1 << 20) as f64).collect();
-    let names = || CACHES.map(|(name, ..)| name.to_owned()).to_vec();
-    let sizes = || megabytes.iter().map(|size| format!("{size:.1} MB")).collect();
-    for (name, title, on_disk) in [
-        ("write-returns", "(b) When the last write of a file returns", false),
-        ("write-done", "(b) When the file is on the disk", true),
-    ] {
-        let value = |written: &Written| if on_disk { written.1 } else { written.0 };
-        let cells = all.iter().map(|row| row.iter().map(|written| Cell::simulated(value(written))).collect()).collect();
-        results.tables.push(grid((name, title, "s", 2), ("cache", names()), ("file", sizes()), cells));
-    }
-    let series = CACHES.iter().zip(&all).map(|((name, ..), row)| {
-        line(name, megabytes.iter().zip(row).map(|(size, (returned, _))| (*size, *returned)).collect())
-    });
-    results.plots.push(Plot::lines(
-        "write-returns",
-        "(b) When the last write of a file returns",
-        Axis::logarithmic("size of the file", "MB"),
-        Axis::logarithmic("time", "s"),
-        series.collect(),
-    ));
+    let table = |name: &str, of: fn(&Written) -> f64| {
+        let table = run.table(name, all.iter().map(|row| row.iter().map(of)));
+        let sizes = megabytes.iter().map(|size| format!("{size:.1} MB"));
+        table.of_rows(CACHES.map(|(name, ..)| name)).of_columns(sizes)
+    };
+    results.tables.push(table("write-returns", |written| written.0));
+    results.tables.push(table("write-done", |written| written.1));
+    let line = |((name, ..), row): (&(&str, Setup, Write), &Vec<Written>)| {
+        Series::simulated(*name, megabytes.iter().zip(row).map(|(size, (returned, _))| (*size, *returned)))
+    };
+    results.plots.push(run.plot("write-returns", CACHES.iter().zip(&all).map(line).collect()));
     let returned = |cache: usize, size: usize| all[cache].get(size).map_or(f64::NAN, |written| written.0);
     let copying = hardware.call().as_secs_f64() * blocks[6] as f64;
     results.findings.push(Finding::new(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use policy::gather::Gather;
 
-use super::Run;
-use crate::result::{Axis, Cell, Finding, Plot, Results, Table};
+use super::{Run, mean};
+use crate::result::{Finding, Plot, Results, Series};
 use closed_loop::{Load, Rule, Variation, run};
 
 /// Mean think times, in flushes.
@@ -35,15 +35,22 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     let maps = VARIATIONS.map(|(variation, _)| {
         THINKS.map(|think| WRITERS.map(|(writers, clients)| measure(run, variation, think, writers, clients)))
     });
-    let title = |name: &str| format!("Writes made durable, to those of the best constant wait: {name} think times");
-    let tables = maps.iter().zip(VARIATIONS).map(|(map, (_, name))| {
-        Table::new(name, title(name))
-            .unit("", 2)
-            .rows("mean think time, flushes", THINKS.iter().map(f64::to_string))
-            .columns("writers on clients", WRITERS.map(|(writers, clients)| format!("{writers} on {clients}")))
-            .cells(map.iter().map(|row| row.iter().map(|ratio| Cell::simulated(ratio.gather)).collect()).collect())
-    });
-    Results { tables: tables.collect(), plots: plots(&maps), findings: findings(&maps), notes: notes(&maps) }
+    let table = |(map, (_, name)): (&Map, (_, &str))| {
+        let ratios = map.iter().map(|row| row.iter().map(|ratio| ratio.gather));
+        let columns = WRITERS.map(|(writers, clients)| format!("{writers} on {clients}"));
+        run.table(name, ratios).of_rows(THINKS).of_columns(columns)
+    };
+    let below = all(&maps).filter(|ratio| ratio.at_once < LEAST).count();
+    let mean = |of: fn(&Ratio) -> f64| format!("{:.3}", mean(&all(&maps).map(of).collect::<Vec<_>>()));
+    let notes = run.notes(&[
+        ("cells", all(&maps).count().to_string()),
+        ("mean", mean(|ratio| ratio.gather)),
+        ("at_once", mean(|ratio| ratio.at_once)),
+        ("below", below.to_string()),
+        ("least", LEAST.to_string()),
+    ]);
+    let tables = maps.iter().zip(VARIATIONS).map(table).collect();
+    Results { tables, plots: vec![plot(run, &maps)], findings: findings(&maps), notes }
 }
 
 type Map = [[Ratio; WRITERS.len()]; THINKS.len()];
@@ -66,28 +73,12 @@ fn all(maps: &[Map]) -> impl Iterator<Item = &Ratio> {
     maps.iter().flatten().flatten()
 }
 
-fn mean(of: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = of.fold((0.0, 0.0), |(sum, count), ratio| (sum + ratio, count + 1.0));
-    sum / count
-}
-
-fn plots(maps: &[Map]) -> Vec<Plot> {
-    let rows = |of: fn(&Ratio) -> f64| {
-        THINKS
-            .iter()
-            .enumerate()
-            .map(move |(row, think)| (*think, maps.iter().flat_map(|map| &map[row]).map(of).fold(f64::MAX, f64::min)))
+fn plot(run: &Run<'_>, maps: &[Map]) -> Plot {
+    let least = |name: &str, of: fn(&Ratio) -> f64| {
+        let row = |row: usize| maps.iter().flat_map(|map| &map[row]).map(of).fold(f64::MAX, f64::min);
+        Series::simulated(name, THINKS.into_iter().zip((0..).map(row)))
     };
-    vec![Plot::lines(
-        "least",
-        "The worst cell of each think time: writes made durable, to those of the best constant wait",
-        Axis::linear("mean think time", "flushes"),
-        Axis::linear("ratio", ""),
-        vec![
-            crate::result::Series::simulated("the policy", rows(|ratio| ratio.gather)),
-            crate::result::Series::simulated("no wait", rows(|ratio| ratio.at_once)),
-        ],
-    )]
+    run.plot("least", vec![least("the policy", |ratio| ratio.gather), least("no wait", |ratio| ratio.at_once)])
 }
 
 fn findings(maps: &[Map]) -> Vec<Finding> {
@@ -100,15 +91,4 @@ fn findings(maps: &[Map]) -> Vec<Finding> {
         ),
         Finding::new("A lone writer is never delayed", alone.clone().all(|ratio| ratio.idle_max.is_zero())),
     ]
-}
-
-fn notes(maps: &[Map]) -> Vec<String> {
-    let below = all(maps).filter(|ratio| ratio.at_once < LEAST).count();
-    vec![format!(
-        "The mean of all {} cells is {:.3}; with flushes that start at once it is {:.3}, and {below} are below {LEAST}. The \
-         policy learns within each run, and that counts. No wait is longer than one flush.",
-        all(maps).count(),
-        mean(all(maps).map(|ratio| ratio.gather)),
-        mean(all(maps).map(|ratio| ratio.at_once)),
-    )]
 }

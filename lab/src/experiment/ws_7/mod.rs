@@ -5,7 +5,7 @@ mod workload;
 use policy::usage::Inheritance;
 
 use super::{Run, mean};
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
+use crate::result::{Finding, Plot, Results, Series, Table};
 use workload::{Kind, Load, Seen, Who, run_with};
 
 const KINDS: [(Kind, &str); 6] = [
@@ -37,13 +37,10 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     let beside_long = KINDS
         .map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { interactive: false, long: true, compilers })));
     Results {
-        tables: vec![responses(&alone, &typing), shares(&beside_long), sources(&typing)],
-        plots: vec![distribution(&alone, &typing), priorities(&beside_long)],
+        tables: vec![responses(run, &alone, &typing), shares(run, &beside_long), sources(run, &typing)],
+        plots: vec![distribution(run, &alone, &typing), priorities(run, &beside_long)],
         findings: findings(&alone, &typing, &beside_long),
-        notes: vec![
-            "The paper has no table for this technique: it reports that answers came sooner and more evenly."
-                .to_owned(),
-        ],
+        notes: run.notes(&[]),
     }
 }
 
@@ -54,20 +51,12 @@ fn percentile(of: &[f64], part: f64) -> f64 {
     super::percentile(&sorted, part)
 }
 
-fn names() -> Vec<String> {
-    KINDS.iter().map(|(_, name)| (*name).to_owned()).collect()
-}
-
-fn responses(alone: &Seen, typing: &[[Seen; 2]; 6]) -> Table {
-    const MEASURES: [(&str, f64); 4] = [("median", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("longest", 1.0)];
-    let cells = |seen: &Seen| MEASURES.map(|(_, part)| Cell::simulated(percentile(&seen.responses_ms, part)));
-    let row = |seen: [&Seen; 2]| seen.into_iter().flat_map(cells).collect::<Vec<_>>();
-    let columns = COMPILERS.iter().flat_map(|n| MEASURES.map(|(name, _)| format!("{name}, {n} at a time")));
-    Table::new("responses", "From a key to its echo, beside a compilation of 1 or 4 sources at a time")
-        .unit("ms", 0)
-        .rows("scheduling", [vec!["nothing beside it".to_owned()], names()].concat())
-        .columns("measure", columns)
-        .cells(std::iter::once(row([alone, alone])).chain(typing.iter().map(|[one, four]| row([one, four]))).collect())
+fn responses(run: &Run<'_>, alone: &Seen, typing: &[[Seen; 2]; 6]) -> Table {
+    let times = |seen: &Seen| [0.5, 0.9, 0.99, 1.0].map(|part| percentile(&seen.responses_ms, part));
+    let row = |seen: [&Seen; 2]| seen.map(times).concat();
+    let rows = std::iter::once(row([alone, alone])).chain(typing.iter().map(|[one, four]| row([one, four])));
+    let names = KINDS.map(|(_, name)| name);
+    run.table("responses", rows).of_rows(["nothing beside it"].into_iter().chain(names))
 }
 
 /// The job's part of the time that it and the long process got. Percent.
@@ -75,26 +64,20 @@ fn share(seen: &Seen) -> f64 {
     100.0 * seen.job_s / (seen.job_s + seen.long_s)
 }
 
-fn shares(beside_long: &[[Seen; 2]; 6]) -> Table {
-    Table::new("shares", "What a compilation gets of the processor beside one long process")
-        .unit("%", 1)
-        .rows("scheduling", names())
-        .columns("sources at a time", COMPILERS.iter().map(ToString::to_string))
-        .cells(beside_long.iter().map(|both| both.iter().map(|seen| Cell::simulated(share(seen))).collect()).collect())
-        .in_points()
+fn shares(run: &Run<'_>, beside_long: &[[Seen; 2]; 6]) -> Table {
+    by_kind(run, "shares", beside_long, share)
 }
 
-fn sources(typing: &[[Seen; 2]; 6]) -> Table {
-    Table::new("sources", "Sources compiled meanwhile, beside the typing")
-        .unit("", 0)
-        .rows("scheduling", names())
-        .columns("sources at a time", COMPILERS.iter().map(ToString::to_string))
-        .cells(
-            typing.iter().map(|both| both.iter().map(|seen| Cell::simulated(seen.sources as f64)).collect()).collect(),
-        )
+fn sources(run: &Run<'_>, typing: &[[Seen; 2]; 6]) -> Table {
+    by_kind(run, "sources", typing, |seen| seen.sources as f64)
 }
 
-fn distribution(alone: &Seen, typing: &[[Seen; 2]; 6]) -> Plot {
+fn by_kind(run: &Run<'_>, name: &str, all: &[[Seen; 2]; 6], of: fn(&Seen) -> f64) -> Table {
+    let table = run.table(name, all.iter().map(|both| both.iter().map(of)));
+    table.of_rows(KINDS.map(|(_, name)| name)).of_columns(COMPILERS)
+}
+
+fn distribution(run: &Run<'_>, alone: &Seen, typing: &[[Seen; 2]; 6]) -> Plot {
     const PARTS: usize = 100;
     let points = |seen: &Seen| {
         let point = |part: usize| (percentile(&seen.responses_ms, part as f64 / PARTS as f64), part as f64);
@@ -102,16 +85,10 @@ fn distribution(alone: &Seen, typing: &[[Seen; 2]; 6]) -> Plot {
     };
     let series = |name: &str, seen: &Seen| Series::simulated(name, points(seen));
     let all = KINDS.iter().zip(typing).map(|((_, name), [_, four])| series(name, four));
-    Plot::lines(
-        "responses",
-        "Typing beside a compilation of 4 sources at a time: how many keys are answered within",
-        Axis::logarithmic("from key to echo", "ms"),
-        Axis::linear("keys", "%"),
-        std::iter::once(series("nothing beside it", alone)).chain(all).collect(),
-    )
+    run.plot("responses", std::iter::once(series("nothing beside it", alone)).chain(all).collect())
 }
 
-fn priorities(beside_long: &[[Seen; 2]; 6]) -> Plot {
+fn priorities(run: &Run<'_>, beside_long: &[[Seen; 2]; 6]) -> Plot {
     const SECONDS: f64 = 40.0;
     let series = |kind: usize| {
         Series::simulated(
@@ -119,13 +96,7 @@ fn priorities(beside_long: &[[Seen; 2]; 6]) -> Plot {
             beside_long[kind][0].priorities.iter().copied().filter(|(time_s, _)| *time_s <= SECONDS),
         )
     };
-    Plot::steps(
-        "priorities",
-        "Priority of a compilation's newest process over time, beside one long process (less is more urgent)",
-        Axis::linear("time", "s"),
-        Axis::linear("priority", ""),
-        (BSD..=BOTH).map(series).collect(),
-    )
+    run.plot("priorities", (BSD..=BOTH).map(series).collect())
 }
 
 fn findings(alone: &Seen, typing: &[[Seen; 2]; 6], beside_long: &[[Seen; 2]; 6]) -> Vec<Finding> {

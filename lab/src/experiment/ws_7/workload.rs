@@ -222,7 +222,7 @@ impl Station {
 
     fn priority(&self, thread: ThreadId) -> Option<f64> {
         let Handle::Bsd(bsd, _) = &self.handle else { return None };
-        Some(f64::from(bsd.borrow().user_priority(thread)))
+        Some(f64::from(bsd.borrow().priority(thread)))
     }
 
     async fn work(&self, thread: &Thread, time: Duration) {

@@ -8,7 +8,7 @@ use super::super::Run;
 use super::kernels::{HashJoin, Stencil, Transpose};
 use super::program::{Linpack, Program};
 use super::{MODES, Machine, Mapped};
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
+use crate::result::{Finding, Plot, Results, Series, Source, Table};
 
 /// Caches: name, KiB, ways. The last are a core's first and second level in 2026 (48 KiB are 12 ways: taken as 64 and
 /// 16).
@@ -75,7 +75,7 @@ pub(super) fn add(machine: &Machine, run: &Run<'_>, results: &mut Results) {
         "With more ways there is less to gain: of Linpack's misses without the hint, the hint saves less in 4 ways than in 1.",
         saved(&by_shape, 2) < saved(&by_shape, 0),
     ));
-    results.plots.push(plot(&by_shape));
+    results.plots.push(plot(run, &by_shape));
     results.tables.push(by_shape);
     let scarce = scarce(machine, run);
     results.findings.push(Finding::new(
@@ -104,34 +104,20 @@ fn shapes(machine: &Machine, run: &Run<'_>) -> Table {
                     columns.push(format!("{}, {name}", program.name()));
                 }
                 let free = machine.frames as usize / 2;
-                row.push(Cell::simulated(misses(machine, shape, mode, program.as_ref(), free, run.seed).0));
+                row.push(misses(machine, shape, mode, program.as_ref(), free, run.seed).0);
             }
             run.step();
         }
         cells.push(row);
     }
-    Table::new("caches", "Lines fetched for each thousand accesses by programs that use three quarters of the cache")
-        .unit("per 1,000", 1)
-        .rows("cache", SHAPES.iter().map(|(name, ..)| (*name).to_owned()))
-        .columns("program", columns)
-        .cells(cells)
+    run.table("caches", cells).of_rows(SHAPES.map(|(name, ..)| name)).of_columns(columns)
 }
 
-fn plot(table: &Table) -> Plot {
-    let series = |column: usize| {
-        Series::simulated(
-            table.columns[column].clone(),
-            (0..SHAPES.len()).map(|x| (x as f64, table.cells[x][column].simulated.unwrap_or_default())),
-        )
-    };
-    Plot::bars(
-        "caches",
-        "What is left of the misses in larger caches with more ways",
-        "cache",
-        table.rows.clone(),
-        Axis::linear("lines fetched", "per 1,000 accesses"),
-        (0..table.columns.len()).map(series).collect(),
-    )
+/// A bar for each program in the group of a cache.
+fn plot(run: &Run<'_>, table: &Table) -> Plot {
+    let misses = |column: usize| table.cells.iter().filter_map(move |cells| cells[column].simulated);
+    let series = |(column, name): (usize, &String)| Series::bars(name, Source::Simulated, misses(column));
+    run.plot("caches", table.columns.iter().enumerate().map(series).collect()).of_groups(&table.rows)
 }
 
 fn scarce(machine: &Machine, run: &Run<'_>) -> Table {
@@ -141,11 +127,7 @@ fn scarce(machine: &Machine, run: &Run<'_>) -> Table {
         let of = |mode| misses(machine, machine.shape, mode, &machine.linpack, free, run.seed);
         let (without, with) = (of(Mode::NoHint), of(Mode::Hint));
         run.step();
-        vec![Cell::simulated(with.1), Cell::simulated(without.0), Cell::simulated(with.0)]
+        [with.1, without.0, with.0]
     };
-    Table::new("scarce", "When colours run out: Linpack by free frames for each of its pages")
-        .unit("% of pages; per 1,000", 1)
-        .rows("free frames a page", FREE.iter().map(ToString::to_string))
-        .columns("measure", ["pages of another colour", "lines fetched, without hint", "lines fetched, with hint"])
-        .cells(FREE.iter().map(|free| row(*free)).collect())
+    run.table("scarce", FREE.map(row)).of_rows(FREE)
 }

@@ -18,10 +18,6 @@ impl Program for Transpose {
         2 * self.n * self.n * ELEMENT
     }
 
-    fn work(&self) -> f64 {
-        (self.n * self.n) as f64
-    }
-
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory) {
         let second = self.n * self.n * ELEMENT;
         for row in 0..self.n {
@@ -50,10 +46,6 @@ impl Program for HashJoin {
         (2 * self.buckets + self.probes) * ELEMENT
     }
 
-    fn work(&self) -> f64 {
-        self.probes as f64
-    }
-
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory) {
         let rows = 2 * self.buckets * ELEMENT;
         memory.compute(cycles.start + 2.0 * cycles.move_one * self.probes as f64);
@@ -80,10 +72,6 @@ impl Program for Stencil {
 
     fn bytes(&self) -> u64 {
         2 * self.n * self.n * ELEMENT
-    }
-
-    fn work(&self) -> f64 {
-        ((self.n - 2) * (self.n - 2)) as f64
     }
 
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory) {

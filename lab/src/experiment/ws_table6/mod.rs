@@ -3,8 +3,6 @@
 mod beyond;
 mod kernels;
 pub mod program;
-#[cfg(test)]
-mod tests;
 
 use crate::model::Simulation;
 use crate::model::memory_cache::{CacheShape, MemoryCache};
@@ -12,14 +10,8 @@ use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
 
 use super::{Run, mean};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Finding, Plot, Results, Series, Source, Table};
 use program::{Cycles, Linpack, Memory, Program};
-
-/// MFLOPS of the eight runs, without and with the hint.
-const PUBLISHED: [[f64; 8]; 2] = [
-    [5.600, 5.849, 5.689, 5.766, 5.714, 5.500, 5.686, 5.569],
-    [6.232, 5.987, 6.209, 6.140, 6.198, 6.126, 5.984, 5.903],
-];
 
 const MODES: [(Mode, &str); 2] = [(Mode::NoHint, "without hint"), (Mode::Hint, "with hint")];
 
@@ -31,20 +23,12 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     let machine = Machine::of(run);
     let rates = MODES.map(|(mode, _)| machine.rates(mode, run));
     let mut results = Results {
-        tables: vec![means(&rates), each_run(&rates)],
-        plots: vec![plot(&rates)],
+        tables: vec![means(run, &rates), each_run(run, &rates)],
+        plots: vec![plot(run, &rates)],
         findings: findings(run, &rates),
-        ..Results::default()
+        notes: run.notes(&[]),
     };
     beyond::add(&machine, run, &mut results);
-    if !run.compares() {
-        return results;
-    }
-    results.notes.push(
-        "With the hint nothing is left to luck in the model but the clock; the paper's runs with the hint differ by 5 %, \
-         for reasons that it does not tell (daemons, the kernel's own references)."
-            .to_owned(),
-    );
     results
 }
 
@@ -186,16 +170,10 @@ fn spread(of: &[f64]) -> f64 {
     (squares / (of.len() as f64 - 1.0).max(1.0)).sqrt()
 }
 
-fn means(rates: &[Vec<f64>; 2]) -> Table {
-    let row = |mode: usize| {
-        let cell = |of: fn(&[f64]) -> f64| Cell::of(of(&PUBLISHED[mode]), of(&rates[mode]));
-        vec![Cell { fitted: mode == 0, ..cell(mean) }, cell(spread)]
-    };
-    Table::new("mean", "Table 6: Linpack, mean and standard deviation of the runs")
-        .unit("MFLOPS", 3)
-        .rows("pages", MODES.iter().map(|(_, name)| *name))
-        .columns("of the runs", ["mean", "deviation"])
-        .cells(vec![row(0), row(1)])
+fn means(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Table {
+    let of = |rates: &[f64]| [mean(rates), spread(rates)];
+    let published = run.published("linpack").iter().map(|rates| of(rates));
+    run.table("mean", rates.iter().map(|rates| of(rates))).beside(published).of_rows(MODES.map(|(_, name)| name))
 }
 
 /// The runs in order of their rate: the free list of a run is random, in the paper and in the simulation.
@@ -205,42 +183,26 @@ fn sorted(rates: &[f64]) -> Vec<f64> {
     sorted
 }
 
-fn each_run(rates: &[Vec<f64>; 2]) -> Table {
-    let count = rates[0].len();
-    let row = |mode: usize| {
-        let paper = sorted(&PUBLISHED[mode]);
-        let simulated = sorted(&rates[mode]).into_iter().enumerate();
-        simulated.map(|(i, rate)| Cell { paper: paper.get(i).copied(), ..Cell::simulated(rate) }).collect()
-    };
-    Table::new("runs", "Table 6: Linpack, each run, the slowest first")
-        .unit("MFLOPS", 3)
-        .rows("pages", MODES.iter().map(|(_, name)| *name))
-        .columns("run", (1..=count).map(|run| run.to_string()))
-        .cells(vec![row(0), row(1)])
+fn each_run(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Table {
+    let published = run.published("linpack").iter().map(|rates| sorted(rates));
+    let table = run.table("runs", rates.iter().map(|rates| sorted(rates))).beside(published);
+    table.of_rows(MODES.map(|(_, name)| name)).of_columns(1..=rates[0].len())
 }
 
-fn plot(rates: &[Vec<f64>; 2]) -> Plot {
-    let series = |source: Source, of: &[Vec<f64>]| -> Vec<Series> {
-        let points = |rates: &[f64]| {
-            sorted(rates).into_iter().enumerate().map(|(i, rate)| (i as f64 + 1.0, rate)).collect::<Vec<_>>()
-        };
+fn plot(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Plot {
+    let series = |source: Source, of: &[Vec<f64>]| {
         let each = MODES.iter().zip(of);
-        each.map(|((_, name), rates)| Series::of(*name, source, points(rates))).collect()
+        let series = each.map(|((_, name), rates)| Series::of(*name, source, (1..).map(f64::from).zip(sorted(rates))));
+        series.collect::<Vec<_>>()
     };
-    let published = PUBLISHED.map(|runs| runs.to_vec());
-    Plot::lines(
-        "runs",
-        "Linpack, run by run, the slowest first",
-        Axis::linear("run", ""),
-        Axis::linear("rate", "MFLOPS"),
-        [series(Source::Paper, &published), series(Source::Simulated, rates)].concat(),
-    )
+    run.plot("runs", [series(Source::Paper, run.published("linpack")), series(Source::Simulated, rates)].concat())
 }
 
 /// The hint's worth; and what the paper found, if the machine is the paper's.
 fn findings(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Vec<Finding> {
     let gain = |without: &[f64], with: &[f64]| (mean(with) / mean(without) - 1.0) * 100.0;
-    let (paper, simulated) = (gain(&PUBLISHED[0], &PUBLISHED[1]), gain(&rates[0], &rates[1]));
+    let published = run.published("linpack");
+    let (paper, simulated) = (gain(&published[0], &published[1]), gain(&rates[0], &rates[1]));
     let headline = format!(
         "With the hint, Linpack reaches {:.3} MFLOPS instead of {:.3}: {simulated:.1} % more{}",
         mean(&rates[1]),

@@ -21,8 +21,6 @@ pub trait Program {
     fn name(&self) -> &'static str;
     /// Bytes of virtual memory that it uses, from address 0.
     fn bytes(&self) -> u64;
-    /// Floating-point operations or elements of one run, as the benchmark counts them.
-    fn work(&self) -> f64;
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory);
 }
 
@@ -38,6 +36,12 @@ pub struct Linpack {
 }
 
 impl Linpack {
+    /// Floating-point operations of one run, as the benchmark counts them.
+    pub fn work(&self) -> f64 {
+        let n = self.n as f64;
+        2.0 * n * n * n / 3.0 + 2.0 * n * n
+    }
+
     fn at(&self, row: usize, column: usize) -> u64 {
         (column * self.lda + row) as u64 * self.element
     }
@@ -141,13 +145,34 @@ impl Program for Linpack {
         self.b(self.n)
     }
 
-    fn work(&self) -> f64 {
-        let n = self.n as f64;
-        2.0 * n * n * n / 3.0 + 2.0 * n * n
-    }
-
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory) {
         let pivots = self.factor(cycles, memory);
         self.solve(cycles, memory, &pivots);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linpack_does_the_work_that_is_counted() {
+        #[derive(Default)]
+        struct Counts(u64, u64);
+        impl Memory for Counts {
+            fn read(&mut self, _: u64) {
+                self.0 += 1;
+            }
+            fn write(&mut self, _: u64) {
+                self.1 += 1;
+            }
+            fn compute(&mut self, _: f64) {}
+        }
+        let linpack = Linpack { n: 100, lda: 201, element: 4 };
+        let mut counts = Counts::default();
+        linpack.run(Cycles { multiply_add: 0.0, move_one: 0.0, start: 0.0 }, &mut counts);
+        // Each multiplication and addition writes one element; other writes are few.
+        let elements = linpack.work() / 2.0;
+        assert!((counts.1 as f64 / elements - 1.0).abs() < 0.05, "{} writes for {elements}", counts.1);
     }
 }

@@ -4,11 +4,11 @@
 //! one server, whose switches are set at run time. So other load on the host affects all values alike.
 
 mod case;
-mod cases;
 mod recording;
 mod stage;
 mod tables;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::clients::{Clients, Generator, Time};
@@ -16,8 +16,7 @@ use super::repetitions::{Repetitions, alternating};
 use super::{Effort, Export, Host, LocalError, LocalRun, Measured, Medium, Server, ServerConfig, Spent};
 use crate::measure::load::{Load, Operation, Outcome};
 use crate::parameter::Parameters;
-use case::{CLIENTS, Case, DEPTH, Fixture, Value, Work};
-use cases::CASES;
+use case::{CASES, CLIENTS, Case, DEPTH, Fixture, Value, Work};
 
 /// Size of the exports. Bytes.
 const RAM_BYTES: u64 = 160 << 20;
@@ -47,6 +46,7 @@ type Numbers = [f64; 6];
 const RATE: usize = 0;
 const MEDIAN: usize = 1;
 const P99: usize = 2;
+const P999: usize = 3;
 const CPU: usize = 4;
 const ENTRIES: usize = 5;
 
@@ -59,10 +59,8 @@ struct Measurements {
 
 /// The switches that are measured, with their default values.
 pub fn switches() -> Vec<(&'static str, &'static str)> {
-    let mut all: Vec<_> = CASES.iter().filter_map(|case| case.values.first()).flat_map(|value| value.set).collect();
-    all.sort_unstable();
-    all.dedup();
-    all.into_iter().copied().collect()
+    let all = CASES.iter().filter_map(|case| case.values.first()).flat_map(Value::switches);
+    all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The parameters of a run.
@@ -99,7 +97,7 @@ impl Settings {
 
     fn time(&self, case: &Case) -> Time {
         let whole = Duration::from_secs_f64(self.seconds);
-        let least = if self.tiny { Duration::ZERO } else { case.time_min };
+        let least = Duration::from_millis(if self.tiny { 0 } else { case.time_min_ms });
         let measured = (whole / self.slices(case)).max(whole.min(SLICE_MIN)).max(least);
         Time { warm: measured.mul_f64(WARM_PART), measured }
     }
@@ -139,7 +137,7 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     let settings = Settings::by(run.effort, run.parameters);
     let mut servers = Servers { host: run.host, settings, server: None };
     let mut all = Vec::new();
-    for case in CASES {
+    for case in CASES.iter() {
         all.push(measure_case(run, &mut servers, case)?);
     }
     servers.server = None;
@@ -173,7 +171,7 @@ impl<'a> Servers<'a> {
         self.server.as_ref().map(|(_, server)| server).ok_or(LocalError::NoResult)
     }
 
-    fn serving(&self, memory: u64, value: Option<&Value>) -> ServerConfig {
+    fn serving(&self, memory: u64, value: Option<&'static Value>) -> ServerConfig {
         let disk = |name, medium| Export { name, medium };
         let exports = vec![
             disk("ram", Medium::Ram { bytes: RAM_BYTES }),
@@ -184,7 +182,7 @@ impl<'a> Servers<'a> {
             processors: self.settings.processors,
             memory,
             exports,
-            switches: value.map_or_else(Vec::new, |value| value.set.to_vec()),
+            switches: value.into_iter().flat_map(Value::switches).collect(),
             watched: value.is_some_and(|value| value.watched),
         }
     }
@@ -203,20 +201,20 @@ fn measure_case(
         let value = &case.values[at];
         cell(servers, case, value).map_err(|error| of_case(error, case, value))
     })?;
-    if let (Fixture::Server { memory }, Some(default)) = (case.fixture, case.values.first()) {
-        let serving = servers.serving(memory, None);
+    if let (Fixture::Server { memory_mib }, Some(default)) = (case.fixture, case.values.first()) {
+        let serving = servers.serving(memory_mib << 20, None);
         set(servers.server(serving)?, default)?;
     }
     Ok(Measurements { case, rounds })
 }
 
-fn cell(servers: &mut Servers<'_>, case: &Case, value: &Value) -> Result<Numbers, LocalError> {
+fn cell(servers: &mut Servers<'_>, case: &Case, value: &'static Value) -> Result<Numbers, LocalError> {
     let (settings, host) = (servers.settings, servers.host);
     let time = settings.time(case);
     match case.fixture {
         Fixture::Kernel { processors } => stage::cell(host, &case.work, value, processors, time),
-        Fixture::Server { memory } => {
-            let serving = servers.serving(memory, None);
+        Fixture::Server { memory_mib } => {
+            let serving = servers.serving(memory_mib << 20, None);
             let server = servers.server(serving)?;
             if let (Work::Clients { measured, others: None, cached: true }, Some(default)) =
                 (&case.work, case.values.first())
@@ -228,10 +226,10 @@ fn cell(servers: &mut Servers<'_>, case: &Case, value: &Value) -> Result<Numbers
             set(server, value)?;
             run_clients(host, server, settings, &case.work, time)
         }
-        Fixture::Fresh { memory } => {
+        Fixture::Fresh { memory_mib } => {
             // A fresh server each time, even if the switches are equal: memory that a server has taken stays as it is.
             servers.server = None;
-            let serving = servers.serving(value.memory.unwrap_or(memory), Some(value));
+            let serving = servers.serving(value.memory.unwrap_or(memory_mib << 20), Some(value));
             let server = servers.server(serving)?;
             if let Work::Clients { measured, cached: true, .. } = &case.work {
                 generator(host, server, settings).fill(&settings.clients(*measured))?;
@@ -242,7 +240,7 @@ fn cell(servers: &mut Servers<'_>, case: &Case, value: &Value) -> Result<Numbers
 }
 
 fn set(server: &Server, value: &Value) -> Result<(), LocalError> {
-    value.set.iter().try_for_each(|(switch, to)| server.set(switch, to))
+    value.switches().try_for_each(|(switch, to)| server.set(switch, to))
 }
 
 fn generator<'a>(host: &'a Host, server: &'a Server, settings: Settings) -> Generator<'a> {
@@ -296,24 +294,20 @@ mod tests {
 
     #[test]
     fn values_of_a_case_set_the_same_switches_and_the_first_has_no_paper() {
-        for case in CASES {
-            let switches = |value: &Value| value.set.iter().map(|(switch, _)| *switch).collect::<Vec<_>>();
+        for case in CASES.iter() {
             assert!(case.values.len() >= 2, "{}", case.name);
-            assert!(case.values.iter().all(|value| switches(value) == switches(&case.values[0])), "{}", case.name);
+            assert!(case.values.iter().all(|value| value.set.keys().eq(case.values[0].set.keys())), "{}", case.name);
             assert!(case.values[0].paper.is_none(), "{}: a default is compared with itself", case.name);
-            let mut named: Vec<_> = case.values.iter().map(|value| value.name).collect();
-            named.dedup();
+            let named: BTreeSet<_> = case.values.iter().map(|value| &value.name).collect();
             assert_eq!(named.len(), case.values.len(), "{}", case.name);
         }
     }
 
     #[test]
     fn cases_have_names_of_their_own_and_the_exports_that_they_ask() {
-        let mut names: Vec<_> = CASES.iter().map(|case| case.name).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<_> = CASES.iter().map(|case| &case.name).collect();
         assert_eq!(names.len(), CASES.len());
-        for case in CASES {
+        for case in CASES.iter() {
             let Work::Clients { measured, others, .. } = case.work else { continue };
             for clients in [Some(measured), others].into_iter().flatten() {
                 let Protocol::Nbd(export) = clients.protocol else { continue };

@@ -43,21 +43,21 @@ pub(super) fn cell(
     time: Time,
 ) -> Result<Numbers, LocalError> {
     match *work {
-        Work::Iotest { latency, processes, spin } => {
+        Work::Iotest { latency_us, processes, spin_us } => {
             let trace = Some(trace_memory());
             let setup = Setup { processors_max: processors, trace, ..Setup::with_memory(MEMORY) };
             let stage = host.start(&setup)?;
             set(&stage, value)?;
             let bytes = DEVICE_BYTES;
-            let device = stage.device(&match latency {
-                Some(latency) => Medium::FixedLatency { bytes, latency },
-                None => Medium::Ram { bytes },
+            let device = stage.device(&match latency_us {
+                0 => Medium::Ram { bytes },
+                us => Medium::FixedLatency { bytes, latency: Duration::from_micros(us) },
             })?;
-            if latency.is_none() {
+            if latency_us == 0 {
                 // RAM that was never written takes no memory, and reading it would be too fast.
                 fill(&stage, &device)?;
             }
-            iotest(&stage, &device, processes, spin, time)
+            iotest(&stage, &device, processes, Duration::from_micros(spin_us), time)
         }
         Work::Storm => storm(host, value, time),
         Work::Appends { a_flush } => appends(host, value, a_flush, time),
@@ -74,7 +74,7 @@ fn trace_memory() -> TraceMemory {
 }
 
 fn set(stage: &Stage<'_>, value: &Value) -> Result<(), LocalError> {
-    value.set.iter().try_for_each(|(switch, to)| stage.set(switch, to))
+    value.switches().try_for_each(|(switch, to)| stage.set(switch, to))
 }
 
 #[derive(Default)]

@@ -2,9 +2,10 @@
 
 use super::super::repetitions::{Spread, table};
 use super::super::{LocalRun, Measured};
-use super::case::{Measure, Value};
-use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, RATE, Settings, recording};
-use crate::result::{Axis, Cell, Plot, Series, Source, Table};
+use super::case::Published;
+use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, P999, RATE, Settings, recording};
+use crate::parameter::sheet;
+use crate::result::{Cell, Plot, Series, Source, Table};
 
 /// Fewer repetitions than this prove nothing.
 const CERTAIN_MIN: usize = 3;
@@ -12,13 +13,7 @@ const CERTAIN_MIN: usize = 3;
 const PLOTTED: usize = 7;
 
 /// Columns of the first table, and whether more is better.
-const WORTH: [(&str, usize, bool); 5] = [
-    ("requests/s", RATE, true),
-    ("median", MEDIAN, false),
-    ("99 of 100", P99, false),
-    ("CPU time", CPU, false),
-    ("entries", ENTRIES, false),
-];
+const WORTH: [(usize, bool); 5] = [(RATE, true), (MEDIAN, false), (P99, false), (CPU, false), (ENTRIES, false)];
 
 impl Measurements {
     /// The spread of one number of one value over the rounds.
@@ -26,8 +21,9 @@ impl Measurements {
         Spread::of(self.rounds[value].iter().map(|numbers: &Numbers| numbers[number]))
     }
 
-    fn value(&self, value: usize) -> &'static Value {
-        &self.case.values[value]
+    /// The row of a value in tables.
+    fn name(&self, value: usize) -> String {
+        format!("{}: {}", self.case.name, self.case.values[value].name)
     }
 
     /// How many times better the default is than another value: the median of the rounds' ratios, since the numbers of
@@ -42,10 +38,13 @@ impl Measurements {
         )
         .median;
         let is_rare = default.count.min(other.count) < CERTAIN_MIN;
-        let measure = if number == RATE { Some(Measure::Rate) } else { (number == CPU).then_some(Measure::Cpu) };
-        let published = self.value(value).paper.as_ref().filter(|paper| Some(paper.of) == measure);
+        let paper = match (self.case.values[value].paper, number) {
+            (Some(Published::Rate([default, other])), RATE) => Some(default / other),
+            (Some(Published::Cpu([default, other])), CPU) => Some(default / other),
+            _ => None,
+        };
         Cell {
-            paper: published.map(|paper| paper.ratio),
+            paper,
             local: ratio.is_finite().then_some(ratio),
             within_noise: default.overlaps(other) || is_rare,
             ..Cell::default()
@@ -57,71 +56,41 @@ pub(super) fn measured(run: &LocalRun<'_>, settings: Settings, all: &[Measuremen
     let costs = recording::WHAT.iter().map(|what| (*what).to_owned()).zip(costs).collect();
     let tables = vec![
         worth(all),
-        numbers(all, "rates", "requests a second", ("", 0), &[("median", RATE)], true),
-        numbers(
-            all,
-            "latencies",
-            "how long requests take",
-            ("us", 1),
-            &[("median", MEDIAN), ("99 of 100", P99), ("999 of 1000", 3)],
-            false,
-        ),
-        numbers(
-            all,
-            "costs",
-            "what the server spends on a request",
-            ("", 3),
-            &[("processor time, us", CPU), ("kernel entries", ENTRIES)],
-            false,
-        ),
+        numbers(all, "rates", &[RATE], true),
+        numbers(all, "latencies", &[MEDIAN, P99, P999], false),
+        numbers(all, "costs", &[CPU, ENTRIES], false),
         table("recording", "what it costs to watch", "ns", 2, costs),
     ];
     Measured { tables, plots: plots(all), notes: notes(run, settings, all), ..Measured::default() }
 }
 
 fn worth(all: &[Measurements]) -> Table {
-    let (mut rows, mut cells) = (Vec::new(), Vec::new());
+    let mut table = sheet::named("live").form("worth");
     for of in all {
         for value in 1..of.case.values.len() {
-            rows.push(format!("{}: {}", of.case.name, of.value(value).name));
-            cells.push(WORTH.iter().map(|(_, number, more)| of.worth(value, *number, *more)).collect());
+            table.rows.push(of.name(value));
+            table.cells.push(WORTH.iter().map(|(number, more)| of.worth(value, *number, *more)).collect());
         }
     }
-    Table::new("worth", "What each switch is worth on this machine: how many times more requests a second, sooner, less processor \
-                time and fewer kernel entries with its default than with this value (~: the repetitions of both overlap)").unit("", 2).rows("switch and value", rows).columns("times", WORTH.iter().map(|(name, ..)| (*name).to_owned())).cells(cells)
+    table
 }
 
-/// One row a value, the medians of some of the numbers; a single number with its range.
-fn numbers(
-    all: &[Measurements],
-    name: &str,
-    title: &str,
-    (unit, digits): (&str, usize),
-    what: &[(&str, usize)],
-    with_bounds: bool,
-) -> Table {
-    let (mut rows, mut cells) = (Vec::new(), Vec::new());
+/// One row a value, the medians of some of the numbers, or with their ranges.
+fn numbers(all: &[Measurements], name: &str, what: &[usize], with_bounds: bool) -> Table {
+    let mut table = sheet::named("live").form(name);
     let local = |value| Cell { local: Some(value), ..Cell::default() };
     for of in all {
         for value in 0..of.case.values.len() {
-            rows.push(format!("{}: {}", of.case.name, of.value(value).name));
-            let row = what.iter().flat_map(|(_, number)| {
+            table.rows.push(of.name(value));
+            let row = what.iter().flat_map(|number| {
                 let spread = of.spread(value, *number);
                 let bounds = with_bounds.then_some([spread.least, spread.most]);
                 [spread.median].into_iter().chain(bounds.into_iter().flatten())
             });
-            cells.push(row.map(local).collect());
+            table.cells.push(row.map(local).collect());
         }
     }
-    let mut columns: Vec<String> = what.iter().map(|(name, _)| (*name).to_owned()).collect();
-    if with_bounds {
-        columns.extend(["least", "most"].map(str::to_owned));
-    }
-    Table::new(name, format!("On this host: {title} (medians of the repetitions)"))
-        .unit(unit, digits)
-        .rows("switch and value", rows)
-        .columns("", columns)
-        .cells(cells)
+    table
 }
 
 /// The first of the other values of each case, a few cases a plot: their names need room.
@@ -134,15 +103,8 @@ fn plots(all: &[Measurements]) -> Vec<Plot> {
             });
             Series::of("requests a second", source, points)
         });
-        let group = |of: &Measurements| format!("{}: {}", of.case.name, of.value(1).name);
-        Plot::bars(
-            format!("worth-{}", number + 1),
-            "How many times more requests a second with the default than with this value",
-            "switch and value",
-            cases.iter().map(group),
-            Axis::logarithmic("times", ""),
-            series.to_vec(),
-        )
+        let plot = sheet::named("live").plot("worth", series.to_vec());
+        Plot { name: format!("worth-{}", number + 1), ..plot }.of_groups(cases.iter().map(|of| of.name(1)))
     };
     all.chunks(PLOTTED).enumerate().map(plot).collect()
 }
@@ -168,10 +130,8 @@ fn notes(run: &LocalRun<'_>, settings: Settings, all: &[Measurements]) -> Vec<St
     )];
     for of in all {
         notes.push(format!("{}: {}.", of.case.name, of.case.about));
-        let mut sources: Vec<_> =
-            of.case.values.iter().filter_map(|value| Some(value.paper.as_ref()?.source)).collect();
-        sources.dedup();
-        notes.extend(sources.into_iter().map(|source| format!("{}, the paper's ratio: {source}.", of.case.name)));
+        let source = of.case.source.iter();
+        notes.extend(source.map(|source| format!("{}, the paper's ratio: {source}.", of.case.name)));
     }
     if cores < 2 {
         notes.push("There is one processor only: access and delivery have nothing to choose from.".to_owned());

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
+use serde::Deserialize;
 
 pub use drive::{Drive, Stop, drive};
 pub use nbd::Address;
@@ -37,7 +38,8 @@ pub enum Target {
 }
 
 /// Where the next request of a connection goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Behind the last one; from the start again at the end of the file.
     Sequential,
@@ -45,7 +47,8 @@ pub enum Order {
 }
 
 /// When what is written becomes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Stability {
     /// Before each reply (NFS: `stable_how`, RFC 1813, 3.3.7).
     FileSync,
@@ -58,7 +61,8 @@ pub enum Stability {
     Flushed { writes: u32 },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// Reads within the file.
     Read(Order),

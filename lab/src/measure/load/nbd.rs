@@ -12,15 +12,15 @@ use anyhow::{Result, bail, ensure};
 use super::TIMEOUT;
 use super::plan::{Flight, Step};
 
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
-const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub(crate) const REPLY_MAGIC: u32 = 0x6744_6698;
+pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const CLIENT_FLAGS: u32 = 3;
-const OPTION_GO: u32 = 7;
-const REPLY_ACK: u32 = 1;
+pub(crate) const OPTION_GO: u32 = 7;
+pub(crate) const REPLY_ACK: u32 = 1;
 const REPLY_ERROR: u32 = 1 << 31;
-/// Limit of a reply to an option.
-const OPTION_BYTES_MAX: u32 = 64 << 10;
+/// Limit of an option and of a reply to one.
+pub(crate) const OPTION_BYTES_MAX: u32 = 64 << 10;
 /// Header of a simple reply.
 const HEAD_BYTES: usize = 16;
 
@@ -140,11 +140,11 @@ impl Replies {
     }
 }
 
-fn be32(bytes: &[u8]) -> u32 {
+pub(crate) fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-fn be64(bytes: &[u8]) -> u64 {
+pub(crate) fn be64(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 

@@ -40,6 +40,24 @@ pub struct Format {
     pub maxbpg: u64,
 }
 
+impl Format {
+    /// What `newfs` makes of a disk whose geometry is still to be told.
+    pub const NEWFS: Format = Format {
+        block_bytes: 8192,
+        fragment_bytes: 1024,
+        sector_bytes: 512,
+        sectors_per_track: 1,
+        heads: 1,
+        cylinders: 1,
+        rotations_per_second: 60.0,
+        cylinders_per_group: 16,
+        bytes_per_inode: 2048,
+        rotdelay_ms: 4.0,
+        maxcontig: 1,
+        maxbpg: 256,
+    };
+}
+
 /// The free blocks of a file system. Blocks are counted from its start.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -189,18 +207,11 @@ mod tests {
     /// The magneto-optical disk: one head, 31 sectors.
     fn optical() -> Format {
         Format {
-            block_bytes: 8192,
-            fragment_bytes: 1024,
-            sector_bytes: 512,
             sectors_per_track: 31,
-            heads: 1,
             cylinders: 18_646,
             rotations_per_second: 40.0,
-            cylinders_per_group: 16,
-            bytes_per_inode: 2048,
             rotdelay_ms: 0.0,
-            maxcontig: 1,
-            maxbpg: 256,
+            ..Format::NEWFS
         }
     }
 

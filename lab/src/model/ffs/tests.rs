@@ -7,20 +7,7 @@ use crate::drive::Drive;
 use crate::drive::mechanical::Mechanical;
 
 fn format() -> Format {
-    Format {
-        block_bytes: 8192,
-        fragment_bytes: 1024,
-        sector_bytes: 512,
-        sectors_per_track: 54,
-        heads: 15,
-        cylinders: 1632,
-        rotations_per_second: 60.0,
-        cylinders_per_group: 16,
-        bytes_per_inode: 2048,
-        rotdelay_ms: 0.0,
-        maxcontig: 1,
-        maxbpg: 256,
-    }
+    Format { sectors_per_track: 54, heads: 15, cylinders: 1632, rotdelay_ms: 0.0, ..Format::NEWFS }
 }
 
 /// Runs a task with a file system of `format` on a disk of 1990; returns its result.

@@ -68,11 +68,6 @@ impl Bsd {
         self.threads[thread.0 as usize].usage.last_estimate()
     }
 
-    /// `p_usrpri`: less is better.
-    pub fn user_priority(&self, thread: ThreadId) -> u32 {
-        self.priority(thread)
-    }
-
     fn load(&self) -> f64 {
         self.load_permille as f64 / 1000.0
     }
@@ -92,7 +87,8 @@ impl Bsd {
         }
     }
 
-    fn priority(&self, thread: ThreadId) -> u32 {
+    /// `p_usrpri`: less is better.
+    pub fn priority(&self, thread: ThreadId) -> u32 {
         let Thread { usage, .. } = self.threads[thread.0 as usize];
         let ticks = usage.last_estimate().as_nanos() / TICK.as_nanos();
         (PUSER + ticks as u32 / 4).min(MAXPRI)

@@ -11,7 +11,7 @@ use super::*;
 
 const MASTER: ProcessorId = ProcessorId(0);
 
-fn ms(ms: u64) -> Duration {
+pub fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
@@ -20,13 +20,13 @@ fn costs() -> Costs {
 }
 
 /// Events and their times in milliseconds.
-type Log<T> = Rc<RefCell<Vec<(T, u64)>>>;
+pub type Log<T> = Rc<RefCell<Vec<(T, u64)>>>;
 
 /// Processors, and what happens on them.
-struct Scene<T> {
-    run: Simulation,
-    processors: Processors,
-    log: Log<T>,
+pub struct Scene<T> {
+    pub run: Simulation,
+    pub processors: Processors,
+    pub log: Log<T>,
 }
 
 impl<T: 'static> Scene<T> {
@@ -36,7 +36,7 @@ impl<T: 'static> Scene<T> {
         Scene { run, processors, log: Log::default() }
     }
 
-    fn of_mach(count: u16, notifies_master: bool) -> Self {
+    pub fn of_mach(count: u16, notifies_master: bool) -> Self {
         let config = Config { processors: count, master: MASTER, quantum: ms(100), notifies_master };
         let order: Vec<_> = (0..count).map(ProcessorId).collect();
         Scene::new(count, costs(), Mach::new(config, &order))
@@ -47,19 +47,19 @@ impl<T: 'static> Scene<T> {
     }
 
     /// Records an event, now.
-    fn note(&self) -> impl Fn(T) + use<T> {
+    pub fn note(&self) -> impl Fn(T) + use<T> {
         let (run, log): (Virtual, _) = (self.run.clone(), Rc::clone(&self.log));
         move |what| log.borrow_mut().push((what, run.now().ns() / 1_000_000))
     }
 
-    fn run_for(&self, time: Duration) {
+    pub fn run_for(&self, time: Duration) {
         self.run.run_until(Instant::ZERO + time);
     }
 }
 
 impl Scene<u32> {
     /// Starts so many processes, named by numbers, that compute for `time` and record their ends.
-    fn compute(&self, count: u32, time: Duration) {
+    pub fn compute(&self, count: u32, time: Duration) {
         for name in 0..count {
             let note = self.note();
             self.processors.start(move |thread| async move {

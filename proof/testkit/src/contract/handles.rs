@@ -3,6 +3,9 @@
 use super::*;
 use machine::tree::NODE_BYTES_MAX;
 
+/// Are these promises of trees that act for callers other than the server?
+pub const NEED_OTHERS: bool = false;
+
 /// Hands the names of these promises to a macro.
 #[macro_export]
 macro_rules! promises_of_handles {

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use machine::tree::Kind;
 
+/// Are these promises of trees that act for callers other than the server?
+pub const NEED_OTHERS: bool = false;
+
 /// Hands the names of these promises to a macro.
 #[macro_export]
 macro_rules! promises_of_listing {

@@ -3,6 +3,9 @@
 use super::*;
 use machine::tree::{DeviceNumber, Kind, SetTime, Time};
 
+/// Are these promises of trees that act for callers other than the server?
+pub const NEED_OTHERS: bool = false;
+
 /// Hands the names of these promises to a macro.
 #[macro_export]
 macro_rules! promises_of_names {

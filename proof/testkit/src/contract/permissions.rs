@@ -3,6 +3,9 @@
 use super::*;
 use machine::tree::{DeviceNumber, Kind, SetTime, Time};
 
+/// Are these promises of trees that act for callers other than the server?
+pub const NEED_OTHERS: bool = true;
+
 /// Hands the names of these promises to a macro.
 #[macro_export]
 macro_rules! promises_of_permissions {
@@ -38,9 +41,6 @@ fn a_file(dir: Node, name: &str) -> TreeCall {
 }
 
 pub fn new_nodes_belong_to_their_caller(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let root = served.root();
     let alice = alice();
     let special = TreeCall::MakeSpecial { dir: root, name: "fifo".into(), kind: Kind::Fifo, attributes: mode(0o600) };
@@ -65,9 +65,6 @@ pub fn new_nodes_belong_to_their_caller(mut served: impl Tree) {
 }
 
 pub fn a_caller_without_permission_changes_nothing_in_a_directory(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let root = served.root();
     let dir = served.make_directory("dir", 0o755);
     let file = served.node(None, a_file(dir, "file")).expect("made").0;
@@ -103,9 +100,6 @@ pub fn a_caller_without_permission_changes_nothing_in_a_directory(mut served: im
 }
 
 pub fn a_caller_without_permission_neither_lists_nor_searches_a_directory(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let closed = served.make_directory("closed", 0o700);
     let only_read = served.make_directory("only-read", 0o744);
     let only_search = served.make_directory("only-search", 0o711);
@@ -133,9 +127,6 @@ pub fn a_caller_without_permission_neither_lists_nor_searches_a_directory(mut se
 }
 
 pub fn all_supplementary_groups_count(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let dir = served.make_directory("dir", 0o770);
     let group = SetAttributes { gid: Some(7777), ..SetAttributes::default() };
     assert!(served.ask(None, set(dir, group)).is_ok());
@@ -150,9 +141,6 @@ pub fn all_supplementary_groups_count(mut served: impl Tree) {
 }
 
 pub fn in_a_sticky_directory_only_owners_remove(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let dir = served.make_directory("dir", 0o1777);
     for (name, who) in [("a", alice()), ("b", bob())] {
         assert!(served.node(Some(&who), a_file(dir, name)).is_ok());
@@ -170,9 +158,6 @@ pub fn in_a_sticky_directory_only_owners_remove(mut served: impl Tree) {
 }
 
 pub fn access_returns_the_permissions_of_the_caller(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let root = served.root();
     let (read, write, execute) = (libc::R_OK as u32, libc::W_OK as u32, libc::X_OK as u32);
     let all = read | write | execute;
@@ -190,9 +175,6 @@ pub fn access_returns_the_permissions_of_the_caller(mut served: impl Tree) {
 }
 
 pub fn attributes_are_changed_by_owners_only(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let root = served.root();
     let node = served.node(Some(&alice()), create(root, "file", Creation::Guarded, mode(0o4666))).expect("made").0;
     let none = SetAttributes::default();
@@ -218,9 +200,6 @@ pub fn attributes_are_changed_by_owners_only(mut served: impl Tree) {
 }
 
 pub fn an_owner_truncates_its_file_whatever_the_mode(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let root = served.root();
     let node = served.node(Some(&alice()), create(root, "file", Creation::Guarded, mode(0o444))).expect("made").0;
     let size = SetAttributes { size: Some(100), ..SetAttributes::default() };
@@ -231,9 +210,6 @@ pub fn an_owner_truncates_its_file_whatever_the_mode(mut served: impl Tree) {
 }
 
 pub fn new_nodes_in_a_set_group_id_directory_have_its_group(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let dir = served.make_directory("dir", 0o2777);
     let group = SetAttributes { gid: Some(7777), ..mode(0o2777) };
     assert!(served.ask(None, set(dir, group)).is_ok());
@@ -244,9 +220,6 @@ pub fn new_nodes_in_a_set_group_id_directory_have_its_group(mut served: impl Tre
 }
 
 pub fn only_root_gets_the_owner_that_it_requests(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let root = served.root();
     let asked = SetAttributes { uid: Some(5002), gid: Some(6002), ..mode(0o4755) };
     let made = served.node(Some(&alice()), create(root, "a", Creation::Guarded, asked)).expect("made").1;
@@ -256,9 +229,6 @@ pub fn only_root_gets_the_owner_that_it_requests(mut served: impl Tree) {
 }
 
 pub fn owner_groups_and_others_have_their_own_bits(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let (root, wanted) = (served.root(), 7);
     let node = served.node(Some(&alice()), create(root, "file", Creation::Guarded, mode(0o421))).expect("made").0;
     let mut seen_by = |uid, gid, groups: &[u32]| {
@@ -275,9 +245,6 @@ pub fn owner_groups_and_others_have_their_own_bits(mut served: impl Tree) {
 }
 
 pub fn only_members_of_its_group_make_a_file_set_group_id(mut served: impl Tree) {
-    if !served.acts_for_others() {
-        return;
-    }
     let dir = served.make_directory("dir", 0o2777);
     assert!(served.ask(None, set(dir, SetAttributes { gid: Some(7777), ..mode(0o2777) })).is_ok());
     let made = served.node(Some(&alice()), create(dir, "a", Creation::Guarded, mode(0o2755))).expect("made");
