@@ -81,13 +81,14 @@ pub type Workload = results::Workload<Setup>;
 #[cfg(test)]
 pub const PEERS: &[&str] = &["nbdkit file", "qemu-nbd"];
 
-const CONTENDERS: [Contender; 10] = [
+const CONTENDERS: [Contender; 11] = [
     Contender::awase("Awase", ""),
     Contender::new("nbdkit file", Peer::NbdkitFile),
     Contender::new("nbdkit memory", Peer::NbdkitMemory),
     Contender::new("qemu-nbd", Peer::QemuNbd),
     Contender::NULL,
     Contender::NULL_ASLEEP,
+    Contender::NULL_SPREAD,
     Contender::PASS,
     Contender::PASS_HALF,
     Contender::PASS_POLLING,

@@ -107,6 +107,7 @@ const DURABLE: Contender = Contender::awase("names durable", "");
 const ALONE: Contender = Contender::awase("gathering off", "--switch flush_gathering=off");
 const NULL: Contender = Contender::NULL;
 const NULL_ASLEEP: Contender = Contender::NULL_ASLEEP;
+const NULL_SPREAD: Contender = Contender::NULL_SPREAD;
 const PASS: Contender = Contender::PASS;
 const PASS_POLLING: Contender = Contender::PASS_POLLING;
 /// Changes of names without a server.
@@ -299,7 +300,7 @@ fn streams() -> Vec<Workload> {
 }
 
 fn reads() -> Vec<Workload> {
-    let caches = &[AWASE, GANESHA, NULL, NULL_ASLEEP];
+    let caches = &[AWASE, GANESHA, NULL, NULL_ASLEEP, NULL_SPREAD];
     let mut all = vec![cold_read()];
     for (client, prefix, suffix) in [(Client::Own, "", ""), (Client::Libnfs, "libnfs_", ", libnfs")] {
         let workload = |name, title, unit, load, least| {
