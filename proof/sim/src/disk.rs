@@ -210,6 +210,8 @@ impl Disk {
                 unsafe { self.finish_write(at.0, from, *stability, job) }
             }
             Op::Flush { .. } => self.finish_flush(job),
+            // It has no page cache.
+            Op::WriteBack { .. } => job.fault.map_or(Ok(0), Err),
             Op::Zero { at, len, may_release, .. } => {
                 let payload = if *may_release { Payload::Hole } else { Payload::Zeroes };
                 self.finish_change(OpClass::Zero, Change { at: at.0, len: *len, payload }, job)

@@ -79,6 +79,7 @@ impl SimTree {
                 Ok(written)
             }
             Op::Flush { .. } => self.finish_flush(file.number, job),
+            Op::WriteBack { .. } => job.fault.map_or(Ok(0), Err),
             Op::Zero { at, len, may_release, .. } => {
                 let change = Change { at: at.0, len: *len, payload: zeroes(*may_release) };
                 self.finish_change(file.number, OpClass::Zero, change, job, now)
