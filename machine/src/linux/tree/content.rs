@@ -60,13 +60,15 @@ impl Made {
     }
 
     fn use_for_reading(&self, node: &Node, file: &Arc<StdFile>, facts: FileFacts, bytes_max: u64) {
-        self.look(node, |state| Some(*state = State::InUse(Arc::downgrade(file), facts, bytes_max)));
+        let mut files = self.0.lock();
+        if let Some(made) = files.iter_mut().rev().find(|made| made.node == *node) {
+            made.state = State::InUse(Arc::downgrade(file), facts, bytes_max);
+        }
     }
 
-    fn look<T>(&self, node: &Node, look: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
-        let mut files = self.0.lock();
-        let found = files.iter_mut().rev().find(|made| made.node == *node)?;
-        look(&mut found.state)
+    fn look<T>(&self, node: &Node, look: impl FnOnce(&State) -> Option<T>) -> Option<T> {
+        let files = self.0.lock();
+        look(&files.iter().rev().find(|made| made.node == *node)?.state)
     }
 
     /// It has lost a name.
