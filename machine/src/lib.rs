@@ -94,6 +94,9 @@ pub enum Op {
     },
     /// Makes all completed writes to the file stable (`fdatasync`). Result: 0.
     Flush { file: File },
+    /// Writes what the host has of the file in its page cache to the disk, without making it stable. A hint, before a
+    /// flush through another descriptor, which then has less to wait for, and reports what this fails at, too. Result: 0.
+    WriteBack { file: File },
     /// Makes the range read as zeroes, without changing the size. Result: 0. `EOPNOTSUPP` where the host can do it no
     /// faster than by writing.
     Zero {

@@ -46,4 +46,14 @@ proptest! {
             prop_assert_eq!(early.on_write(15, false), None);
         }
     }
+
+    #[test]
+    fn the_first_small_writes_of_a_file_are_written_early(writes in 33usize..100, blocks in 16u64..1024) {
+        let mut early = EarlyWrite::of_file();
+        let at_once = (0..writes).take_while(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
+        prop_assert_eq!(at_once, 32);
+        let mut early = EarlyWrite::of_file();
+        prop_assert_eq!(early.on_write(blocks, false), Some(Class::Asynchronous), "a stream as ever");
+        prop_assert_eq!(early.on_write(blocks, true), None);
+    }
 }

@@ -122,6 +122,7 @@ impl FileTree {
         // Partial blocks are merged into the present content, which may have to be read.
         let is_whole = range.at.0.is_multiple_of(BLOCK_BYTES) && range.len.is_multiple_of(BLOCK_BYTES);
         let kept = if is_whole { Frames::new() } else { frames.clone() };
+        let answered = self.answered_so_far();
         // Opened now, not at write-back: an error there could not be returned.
         let _writing = self.open_for_writing(cpu, file).await?;
         self.revalidate(cpu, file).await?;
@@ -136,7 +137,7 @@ impl FileTree {
         file.note_write(cpu.time_of_day());
         file.look_for_failures();
         match result? {
-            Attempt::Done(()) if context.stability == Stability::Stable => self.settle(cpu).await,
+            Attempt::Done(()) if context.stability == Stability::Stable => self.settle(cpu, answered).await,
             Attempt::Done(()) => Ok(()),
             Attempt::Changed => Err(TRY_LATER),
         }
@@ -147,14 +148,14 @@ impl FileTree {
     ///
     /// # Errors
     /// The host's: some of it may be lost.
-    pub async fn commit(self: &Arc<Self>, cpu: &Processor, file: &Vnode, context: Context) -> Result<(), Errno> {
-        let result = file.flush(cpu, context).await;
+    pub async fn commit(self: &Arc<Self>, cpu: &Processor, file: &Arc<Vnode>, context: Context) -> Result<(), Errno> {
+        let (content, names) = self.commit_both(cpu, file, context).await;
         let is_current = file.device.reported(true) == file.known().reported && file.device.is_watched();
         // The result stands even if the revalidation fails.
         if is_current || self.ask_host(cpu, file).await.is_ok() {
             let _ = self.follow_host(cpu, file).await;
         }
-        result.and(self.settle(cpu).await)
+        content.and(names)
     }
 
     /// Changes a file's size; `change` does it on the host.

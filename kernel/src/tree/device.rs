@@ -34,6 +34,8 @@ pub(super) struct GrowingFile {
     upgrade: TaskMutex,
     /// Written since the last check?
     is_written: AtomicBool,
+    /// Written through the host's page cache, and not written back since.
+    is_in_page_cache: AtomicBool,
     /// Its tree on the host, and the export to record.
     tree: (Tree, ExportNo),
     node: Node,
@@ -85,6 +87,7 @@ impl GrowingFile {
             writing: Mutex::default(),
             upgrade: TaskMutex::default(),
             is_written: AtomicBool::new(false),
+            is_in_page_cache: AtomicBool::new(false),
             size,
             growth: TaskMutex::default(),
             begun: AtomicU64::new(0),
@@ -216,6 +219,9 @@ impl GrowingFile {
             None => (at, end),
         };
         let (to, base) = (to.max(from), BlockNo::holding(at).start());
+        if writing.buffered.is_some() && (at < from || to < end) {
+            self.is_in_page_cache.store(true, Ordering::SeqCst);
+        }
         let mut frames = frames;
         if let Some(buffered) = &writing.buffered {
             frames = write_all(cpu, buffered.file, base, frames, at.to(from), stability).await?;
@@ -226,6 +232,17 @@ impl GrowingFile {
         }
         self.size.fetch_max(end.0, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Has the host write what it has of the file in its page cache: a flush then waits for the journal only. Errors are the
+    /// flush's: it goes through another descriptor, to each of which the host reports them.
+    pub(super) async fn write_back(&self, cpu: &Processor) {
+        let writing = self.writing.lock().clone();
+        let Some(buffered) = writing.as_ref().and_then(|writing| writing.buffered.as_ref()) else { return };
+        if self.is_in_page_cache.swap(false, Ordering::SeqCst) {
+            // SAFETY: the operation has no segments.
+            let _ = unsafe { cpu.perform(Hold::default(), Op::WriteBack { file: buffered.file }) }.await;
+        }
     }
 
     /// The host file system's limit. Bytes.

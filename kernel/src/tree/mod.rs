@@ -21,9 +21,8 @@ mod verifier;
 mod vnode;
 mod writers;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use machine::Errno;
 use machine::tree::{Attributes, BeforeAndAfter, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
@@ -41,6 +40,7 @@ pub use known::FRESH;
 pub use open_files::{OPEN_FILES_MAX, OpenFiles};
 use ordered::Answered;
 pub(crate) use siblings::Siblings;
+use sync::Wanted;
 use verifier::Verifier;
 pub use vnode::Vnode;
 use writers::Writers;
@@ -63,7 +63,9 @@ pub struct FileTree {
     config: FileTreeConfig,
     files: Arc<Mutex<Files>>,
     writers: Mutex<Writers>,
-    syncs: Rendezvous<BTreeSet<Node>>,
+    syncs: Rendezvous<Wanted>,
+    /// Callers that commit content.
+    committing: AtomicUsize,
     answered: Answered,
     verifier: Arc<Verifier>,
     export: AtomicU16,
@@ -79,6 +81,7 @@ impl FileTree {
             open,
             config,
             syncs: Rendezvous::default(),
+            committing: AtomicUsize::new(0),
             answered: Answered::default(),
             verifier: Arc::new(Verifier::new(cpu.time_of_day())),
             export: AtomicU16::new(ExportNo::NONE.0),
@@ -177,7 +180,7 @@ impl FileTree {
             result = result.and(file.flush(cpu, Context::synchronous(cpu.job())).await);
             file.abandon(cpu);
         }
-        result.and(self.settle(cpu).await)
+        result.and(self.settle(cpu, self.answered_so_far()).await)
     }
 
     async fn attributes(&self, cpu: &Processor, caller: Option<&Caller>, node: Node) -> Result<Attributes, Errno> {

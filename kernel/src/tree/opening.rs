@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use machine::Errno;
 use machine::tree::{Node, OpenNode, TreeCall, TreeReply};
-use policy::unit::ProcessorId;
 
 use super::device::GrowingFile;
 use super::files::{Attempt, Found};
@@ -67,8 +66,8 @@ impl FileTree {
             forced_unit_access: self.config.forced_unit_access,
             grows: true,
         };
-        let home = ProcessorId((host.number.0 % u64::from(self.kernel.processors())) as u16);
-        let volume = Volume::open(&self.kernel, queued, config, home)?;
+        // Where it is written: to wake another processor for each small file takes longer than to write it.
+        let volume = Volume::open(&self.kernel, queued, config, cpu.id())?;
         volume.set_export(self.export());
         cpu.trace(Event::FileOpened, (cpu.job(), self.export()), node_for_records(node.as_bytes()), host.size);
         Ok(Vnode::new(node, device, volume, Arc::clone(&self.verifier)))

@@ -64,7 +64,7 @@ impl FileTree {
         }
         self.answered.latest.fetch_add(1, Ordering::SeqCst);
         if self.answered.has_failed.load(Ordering::SeqCst) {
-            return self.settle(cpu).await;
+            return self.settle(cpu, self.answered_so_far()).await;
         }
         self.settle_later(cpu);
         Ok(())
@@ -91,29 +91,53 @@ impl FileTree {
         });
     }
 
-    /// Makes all changes durable that were answered in order.
+    /// The changes answered in order so far.
+    pub(super) fn answered_so_far(&self) -> u64 {
+        self.answered.latest.load(Ordering::SeqCst)
+    }
+
+    /// Are the changes that were `answered` so far durable?
+    pub(super) fn is_settled(&self, answered: u64) -> bool {
+        let durable = self.answered.durable.load(Ordering::SeqCst);
+        !self.keeps_order() || self.config.read_only || durable >= answered
+    }
+
+    /// Makes the changes durable that were `answered` in order so far.
     ///
     /// # Errors
     /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync without a caller: a disk may lose
     /// what a failed flush covered, though the next one succeeds.
-    pub(super) async fn settle(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
-        self.sync_answered(cpu).await?;
+    pub(super) async fn settle(self: &Arc<Self>, cpu: &Processor, answered: u64) -> Result<(), Errno> {
+        let synced = if self.is_settled(answered) { Ok(()) } else { self.make_durable(cpu, &[]).await };
+        self.on_settled(answered, synced)
+    }
+
+    /// A sync that began after the changes were `answered` has ended. Returns what its caller is told.
+    pub(super) fn on_settled(&self, answered: u64, synced: Result<(), Errno>) -> Result<(), Errno> {
+        self.note_synced(answered, synced);
+        synced?;
         match self.answered.unreported.swap(0, Ordering::SeqCst) {
             0 => Ok(()),
             error => Err(Errno(error)),
         }
     }
 
+    fn note_synced(&self, answered: u64, synced: Result<(), Errno>) {
+        if !self.is_settled(answered) {
+            self.answered.has_failed.store(synced.is_err(), Ordering::SeqCst);
+            if synced.is_ok() {
+                self.answered.durable.fetch_max(answered, Ordering::SeqCst);
+            }
+        }
+    }
+
     async fn sync_answered(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
-        let latest = self.answered.latest.load(Ordering::SeqCst);
-        if !self.keeps_order() || self.config.read_only || self.answered.durable.load(Ordering::SeqCst) >= latest {
+        let answered = self.answered_so_far();
+        if self.is_settled(answered) {
             return Ok(());
         }
-        let result = self.make_durable(cpu, &[]).await;
-        self.answered.has_failed.store(result.is_err(), Ordering::SeqCst);
-        if result.is_ok() {
-            self.answered.durable.fetch_max(latest, Ordering::SeqCst);
-        }
-        result
+        let synced = self.make_durable(cpu, &[]).await;
+        self.note_synced(answered, synced);
+        synced
     }
 }

@@ -1,17 +1,67 @@
-//! Making names and attributes durable, shared by concurrent callers (WS-5).
+//! Making names, attributes and committed content durable, shared by concurrent callers (WS-5).
+//!
+//! Where one commit of the host's journal covers all names, the flushes of files that are committed at the same time take
+//! part in it: their content is written before, so that nothing but the journal is left to wait for. One by one each file
+//! would have a commit of its own, and the names that were answered before a second one.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use machine::Errno;
 use machine::tree::{Node, TreeCall};
 
 use super::FileTree;
+use super::vnode::Vnode;
 use crate::processor::Processor;
+use crate::request::Context;
 
 /// Concurrent calls where each node needs a flush of its own: concurrent flushes share the disk's.
 const CALLS_MAX: usize = 16;
+
+/// What a group of callers makes durable.
+#[derive(Default)]
+pub(super) struct Wanted {
+    names: bool,
+    /// Directories whose names changed, and nodes whose attributes did.
+    nodes: BTreeSet<Node>,
+    files: Vec<Flushing>,
+}
+
+/// A file to be flushed, and what came of it.
+struct Flushing {
+    file: Arc<Vnode>,
+    context: Context,
+    result: Arc<OnceLock<Result<(), Errno>>>,
+}
+
+impl Flushing {
+    async fn flush(&self, cpu: &Processor) {
+        let result = self.file.flush(cpu, self.context).await;
+        let _ = self.result.set(result);
+    }
+}
+
+/// Counts callers until dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(count)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 1
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 impl FileTree {
     /// Makes the names in these directories and the attributes of these nodes durable, shared with concurrent callers.
@@ -23,14 +73,58 @@ impl FileTree {
             let _exclusive = self.syncs.exclusive().await;
             return self.sync(cpu, nodes.to_vec()).await;
         }
+        let want = |wanted: &mut Wanted| {
+            wanted.names = true;
+            wanted.nodes.extend(nodes.iter().copied());
+        };
+        self.share_sync(cpu, want).await
+    }
+
+    /// Makes the content of a file durable, and the names that were answered before; returns what came of each.
+    pub(super) async fn commit_both(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        file: &Arc<Vnode>,
+        context: Context,
+    ) -> (Result<(), Errno>, Result<(), Errno>) {
+        let answered = self.answered_so_far();
+        let committing = Counted::new(&self.committing);
+        if committing.is_alone() || !self.open.syncs_as_a_whole || !cpu.switches().flush_gathering {
+            // In this order: the flush commits the names as well, mostly, and leaves the sync nothing to do.
+            let content = file.flush(cpu, context).await;
+            return (content, self.settle(cpu, answered).await);
+        }
+        {
+            let _announced = self.syncs.announce(cpu);
+            file.write_out(cpu, context).await;
+        }
+        let result = Arc::default();
+        let want = |wanted: &mut Wanted| {
+            wanted.names |= !self.is_settled(answered);
+            wanted.files.push(Flushing { file: Arc::clone(file), context, result: Arc::clone(&result) });
+        };
+        let names = self.share_sync(cpu, want).await;
+        let content = result.get().copied().unwrap_or(Err(Errno::IO));
+        (content, self.on_settled(answered, names))
+    }
+
+    async fn share_sync(self: &Arc<Self>, cpu: &Processor, want: impl FnOnce(&mut Wanted)) -> Result<(), Errno> {
         let lead = || {
             let (tree, here) = (Arc::clone(self), cpu.clone());
             cpu.spawn_path(async move {
-                let sync = async |nodes: BTreeSet<Node>| tree.sync_all(&here, nodes.into_iter().collect()).await;
+                let sync = async |wanted: Wanted| tree.sync_wanted(&here, wanted).await;
                 tree.syncs.lead(&here, sync).await;
             });
         };
-        self.syncs.share(cpu, |wanted| wanted.extend(nodes.iter().copied()), lead).await
+        self.syncs.share(cpu, want, lead).await
+    }
+
+    /// Flushes the files and syncs the names side by side: one commit. Returns the result for the names.
+    async fn sync_wanted(&self, cpu: &Processor, wanted: Wanted) -> Result<(), Errno> {
+        let names =
+            async { if wanted.names { self.sync_all(cpu, wanted.nodes.into_iter().collect()).await } else { Ok(()) } };
+        let files = join_all(wanted.files.iter().map(|file| file.flush(cpu)));
+        join(files, names).await.1
     }
 
     /// Makes a rename between directories durable: the new name first, so that a crash in between cannot leave the node

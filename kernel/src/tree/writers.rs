@@ -44,7 +44,7 @@ impl FileTree {
 
     /// Closes a file for writing if possible; flushes it after some `looks` without a write. Returns whether it is
     /// closed.
-    async fn end_writing(self: &Arc<Self>, cpu: &Processor, file: &Vnode, looks: &mut u32) -> bool {
+    async fn end_writing(self: &Arc<Self>, cpu: &Processor, file: &Arc<Vnode>, looks: &mut u32) -> bool {
         if file.device.take_written() {
             *looks = 0;
             return false;

@@ -40,6 +40,13 @@ impl Volume {
         }
     }
 
+    /// Writes all that is dirty, without making it durable. What fails stays dirty.
+    pub async fn write_out_unflushed(&self, cpu: &Processor, context: Context) {
+        if !self.config.read_only {
+            self.write_out_all(cpu, context).await;
+        }
+    }
+
     /// Makes `blocks`, which the caller has just marked dirty, durable.
     pub(super) async fn write_through(
         &self,

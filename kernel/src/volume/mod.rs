@@ -213,6 +213,7 @@ impl Volume {
         // Files that others may write are not filled.
         let may_fill = !config.grows && !config.read_only && facts.writable && !device.is_immediate();
         let state = State { holes: if may_fill { Holes::awaited() } else { Holes::default() }, ..State::default() };
+        let early = if config.grows { Early::of_file() } else { Early::default() };
         let volume = Arc::new_cyclic(|this| Volume {
             this: Weak::clone(this),
             config: VolumeConfig { read_only: config.read_only || !facts.writable, ..config },
@@ -236,7 +237,7 @@ impl Volume {
             // Shared by the callers that wait for the flush after it.
             growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
-            early: Mutex::default(),
+            early: Mutex::new(early),
             dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),
             has_abandoned: AtomicBool::new(false),
             closing: AtomicBool::new(false),

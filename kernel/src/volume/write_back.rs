@@ -108,6 +108,12 @@ pub(super) struct Early {
     blocks: Vec<BlockRange>,
 }
 
+impl Early {
+    pub(super) fn of_file() -> Self {
+        Early { policy: EarlyWrite::of_file(), blocks: Vec::new() }
+    }
+}
+
 impl Volume {
     /// Starts the task, unless it runs.
     pub(super) fn start_write_back(&self) {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use kernel::tree::{FileTree, Vnode};
 use kernel::{Processor, Switches};
 use machine::Errno;
@@ -180,5 +181,63 @@ fn a_failed_sync_is_repeated_and_told_once() {
         assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(2), "the second attempt");
         assert_eq!(tree.commit(&cpu, &file, context()).await, Err(Errno::IO), "what the first covered may be lost");
         assert_eq!(tree.commit(&cpu, &file, context()).await, Ok(()));
+    });
+}
+
+/// Files of 5,000 bytes that are not durable, and as many names answered in order.
+async fn written_files(cpu: &Processor, tree: &Arc<FileTree>, count: usize) -> Vec<Arc<Vnode>> {
+    let mut files = Vec::new();
+    for number in 0..count {
+        let (_, file) = file(cpu, tree, &format!("file-{number}")).await;
+        write(cpu, tree, &file, 0, &[number as u8; 5000], context()).await.expect("cached");
+        change(cpu, tree, &format!("name-{number}"), true).await.expect("answered at once");
+        files.push(file);
+    }
+    files
+}
+
+#[test]
+fn files_that_are_committed_at_the_same_time_share_a_sync_of_the_names_answered_before() {
+    served_of(3, journaled(3), 100, async move |cpu, tree, seen, id| {
+        let files = written_files(&cpu, &tree, 16).await;
+        let before = seen.tree_counters(id).0.syncs;
+        let commits = files.iter().map(|file| tree.commit(&cpu, file, context()));
+        assert_eq!(join_all(commits).await, vec![Ok(()); 16]);
+        let syncs = seen.tree_counters(id).0.syncs - before;
+        assert!((1..=3).contains(&syncs), "{syncs} syncs: the first one's, and the others'");
+        assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(32));
+        for number in 0..16 {
+            assert_eq!(seen.tree_durable_content(id, &format!("/file-{number}")), Some(vec![number; 5000]));
+        }
+    });
+}
+
+#[test]
+fn of_files_that_are_committed_at_the_same_time_only_the_one_that_fails_is_reported() {
+    served_of(4, journaled(4), 100, async move |cpu, tree, seen, id| {
+        let files = written_files(&cpu, &tree, 8).await;
+        seen.fail_next_in_tree(id, OpClass::Flush, 1, Errno::IO);
+        // Only a hint: its failure is the flush's to report.
+        seen.fail_next_in_tree(id, OpClass::WriteBack, 8, Errno::IO);
+        let commits = files.iter().map(|file| tree.commit(&cpu, file, context()));
+        let results = join_all(commits).await;
+        assert_eq!(results.iter().filter(|result| **result == Err(Errno::IO)).count(), 1, "{results:?}");
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 7);
+        let again = files.iter().map(|file| tree.commit(&cpu, file, context()));
+        assert_eq!(join_all(again).await, vec![Ok(()); 8]);
+        for number in 0..8 {
+            assert_eq!(seen.tree_durable_content(id, &format!("/file-{number}")), Some(vec![number; 5000]));
+        }
+    });
+}
+
+#[test]
+fn a_sync_of_names_that_fails_is_reported_to_all_that_are_committed_with_it() {
+    served_of(5, journaled(5), 100, async move |cpu, tree, seen, id| {
+        let files = written_files(&cpu, &tree, 8).await;
+        seen.fail_next_in_tree(id, OpClass::Sync, 1000, Errno::IO);
+        let commits = files.iter().map(|file| tree.commit(&cpu, file, context()));
+        assert_eq!(join_all(commits).await, vec![Err(Errno::IO); 8]);
+        seen.heal_tree(id);
     });
 }

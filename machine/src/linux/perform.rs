@@ -35,6 +35,10 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
             // SAFETY: no pointer is passed.
             check(unsafe { libc::fdatasync(fd) }).map(|_| 0)
         }
+        Call::WriteBack { fd } => {
+            // SAFETY: no pointer is passed.
+            check(unsafe { libc::sync_file_range(fd, 0, 0, WRITE_BACK) }).map(|_| 0)
+        }
         Call::Zero { fd, at, len, how, .. } => {
             let (at, len) = (signed(at.0)?, signed(len)?);
             let _acting = AsNobody::begin();
@@ -69,6 +73,10 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
         Call::Tree => task.tree_op().map_or(Err(Errno::INVALID), tree::perform),
     }
 }
+
+/// The flags of `sync_file_range(2)` to write all that is dirty, and wait for it.
+pub(super) const WRITE_BACK: libc::c_uint =
+    libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
 
 /// The flags of `pwritev2(2)` for a stability.
 pub(super) fn write_flags(stability: Stability) -> libc::c_int {

@@ -49,6 +49,9 @@ pub(super) enum Call {
     Flush {
         fd: RawFd,
     },
+    WriteBack {
+        fd: RawFd,
+    },
     Zero {
         fd: RawFd,
         at: ByteOffset,
@@ -146,6 +149,7 @@ impl Task {
                 Call::Write { fd: file::descriptor(file), at, stability }
             }
             Op::Flush { file } => Call::Flush { fd: file::descriptor(file) },
+            Op::WriteBack { file } => Call::WriteBack { fd: file::descriptor(file) },
             Op::Zero { file, at, len, may_release } => {
                 let how = if may_release { Zeroing::HoleOrZeroes } else { Zeroing::Zeroes };
                 let zeroes_are_written = file::zeroes_are_written(file);

@@ -12,6 +12,7 @@ use super::net;
 use super::perform;
 use super::pool::Inbox;
 use super::task::{Step, Task};
+use super::tree;
 use super::{Shared, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
 use policy::sizing::MemoryFacts;
@@ -26,8 +27,8 @@ pub struct Threads {
     /// Calls submitted to the pool and not collected yet.
     offloaded: usize,
     sockets: Sockets,
-    /// Operations that failed before they began.
-    refused: Vec<Completion>,
+    /// Operations that ended when they were started.
+    finished: Vec<Completion>,
     /// System calls since the last query, other than those of sockets.
     entries: u64,
     /// Why it is not io_uring.
@@ -48,14 +49,14 @@ impl Threads {
             offloaded: 0,
             sockets: Sockets::new(epoll, Arc::clone(&bell)),
             bell,
-            refused: Vec::new(),
+            finished: Vec::new(),
             entries: 0,
             reason,
         })
     }
 
     fn collect(&mut self, slept: bool, done: &mut Vec<Completion>) {
-        done.append(&mut self.refused);
+        done.append(&mut self.finished);
         if self.offloaded > 0 {
             self.offloaded -= self.inbox.collect(done);
         }
@@ -80,11 +81,15 @@ impl Machine for Threads {
     }
 
     unsafe fn start(&mut self, token: Token, op: Op) {
+        if let Some(result) = tree::at_once(&op) {
+            self.finished.push(Completion { token, result });
+            return;
+        }
         let task = match Task::new(token, op) {
             Ok(task) => task,
             Err(errno) => {
                 let result = Err(errno);
-                self.refused.push(Completion { token, result });
+                self.finished.push(Completion { token, result });
                 return;
             }
         };

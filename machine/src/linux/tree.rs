@@ -8,6 +8,7 @@
 //!
 //! A server that changes the way it finds nodes identifies them differently: its clients must mount again.
 
+mod at_once;
 mod attributes;
 mod call;
 mod changes;
@@ -38,10 +39,11 @@ use parking_lot::{Mutex, RwLock};
 
 use super::file::TreeDisk;
 use super::syscall;
-use crate::Errno;
 use crate::tree::{Around, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
+use crate::{Errno, Op};
+use at_once::Directories;
 use call::MountId;
-use content::Unsynced;
+use content::Made;
 use identity::Identity;
 use listing::Listings;
 use lock::Locked;
@@ -87,7 +89,10 @@ struct HostTree {
     disk: TreeDisk,
     commits_as_a_whole: bool,
     verified: Verified,
-    unsynced: Unsynced,
+    made: Made,
+    directories: Directories,
+    /// Some calls wait for nothing.
+    answers_at_once: bool,
     listings: Listings,
     name_locks: NameLocks,
     /// Held while attributes are compared and set.
@@ -170,6 +175,7 @@ fn open_as(
         _ => host("act for other users in", errno),
     })?;
     let commits_as_a_whole = journal::is_committed_as_a_whole(&root);
+    let answers_at_once = search.is_none() && at_once::has_attributes_at_hand(root.as_fd());
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let tree = Arc::new(HostTree {
         number,
@@ -183,7 +189,9 @@ fn open_as(
         disk,
         commits_as_a_whole,
         verified: Verified::default(),
-        unsynced: Unsynced::default(),
+        made: Made::default(),
+        directories: Directories::default(),
+        answers_at_once,
         listings: Listings::default(),
         name_locks: NameLocks::new(),
         guarded: Mutex::default(),
@@ -228,6 +236,13 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
         libc::EACCES | libc::EPERM => OpenTreeError::Permission(path),
         _ => OpenTreeError::Host { what: "open", path, errno },
     }
+}
+
+/// The result of a call that blocks for nothing; `None`: it was not made, and [`perform`] must make it.
+pub(super) fn at_once(op: &Op) -> Option<Result<u64, Errno>> {
+    let Op::Tree(op) = op else { return None };
+    let tree = TREES.read().get(&op.tree.0).and_then(Weak::upgrade)?;
+    tree.perform_at_once(op)
 }
 
 /// Performs a call, and blocks until it is done.

@@ -19,6 +19,7 @@ use super::bell::Bell;
 use super::perform;
 use super::pool::Inbox;
 use super::task::{Call, Step, Task};
+use super::tree;
 use super::{Shared, net, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
 use policy::idle::IdlePolling;
@@ -61,8 +62,8 @@ pub struct Uring {
     inbox: Arc<Inbox>,
     /// Calls submitted to the pool and not collected yet.
     offloaded: usize,
-    /// Operations that failed before they began.
-    refused: Vec<Completion>,
+    /// Operations that ended when they were started.
+    finished: Vec<Completion>,
     /// Completions taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
     polling: IdlePolling,
@@ -94,7 +95,7 @@ impl Uring {
             rings: Box::new(0),
             listening: false,
             offloaded: 0,
-            refused: Vec::new(),
+            finished: Vec::new(),
             taken: Vec::new(),
             polling: IdlePolling::new(shared.idle),
             entries: Cell::new(0),
@@ -247,7 +248,7 @@ impl Uring {
     fn collect(&mut self, done: &mut Vec<Completion>) {
         // Not counting those that the caller has not processed yet.
         let most = done.len() + COMPLETIONS_PER_SLICE;
-        done.append(&mut self.refused);
+        done.append(&mut self.finished);
         if self.offloaded > 0 {
             self.offloaded -= self.inbox.collect(done);
         }
@@ -319,9 +320,13 @@ impl Machine for Uring {
     }
 
     unsafe fn start(&mut self, token: Token, op: Op) {
+        if let Some(result) = tree::at_once(&op) {
+            self.finished.push(Completion { token, result });
+            return;
+        }
         match self.slots.begin(token, op) {
             Ok(no) => self.issue(no),
-            Err(errno) => self.refused.push(Completion { token, result: Err(errno) }),
+            Err(errno) => self.finished.push(Completion { token, result: Err(errno) }),
         }
     }
 

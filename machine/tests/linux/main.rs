@@ -7,6 +7,7 @@ mod forbidden;
 mod parking;
 mod rig;
 mod sockets;
+mod tree_at_once;
 mod tree_content;
 mod tree_contract;
 mod tree_file_systems;

@@ -295,6 +295,8 @@ impl Drive {
                 unsafe { self.finish_write(bytes, bounds, (at.0, from, *stability), job) }
             }
             Op::Flush { .. } => self.finish_flush(bytes, job),
+            // It has no page cache.
+            Op::WriteBack { .. } => job.fault.map_or(Ok(0), Err),
             Op::Zero { .. } => self.finish_change(bytes, OpClass::Zero, op, bounds, job),
             Op::Discard { .. } => self.finish_change(bytes, OpClass::Discard, op, bounds, job),
             Op::Seek { at, target, .. } => match job.fault {

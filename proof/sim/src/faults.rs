@@ -13,6 +13,7 @@ pub enum OpClass {
     /// [`Op::Write`], stable or not.
     Write,
     Flush,
+    WriteBack,
     Zero,
     Discard,
     Seek,
@@ -28,6 +29,7 @@ impl OpClass {
             Op::Read { .. } => Some(OpClass::Read),
             Op::Write { .. } => Some(OpClass::Write),
             Op::Flush { .. } => Some(OpClass::Flush),
+            Op::WriteBack { .. } => Some(OpClass::WriteBack),
             Op::Zero { .. } => Some(OpClass::Zero),
             Op::Discard { .. } => Some(OpClass::Discard),
             Op::Seek { .. } => Some(OpClass::Seek),
@@ -88,7 +90,7 @@ impl DiskFaults {
             OpClass::Read => self.read_error_permille,
             OpClass::Write | OpClass::Zero | OpClass::Discard => self.write_error_permille,
             OpClass::Flush | OpClass::Sync => self.flush_error_permille,
-            OpClass::Seek | OpClass::Call => 0,
+            OpClass::WriteBack | OpClass::Seek | OpClass::Call => 0,
         }
     }
 }

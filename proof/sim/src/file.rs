@@ -17,6 +17,7 @@ pub(crate) fn file_of(op: &Op) -> Option<File> {
         Op::Read { file, .. }
         | Op::Write { file, .. }
         | Op::Flush { file }
+        | Op::WriteBack { file }
         | Op::Zero { file, .. }
         | Op::Discard { file, .. }
         | Op::Seek { file, .. } => Some(file),

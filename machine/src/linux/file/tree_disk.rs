@@ -2,7 +2,7 @@
 
 use std::fs::File as StdFile;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 
 use policy::unit::DiskNo;
@@ -44,7 +44,7 @@ impl TreeDisk {
     }
 
     /// The open regular file, with direct I/O where its file system supports it.
-    pub(in crate::linux) fn open_direct(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
+    pub(in crate::linux) fn open_direct(&self, file: Arc<StdFile>, writable: bool) -> Result<OpenFile, Errno> {
         let Status { size, align } = status_of(&file)?;
         let align = if self.is_in_memory { None } else { disk::align_of(&file, &self.disk, align) };
         let align =
@@ -56,7 +56,7 @@ impl TreeDisk {
     }
 
     /// The open regular file, through the page cache.
-    pub(in crate::linux) fn open_buffered(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
+    pub(in crate::linux) fn open_buffered(&self, file: Arc<StdFile>, writable: bool) -> Result<OpenFile, Errno> {
         let Status { size, .. } = status_of(&file)?;
         Ok(self.open(file, size, None, writable))
     }
@@ -69,7 +69,7 @@ impl TreeDisk {
         }
     }
 
-    fn open(&self, file: StdFile, size: u64, direct: Option<u32>, writable: bool) -> OpenFile {
+    fn open(&self, file: Arc<StdFile>, size: u64, direct: Option<u32>, writable: bool) -> OpenFile {
         let facts = FileFacts {
             size,
             align: direct.unwrap_or(1),
@@ -79,7 +79,12 @@ impl TreeDisk {
             transfer_bytes_max: self.disk.transfer_bytes_max,
             disk: self.disk.number,
         };
-        OpenFile { file: File(file.as_raw_fd() as u32), facts, tail: None, owner: Arc::new(OwnedFd::from(file)) }
+        self.opened(file, facts)
+    }
+
+    /// The open regular file of these facts.
+    pub(in crate::linux) fn opened(&self, file: Arc<StdFile>, facts: FileFacts) -> OpenFile {
+        OpenFile { file: File(file.as_raw_fd() as u32), facts, tail: None, owner: file }
     }
 }
 

@@ -6,7 +6,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::fs::inotify::{self, WatchFlags};
-use rustix::fs::{self, Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, StatVfsMountFlags, Uid};
+use rustix::fs::{
+    self, Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, StatVfsMountFlags, Uid,
+};
 use rustix::io;
 
 use crate::Errno;
@@ -56,6 +58,16 @@ fn descriptor(call: impl FnMut() -> libc::c_int) -> Result<OwnedFd, Errno> {
 /// Opens a name in a directory.
 pub(super) fn open_at(dir: BorrowedFd, name: &CStr, flags: libc::c_int, mode: u32) -> Result<OwnedFd, Errno> {
     done(|| fs::openat(dir, name, open_flags(flags), Mode::from_raw_mode(mode)))
+}
+
+/// Opens the path of a name in a directory if the host has all of it in memory.
+///
+/// # Errors
+/// `EAGAIN`: it would have to look at the disk; `ENOSYS` and others before Linux 5.12.
+pub(super) fn open_cached(dir: BorrowedFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    // This call refuses flags that have no meaning for a path, as `O_NOCTTY`.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fs::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED).map_err(|error| Errno(error.raw_os_error()))
 }
 
 fn open_flags(flags: libc::c_int) -> OFlags {

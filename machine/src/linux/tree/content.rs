@@ -1,37 +1,79 @@
 //! Opening files for their content, and making nodes durable.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::fs::File as StdFile;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
 use super::node::Found;
-use super::watch;
-use crate::Errno;
+use super::{status, watch};
 use crate::tree::{Node, OpenNode, TreeReply};
+use crate::{Errno, FileFacts};
 
-/// Maximum of files held open until they are synced.
-const UNSYNCED_MAX: usize = 128;
+/// Maximum of new files held open.
+const MADE_MAX: usize = 128;
 
-/// New files, still open: they are likely to be synced soon, and finding and opening one anew takes longer than
-/// creating it.
+/// New files are likely to be synced and written soon, and finding and opening one anew takes longer than creating it: so
+/// they stay open for reading.
 #[derive(Default)]
-pub(super) struct Unsynced(Mutex<HashMap<Node, OwnedFd>>);
+pub(super) struct Made(Mutex<VecDeque<MadeFile>>);
 
-impl Unsynced {
-    pub(super) fn insert(&self, node: Node, file: OwnedFd) {
+struct MadeFile {
+    node: Node,
+    state: State,
+}
+
+enum State {
+    Unused(Arc<StdFile>),
+    /// In use for reading, with these facts and this maximum size.
+    InUse(Weak<StdFile>, FileFacts, u64),
+}
+
+impl Made {
+    pub(super) fn insert(&self, node: Node, file: StdFile) {
         let mut files = self.0.lock();
-        if files.len() < UNSYNCED_MAX {
-            files.insert(node, file);
+        if files.len() >= MADE_MAX {
+            files.pop_front();
+        }
+        files.push_back(MadeFile { node, state: State::Unused(Arc::new(file)) });
+    }
+
+    /// One that is not in use yet.
+    fn unused(&self, node: &Node) -> Option<Arc<StdFile>> {
+        self.look(node, |state| match state {
+            State::Unused(file) => Some(Arc::clone(file)),
+            State::InUse(..) => None,
+        })
+    }
+
+    /// One that is in use.
+    fn in_use(&self, node: &Node) -> Option<(Arc<StdFile>, FileFacts, u64)> {
+        self.look(node, |state| match state {
+            State::Unused(_) => None,
+            State::InUse(file, facts, bytes_max) => Some((file.upgrade()?, *facts, *bytes_max)),
+        })
+    }
+
+    fn use_for_reading(&self, node: &Node, file: &Arc<StdFile>, facts: FileFacts, bytes_max: u64) {
+        let mut files = self.0.lock();
+        if let Some(made) = files.iter_mut().rev().find(|made| made.node == *node) {
+            made.state = State::InUse(Arc::downgrade(file), facts, bytes_max);
         }
     }
 
-    pub(super) fn take(&self, node: &Node) -> Option<OwnedFd> {
-        self.0.lock().remove(node)
+    fn look<T>(&self, node: &Node, look: impl FnOnce(&State) -> Option<T>) -> Option<T> {
+        let files = self.0.lock();
+        look(&files.iter().rev().find(|made| made.node == *node)?.state)
+    }
+
+    /// It has lost a name.
+    pub(super) fn forget(&self, node: &Node) {
+        self.0.lock().retain(|made| made.node != *node);
     }
 }
 
@@ -48,6 +90,9 @@ impl HostTree {
         if writable && self.read_only {
             return Err(Errno::READ_ONLY);
         }
+        if writable && let Some(opened) = self.open_again_for_writing(node)? {
+            return Ok(TreeReply::Opened(opened));
+        }
         let found = self.find(node)?;
         match found.kind() {
             libc::S_IFREG => {}
@@ -56,7 +101,7 @@ impl HostTree {
         }
         let open = || {
             let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY };
-            self.reopen(&found, flags).map(StdFile::from)
+            self.reopen(&found, flags).map(|fd| Arc::new(StdFile::from(fd)))
         };
         let file = open()?;
         let bytes_max = self.end_max(file.as_fd());
@@ -68,6 +113,44 @@ impl HostTree {
         // Opened for writing, it is open for reading as well, and watched there.
         let watch = if writable { None } else { watch::watch(&direct) };
         Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, attributes: found.attributes(), bytes_max }))
+    }
+
+    /// A file that was made just now, open for reading. It waits for nothing. `None`: it is not open any more, or the host
+    /// has changed it.
+    pub(super) fn open_made(&self, node: &Node) -> Option<OpenNode> {
+        let file = self.made.unused(node)?;
+        let found = call::status(file.as_fd()).ok().filter(|found| found.stx_nlink > 0 && found.stx_size == 0)?;
+        let bytes_max = self.end_max(file.as_fd());
+        let direct = self.disk.open_direct(Arc::clone(&file), false).ok()?;
+        self.made.use_for_reading(node, &file, direct.facts, bytes_max);
+        let watch = watch::watch(&direct);
+        Some(OpenNode { direct, buffered: None, watch, attributes: status::attributes(&found), bytes_max })
+    }
+
+    /// A file that was made just now and is open for reading, now for writing. `None`: it is not.
+    fn open_again_for_writing(&self, node: &Node) -> Result<Option<OpenNode>, Errno> {
+        let Some((file, facts, bytes_max)) = self.made.in_use(node) else { return Ok(None) };
+        let found = call::status(file.as_fd())?;
+        if found.stx_nlink == 0 {
+            return Err(Errno::STALE);
+        }
+        let open = |flags| call::open_node(self.root.as_fd(), node, libc::O_RDWR | flags).map(StdFile::from);
+        let opened = |file, direct| {
+            let facts = FileFacts {
+                size: found.stx_size,
+                writable: true,
+                direct,
+                align: if direct { facts.align } else { 1 },
+                ..facts
+            };
+            self.disk.opened(Arc::new(file), facts)
+        };
+        let (direct, buffered) = match facts.direct {
+            true => (opened(open(libc::O_DIRECT)?, true), Some(opened(open(0)?, false))),
+            false => (opened(open(0)?, false), None),
+        };
+        let attributes = status::attributes(&found);
+        Ok(Some(OpenNode { direct, buffered, watch: None, attributes, bytes_max }))
     }
 
     /// The size of the largest file of this kind: most files of a tree have the same.
@@ -97,7 +180,10 @@ impl HostTree {
 
     /// Makes a node durable. False if this one alone cannot be.
     fn sync_node(&self, node: &Node) -> Result<bool, Errno> {
-        if let Some(file) = self.unsynced.take(node) {
+        if let Some(file) = self.made.unused(node) {
+            if !self.answers_at_once {
+                self.made.forget(node);
+            }
             return call::sync(file.as_fd()).map(|()| true);
         }
         // A removed node has nothing to lose; the removal of its name belongs to its directory. But one that is not at

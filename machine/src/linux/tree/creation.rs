@@ -58,7 +58,10 @@ impl HostTree {
         name: &CStr,
         attributes: &SetAttributes,
     ) -> Result<TreeReply, Errno> {
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
+        // Only a size takes the permission to write, without which the host may execute what it writes to the file itself.
+        let size = attributes.size.filter(|&size| size > 0);
+        let access = if size.is_some() { libc::O_RDWR } else { libc::O_RDONLY };
+        let flags = libc::O_CREAT | libc::O_EXCL | access | libc::O_NOFOLLOW;
         if let Err(errno) = self.require(caller, dir, CHANGE) {
             let exists = self.look(caller, dir, name).is_ok();
             return Err(if exists { Errno(libc::EEXIST) } else { errno });
@@ -68,7 +71,6 @@ impl HostTree {
             let made = call::open_at(dir, name, flags, new_mode(attributes));
             let made = made.map_err(|errno| in_directory(dir, errno))?;
             // Before the times, which it changes.
-            let size = attributes.size.filter(|&size| size > 0);
             size.map_or(Ok(()), |size| call::truncate_open(made.as_fd(), size))
                 .and_then(|()| complete(made.as_fd(), &self.identity, caller, attributes))
                 .inspect_err(|_| self.undo_creation(dir, name, made.as_fd()))?;
@@ -77,8 +79,8 @@ impl HostTree {
         let made = self.opened(made)?;
         self.note(dir, name, &made);
         let reply = TreeReply::Node(made.node, made.attributes());
-        if !self.commits_as_a_whole {
-            self.unsynced.insert(made.node, made.fd);
+        if size.is_none() && (self.answers_at_once || !self.commits_as_a_whole) {
+            self.made.insert(made.node, made.fd.into());
         }
         Ok(reply)
     }

@@ -180,13 +180,14 @@ impl HostTree {
     /// Drops what is held for a node that has lost this name: an open directory would stay allocated.
     fn lost_name(&self, dir: BorrowedFd, name: &CStr, found: &Found) {
         // No sync will follow, unless it has another name: then it is found.
-        drop(self.unsynced.take(&found.node));
+        self.made.forget(&found.node);
         if let Some(search) = &self.search {
             let gone = call::status(found.fd()).is_ok_and(|status| status.stx_nlink == 0);
             search.forget(dir, name, &found.node, gone || found.is_directory());
         }
         if found.is_directory() {
             self.verified.remove(&found.node);
+            self.directories.forget(&found.node);
             self.listings.forget(&found.node);
         }
     }

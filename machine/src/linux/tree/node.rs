@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -64,7 +64,7 @@ impl Found {
 #[derive(Default)]
 struct Held {
     is_holding: bool,
-    directory: Option<(u32, Node, Rc<OwnedFd>)>,
+    directory: Option<(u32, Node, Arc<OwnedFd>)>,
     /// Of that directory, if any name in it is changed.
     changes: Option<Watch>,
 }
@@ -152,29 +152,36 @@ impl HostTree {
     ///
     /// # Errors
     /// `ENOTDIR` when it is none, `ESTALE` when it is gone, or lies outside the tree.
-    pub(super) fn directory(&self, node: &Node) -> Result<Rc<OwnedFd>, Errno> {
+    pub(super) fn directory(&self, node: &Node) -> Result<Arc<OwnedFd>, Errno> {
         if self.search.is_some() {
-            return Ok(Rc::new(self.find_directory(node)?.fd));
+            return Ok(Arc::new(self.find_directory(node)?.fd));
         }
         if let Some(held) = self.held(node) {
             return Ok(held);
         }
-        let fd = call::open_node(self.mount(), node, libc::O_PATH | libc::O_DIRECTORY)?;
-        self.verify(fd.as_fd(), node)?;
-        let fd = Rc::new(fd);
+        let fd = match self.directories.get(node) {
+            Some(fd) => fd,
+            None => {
+                let fd = call::open_node(self.mount(), node, libc::O_PATH | libc::O_DIRECTORY)?;
+                self.verify(fd.as_fd(), node)?;
+                let fd = Arc::new(fd);
+                self.directories.insert(*node, Arc::clone(&fd));
+                fd
+            }
+        };
         HELD.with_borrow_mut(|held| {
             if held.is_holding {
-                held.directory = Some((self.number, *node, Rc::clone(&fd)));
+                held.directory = Some((self.number, *node, Arc::clone(&fd)));
                 held.changes = None;
             }
         });
         Ok(fd)
     }
 
-    fn held(&self, node: &Node) -> Option<Rc<OwnedFd>> {
+    fn held(&self, node: &Node) -> Option<Arc<OwnedFd>> {
         HELD.with_borrow(|held| {
             let is_it = held.is_of(self.number, node);
-            held.directory.as_ref().filter(|_| is_it).map(|(.., fd)| Rc::clone(fd))
+            held.directory.as_ref().filter(|_| is_it).map(|(.., fd)| Arc::clone(fd))
         })
     }
 

@@ -106,12 +106,13 @@ pub(in super::super) fn try_out() -> Result<(), SetupError> {
     }
 }
 
-const NEEDED: [(u8, &str); 11] = [
+const NEEDED: [(u8, &str); 12] = [
     (opcode::Read::CODE, "reads"),
     (opcode::Write::CODE, "writes"),
     (opcode::Readv::CODE, "vectored reads"),
     (opcode::Writev::CODE, "vectored writes"),
     (opcode::Fsync::CODE, "flushes"),
+    (opcode::SyncFileRange::CODE, "write-back"),
     (opcode::Fallocate::CODE, "fallocate"),
     (opcode::PollAdd::CODE, "poll"),
     (opcode::Recv::CODE, "receive"),

@@ -60,13 +60,15 @@ impl Slots {
             return Err(errno);
         }
         slot.with_worker = match slot.task.call {
-            Call::Flush { .. } | Call::Zero { .. } => true,
+            Call::Flush { .. } | Call::WriteBack { .. } | Call::Zero { .. } => true,
             // The file system completes it in a worker, where it waits for the disk's flush.
             Call::Write { stability, .. } => stability == Stability::Stable,
             _ => false,
         };
-        slot.on_disk =
-            matches!(slot.task.call, Call::Read { .. } | Call::Write { .. } | Call::Flush { .. } | Call::Zero { .. });
+        slot.on_disk = matches!(
+            slot.task.call,
+            Call::Read { .. } | Call::Write { .. } | Call::Flush { .. } | Call::WriteBack { .. } | Call::Zero { .. }
+        );
         let (with_worker, on_disk) = (slot.with_worker, slot.on_disk);
         self.with_workers += usize::from(with_worker);
         self.on_disk += usize::from(on_disk);
@@ -122,6 +124,10 @@ impl Slot {
             Call::Read { fd, at } => read(fd, at, vectors, fixed()),
             Call::Write { fd, at, stability } => write(fd, at, vectors, fixed(), perform::write_flags(stability)),
             Call::Flush { fd } => opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build(),
+            Call::WriteBack { fd } => {
+                // A length of 0 means all behind the offset.
+                opcode::SyncFileRange::new(types::Fd(fd), 0).flags(perform::WRITE_BACK).build()
+            }
             Call::Zero { fd, at, len, how, .. } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(at.0).mode(how.mode()).build()
             }

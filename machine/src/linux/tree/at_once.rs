@@ -1,0 +1,121 @@
+//! Calls that are answered at once, on the processor that has them to make.
+//!
+//! Most calls on a tree may wait for a disk, so a thread of the pool makes them, which takes two thread switches: several
+//! times as long as the call itself if the host has all of it in memory. What surely waits for nothing is done here: names
+//! in directories that are open, which the host can be asked to look up in its memory alone (`RESOLVE_CACHED`, Linux 5.12);
+//! attributes of such directories; files that were made just now and are still open. Elsewhere the pool has to do it.
+//!
+//! Not on file systems that may have to ask others for attributes (FUSE, network). Nothing is opened but for its path: to
+//! open a file may wait for a program on the host that wants to be asked (`FAN_OPEN_PERM`) or has a lease.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::HostTree;
+use super::call;
+use super::names::entry_name;
+use super::permission::SEARCH;
+use super::status;
+use crate::Errno;
+use crate::tree::{Attributes, BeforeAndAfter, Caller, Node, TreeCall, TreeOp, TreeReply};
+
+/// Directories that stay open, at most. One that was removed on the host stays allocated until others replace it.
+const DIRECTORIES_MAX: usize = 64;
+
+/// Directories of the tree that were used lately, opened with `O_PATH`: not even their file system is held by them longer
+/// than by the tree itself.
+#[derive(Default)]
+pub(super) struct Directories(Mutex<VecDeque<(Node, Arc<OwnedFd>)>>);
+
+impl Directories {
+    pub(super) fn get(&self, node: &Node) -> Option<Arc<OwnedFd>> {
+        let open = self.0.lock();
+        open.iter().rev().find(|(of, _)| of == node).map(|(_, fd)| Arc::clone(fd))
+    }
+
+    pub(super) fn insert(&self, node: Node, fd: Arc<OwnedFd>) {
+        let mut open = self.0.lock();
+        if open.iter().any(|(of, _)| *of == node) {
+            return;
+        }
+        if open.len() >= DIRECTORIES_MAX {
+            open.pop_front();
+        }
+        open.push_back((node, fd));
+    }
+
+    pub(super) fn forget(&self, node: &Node) {
+        self.0.lock().retain(|(of, _)| of != node);
+    }
+}
+
+/// Does the file system have the attributes of an open node in memory?
+pub(super) fn has_attributes_at_hand(root: BorrowedFd) -> bool {
+    const EXT4: i64 = 0xef53;
+    const XFS: i64 = 0x5846_5342;
+    const BTRFS: i64 = 0x9123_683e;
+    const TMPFS: i64 = 0x0102_1994;
+    call::file_system(root).is_ok_and(|found| [EXT4, XFS, BTRFS, TMPFS].contains(&found.magic))
+}
+
+impl HostTree {
+    /// The result of a call that waits for nothing; `None`: the pool must make it, and nothing was done.
+    pub(super) fn perform_at_once(&self, op: &TreeOp) -> Option<Result<u64, Errno>> {
+        if !self.answers_at_once {
+            return None;
+        }
+        let answer = match &op.call {
+            TreeCall::Lookup { dir, name } => self.lookup_at_once(op.caller.as_ref(), dir, name)?,
+            TreeCall::Attributes { node } => self.directory_attributes(node)?.map(TreeReply::Attributes),
+            TreeCall::Open { node, writable: false } => Ok(TreeReply::Opened(self.open_made(node)?)),
+            _ => return None,
+        };
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(errno) => return Some(Err(errno)),
+        };
+        if let Some(around) = &op.around {
+            let after = |node| Some((None, self.directory_attributes(node)?.ok()));
+            let attributes: Option<Vec<BeforeAndAfter>> = around.nodes.iter().map(after).collect();
+            *around.attributes.lock() = attributes?;
+        }
+        *op.reply.lock() = Some(reply);
+        Some(Ok(0))
+    }
+
+    fn lookup_at_once(&self, caller: Option<&Caller>, dir: &Node, name: &[u8]) -> Option<Result<TreeReply, Errno>> {
+        let (dir, name) = (self.directories.get(dir)?, entry_name(name).ok()?);
+        self.require(caller, dir.as_fd(), SEARCH).ok()?;
+        let opened = {
+            let _acting = self.identity.act_as(caller).ok()?;
+            call::open_cached(dir.as_fd(), &name)
+        };
+        let found = match opened {
+            Ok(fd) => self.opened(fd).ok()?,
+            // In a removed directory nothing is found: the pool tells that from a missing name.
+            Err(Errno(libc::ENOENT)) if is_linked(dir.as_fd()) => return Some(Err(Errno(libc::ENOENT))),
+            Err(_) => return None,
+        };
+        self.note(dir.as_fd(), &name, &found);
+        let reply = TreeReply::Node(found.node, found.attributes());
+        if found.is_directory() {
+            self.directories.insert(found.node, Arc::new(found.fd));
+        }
+        Some(Ok(reply))
+    }
+
+    /// The attributes of a directory that is open.
+    fn directory_attributes(&self, node: &Node) -> Option<Result<Attributes, Errno>> {
+        let fd = self.directories.get(node)?;
+        let status = call::status(fd.as_fd()).ok()?;
+        let is_linked = status.stx_nlink > 0;
+        Some(if is_linked { Ok(status::attributes(&status)) } else { Err(Errno::STALE) })
+    }
+}
+
+fn is_linked(dir: BorrowedFd) -> bool {
+    call::status(dir).is_ok_and(|status| status.stx_nlink > 0)
+}

@@ -1,0 +1,134 @@
+//! What is answered from descriptors that stay open follows what the host does meanwhile.
+
+use std::fs;
+use std::process::Command;
+
+use crate::rig::Memory;
+use crate::tree_rig::*;
+use machine::tree::{Creation, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::{Errno, Op, Segments};
+use policy::unit::{ByteOffset, Stability};
+
+on_all_trees!(
+    the_host_executes_a_new_file_that_it_has_written,
+    what_the_host_did_to_a_new_file_counts_when_it_is_opened,
+    a_new_file_is_written_through_one_descriptor_and_read_through_another,
+    a_new_file_that_has_lost_its_name_cannot_be_written,
+    names_that_the_host_changes_are_found_by_the_next_lookup,
+    a_directory_that_the_host_replaced_is_another,
+    who_may_not_search_a_directory_finds_nothing_in_it,
+);
+
+const ENOENT: Errno = Errno(libc::ENOENT);
+const ESTALE: Errno = Errno::STALE;
+
+fn made(served: &mut ServedTree, name: &str) -> Node {
+    let root = served.root;
+    served.node(None, create(root, name, Creation::Guarded, mode(0o755))).expect("made").0
+}
+
+fn opened(served: &mut ServedTree, node: Node, writable: bool) -> Result<OpenNode, Errno> {
+    match served.ask(None, TreeCall::Open { node, writable })? {
+        TreeReply::Opened(open) => Ok(open),
+        _ => panic!("another reply"),
+    }
+}
+
+fn write(served: &mut ServedTree, open: &OpenNode, from: Segments) -> Result<u64, Errno> {
+    let file = open.buffered.as_ref().unwrap_or(&open.direct).file;
+    served.rig.run(Op::Write { file, at: ByteOffset(0), from, stability: Stability::Unstable })
+}
+
+fn the_host_executes_a_new_file_that_it_has_written(mut served: ServedTree) {
+    let node = made(&mut served, "program");
+    fs::write(served.path("program"), fs::read("/bin/true").expect("read")).expect("written");
+    assert!(Command::new(served.path("program")).status().expect("executed").success());
+    let _open = opened(&mut served, node, false).expect("opened");
+    assert!(Command::new(served.path("program")).status().expect("executed").success());
+}
+
+fn what_the_host_did_to_a_new_file_counts_when_it_is_opened(mut served: ServedTree) {
+    let (changed, gone) = (made(&mut served, "changed"), made(&mut served, "gone"));
+    fs::write(served.path("changed"), [7; 5000]).expect("written");
+    fs::remove_file(served.path("gone")).expect("removed");
+    let open = opened(&mut served, changed, false).expect("opened");
+    assert_eq!((open.direct.facts.size, open.attributes.size), (5000, 5000));
+    assert_eq!(opened(&mut served, gone, false).err(), Some(ESTALE));
+}
+
+fn a_new_file_is_written_through_one_descriptor_and_read_through_another(mut served: ServedTree) {
+    let node = made(&mut served, "file");
+    let reading = opened(&mut served, node, false).expect("opened");
+    fs::write(served.path("file"), [1; 10]).expect("written");
+    let writing = opened(&mut served, node, true).expect("opened");
+    assert_eq!((writing.direct.facts.size, writing.attributes.size), (10, 10), "as the host left it");
+    assert!(writing.direct.facts.writable && !reading.direct.facts.writable);
+    assert_eq!(writing.buffered.is_some(), writing.direct.facts.direct);
+    assert_eq!(writing.direct.facts.direct, reading.direct.facts.direct);
+    assert_eq!(writing.bytes_max, reading.bytes_max);
+    let content = Memory::filled(4096, 9);
+    assert_eq!(write(&mut served, &writing, content.all()), Ok(4096));
+    assert_eq!(served.rig.run(Op::WriteBack { file: writing.direct.file }), Ok(0));
+    assert_eq!(served.rig.run(Op::Flush { file: writing.direct.file }), Ok(0));
+    let into = Memory::new(4096);
+    let read = Op::Read { file: reading.direct.file, at: ByteOffset(0), into: into.all() };
+    assert_eq!(served.rig.run(read), Ok(4096));
+    assert_eq!(into.bytes(), content.bytes());
+}
+
+fn a_new_file_that_has_lost_its_name_cannot_be_written(mut served: ServedTree) {
+    let (root, by_host, by_us) = (served.root, made(&mut served, "host"), made(&mut served, "us"));
+    let open = [by_host, by_us].map(|node| opened(&mut served, node, false).expect("opened"));
+    fs::remove_file(served.path("host")).expect("removed");
+    served.remove(root, "us").expect("removed");
+    for node in [by_host, by_us] {
+        assert_eq!(opened(&mut served, node, true).err(), Some(ESTALE));
+    }
+    drop(open);
+}
+
+fn names_that_the_host_changes_are_found_by_the_next_lookup(mut served: ServedTree) {
+    let root = served.root;
+    let (a, b) = (made(&mut served, "a"), made(&mut served, "b"));
+    let found = |served: &mut ServedTree, name| served.lookup(root, name).map(|(node, _)| node);
+    assert_eq!((found(&mut served, "a"), found(&mut served, "c")), (Ok(a), Err(ENOENT)));
+    fs::rename(served.path("a"), served.path("c")).expect("renamed");
+    assert_eq!((found(&mut served, "a"), found(&mut served, "c")), (Err(ENOENT), Ok(a)));
+    fs::rename(served.path("b"), served.path("c")).expect("renamed");
+    assert_eq!((found(&mut served, "b"), found(&mut served, "c")), (Err(ENOENT), Ok(b)));
+}
+
+fn a_directory_that_the_host_replaced_is_another(mut served: ServedTree) {
+    let root = served.root;
+    let before = served.make_directory("dir", 0);
+    assert_eq!(served.lookup(before, "file").err(), Some(ENOENT));
+    assert_eq!(served.lookup(root, "dir").expect("found").0, before);
+    fs::remove_dir(served.path("dir")).expect("removed");
+    fs::create_dir(served.path("dir")).expect("made");
+    fs::write(served.path("dir/file"), "").expect("written");
+    assert_eq!(served.lookup(before, "file").err(), Some(ESTALE));
+    assert_eq!(served.attributes(before).err(), Some(ESTALE));
+    assert_eq!(served.node(None, create(before, "new", Creation::Guarded, mode(0o600))).err(), Some(ESTALE));
+    let now = served.lookup(root, "dir").expect("found").0;
+    assert_ne!(now, before);
+    assert!(served.lookup(now, "file").is_ok());
+}
+
+fn who_may_not_search_a_directory_finds_nothing_in_it(mut served: ServedTree) {
+    if !served.acts_for_others() {
+        return;
+    }
+    let dir = served.make_directory("dir", 0);
+    fs::write(served.path("dir/file"), "").expect("written");
+    let stranger = caller(5002, 6002, &[]);
+    let look = |served: &mut ServedTree, name: &str| {
+        served.node(Some(&stranger), TreeCall::Lookup { dir, name: name.into() }).err()
+    };
+    for (permissions, refusal) in [(0o755, None), (0o700, Some(Errno(libc::EACCES))), (0o711, None)] {
+        let asked = SetAttributes { mode: Some(permissions), ..SetAttributes::default() };
+        served.ask(None, set(dir, asked)).map(drop).expect("set");
+        // The server itself has it in memory.
+        assert!(served.lookup(dir, "file").is_ok());
+        assert_eq!(look(&mut served, "file"), refusal, "{permissions:o}");
+    }
+}
