@@ -43,7 +43,7 @@ use thiserror::Error;
 
 pub use crate::coherence::{Address, Incarnation, NodeId};
 use crate::unit::Instant;
-use homes::{Homes, Map, ShardNo};
+use homes::{Homes, Map, Release, ShardNo};
 pub use lease::Config;
 use lease::{Lease, Stage};
 use view::View;
@@ -128,7 +128,7 @@ pub enum Action {
     /// Answer as this address. If its epoch is new, what was held before is lost.
     Serve(Address),
     /// Stop answering as the home of the shard, finish what is under way, then call [`Membership::on_released`].
-    Release(ShardNo),
+    Release(Release),
     Ask(Ask),
     /// This node's key exists with another lease: of its earlier life, or another process has its name. It goes on
     /// trying.
@@ -318,8 +318,8 @@ impl Membership {
     }
 
     /// The service answers no more as the home of this shard, and what it had answered has left.
-    pub fn on_released(&mut self, now: Instant, shard: ShardNo) -> Actions {
-        self.homes.on_released(shard);
+    pub fn on_released(&mut self, now: Instant, release: Release) -> Actions {
+        self.homes.on_released(release);
         self.end(now, Actions::new())
     }
 

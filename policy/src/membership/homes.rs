@@ -15,6 +15,14 @@ use super::{Action, Actions, Address, Ask, Revision};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardNo(pub u16);
 
+/// The wish that this node gives up a shard. Its number tells it from an earlier one, of an epoch that is over, which
+/// may be done late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Release {
+    pub shard: ShardNo,
+    pub number: u64,
+}
+
 /// The home of each shard, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map(pub Vec<Address>);
@@ -64,7 +72,9 @@ pub(super) struct Homes {
     version: Revision,
     map: Map,
     /// Shards of this node that it was asked to give up.
-    releasing: BTreeMap<ShardNo, Release>,
+    releasing: BTreeMap<ShardNo, Releasing>,
+    /// Releases so far.
+    releases: u64,
     /// What it would propose now.
     proposal: Option<Map>,
     /// What it proposed for this version and was not seen to fail.
@@ -72,9 +82,9 @@ pub(super) struct Homes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Release {
-    /// The service has not finished.
-    Asked,
+enum Releasing {
+    /// The service has not finished the release of this number.
+    Asked(u64),
     /// Given up. `offered`: the last version for which this node proposed another home.
     Done { offered: Option<Revision> },
 }
@@ -82,7 +92,7 @@ enum Release {
 impl Homes {
     pub fn new(shards: u16) -> Self {
         let (releasing, version) = (BTreeMap::new(), Revision(0));
-        Homes { shards, version, map: Map::default(), releasing, proposal: None, proposed: None }
+        Homes { shards, version, map: Map::default(), releasing, releases: 0, proposal: None, proposed: None }
     }
 
     pub fn version(&self) -> Revision {
@@ -111,9 +121,11 @@ impl Homes {
         (self.version, self.map) = (version, map);
     }
 
-    pub fn on_released(&mut self, shard: ShardNo) {
-        if let Some(release @ Release::Asked) = self.releasing.get_mut(&shard) {
-            *release = Release::Done { offered: None };
+    pub fn on_released(&mut self, Release { shard, number }: Release) {
+        if let Some(releasing) = self.releasing.get_mut(&shard)
+            && *releasing == Releasing::Asked(number)
+        {
+            *releasing = Releasing::Done { offered: None };
         }
     }
 
@@ -146,15 +158,18 @@ impl Homes {
             }
             match self.releasing.get(&shard) {
                 None if to != me => {
-                    self.releasing.insert(shard, Release::Asked);
-                    actions.push(Action::Release(shard));
+                    self.releases += 1;
+                    self.releasing.insert(shard, Releasing::Asked(self.releases));
+                    actions.push(Action::Release(Release { shard, number: self.releases }));
                 }
-                Some(Release::Done { offered }) if to == me && offered.is_none_or(|version| version < self.version) => {
+                Some(Releasing::Done { offered })
+                    if to == me && offered.is_none_or(|version| version < self.version) =>
+                {
                     // No proposal that gives it away can succeed any more.
                     self.releasing.remove(&shard);
                     actions.push(Action::Home { shard, home: me });
                 }
-                Some(Release::Done { .. }) => {
+                Some(Releasing::Done { .. }) => {
                     // To itself, too: the new version puts an end to the earlier offer.
                     *home = to;
                     is_needed = true;
@@ -174,8 +189,8 @@ impl Homes {
 
     pub fn propose(&mut self, me: Address) -> Option<Ask> {
         let (map, version) = (self.proposal.clone().filter(|_| self.has_proposal())?, self.version);
-        for (shard, release) in &mut self.releasing {
-            if let Release::Done { offered } = release
+        for (shard, releasing) in &mut self.releasing {
+            if let Releasing::Done { offered } = releasing
                 && map.0.get(usize::from(shard.0)).is_some_and(|home| *home != me)
             {
                 *offered = Some(version);

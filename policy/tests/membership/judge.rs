@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use policy::membership::homes::{Map, ShardNo};
+use policy::membership::homes::{Map, Release, ShardNo};
 use policy::membership::{
     Action, Address, Ask, Change, Config, EpochError, Incarnation, Membership, NodeId, Reply, Revision, Stamp, Verdict,
 };
@@ -117,6 +117,34 @@ fn who_leaves_stops_before_it_deregisters_and_does_nothing_more() {
     assert_eq!(membership.on_reply(renew, renew, Reply::Deregistered), [Action::Left]);
     assert_eq!(membership.next(), None);
     assert_eq!(membership.on_tick(renew + 10 * LEASE), []);
+}
+
+/// Found by the seeds: the release of an earlier epoch was taken for that of the current one.
+#[test]
+fn a_release_asked_for_in_an_earlier_epoch_gives_up_nothing_in_a_later_one() {
+    let mut membership = registered();
+    let map = |homes: [Address; 2]| Map(homes.to_vec());
+    let release = |actions: &[Action]| {
+        let found =
+            actions.iter().find_map(|action| if let Action::Release(release) = action { Some(*release) } else { None });
+        found.expect("one shard is too many")
+    };
+    let both = [(Revision(21), Change::Map(map([ME, ME])))];
+    let early = release(&membership.on_changes(NOW, Revision(21), both));
+    membership.on_changes(NOW, Revision(22), [(Revision(22), Change::Left(ME.node))]);
+    membership.on_reply(NOW, NOW, Reply::Leased(LEASE));
+    let again = address(0, 23);
+    membership.on_reply(NOW, NOW, Reply::Registered(again.incarnation));
+    let changes = [(Revision(23), Change::Joined(again)), (Revision(24), Change::Map(map([again, again])))];
+    let late = release(&membership.on_changes(NOW, Revision(24), changes));
+    assert_eq!(early.shard, late.shard);
+    let proposes = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Ask(Ask::Propose { .. })));
+    // Whatever was asked meanwhile is answered.
+    membership.on_reply(NOW, NOW, Reply::Proposed);
+    assert!(!proposes(&membership.on_released(NOW, early)));
+    let actions = membership.on_released(NOW, Release { number: early.number + 7, ..late });
+    assert!(!proposes(&actions), "{actions:?}");
+    assert!(proposes(&membership.on_released(NOW, late)));
 }
 
 #[test]

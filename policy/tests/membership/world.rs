@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use policy::membership::homes::{Map, ShardNo};
+use policy::membership::homes::{Map, Release, ShardNo};
 use policy::membership::{Action, Address, Ask, Change, Config, Incarnation, Membership, NodeId, Reply, Revision};
 use policy::unit::Instant;
 use testkit::random::Random;
@@ -91,7 +91,7 @@ enum Event {
         upto: usize,
         is_snapshot: bool,
     },
-    Released(ShardNo),
+    Released(Release),
     Expires(u64),
     Restart,
 }
@@ -252,7 +252,7 @@ impl World {
         let now = node.clock.local(self.now);
         let actions = match event {
             Event::Tick => node.membership.on_tick(now),
-            Event::Released(shard) => node.membership.on_released(now, shard),
+            Event::Released(release) => node.membership.on_released(now, release),
             Event::Answer { number, .. } if number != node.number => return Ok(()),
             Event::Answer { sent, reply, lease, .. } => {
                 node.number += 1;
@@ -285,10 +285,10 @@ impl World {
                     let last = if ask == Ask::Deregister { ns(ANSWER) * 2 } else { 0 };
                     self.send(index, ask, last);
                 }
-                Action::Release(shard) => {
+                Action::Release(release) => {
                     let takes = self.nodes[index].clock.lasts(ANSWER) + self.random.below(100_000_000);
                     let delay = if self.flaw == Some(Flaw::ReleasedAtOnce) { 0 } else { takes };
-                    self.push(delay, index, Event::Released(shard));
+                    self.push(delay, index, Event::Released(release));
                 }
                 Action::Home { .. } => self.moves += 1,
                 _ => {}
