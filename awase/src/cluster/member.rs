@@ -321,7 +321,7 @@ impl Own {
     /// Reports a problem that is new: that etcd does not answer is one, whatever the reasons of its endpoints.
     fn report(&mut self, of: Source, problem: Problem) {
         let is_etcd = |problem: &Option<Problem>| matches!(problem, Some(Problem::Etcd(_)));
-        let before = std::mem::replace(&mut self.problems[of as usize], Some(problem.clone()));
+        let before = self.problems[of as usize].replace(problem.clone());
         let other = &self.problems[1 - of as usize];
         let is_known = match problem {
             Problem::Etcd(_) => is_etcd(&before) || is_etcd(other),

@@ -45,7 +45,8 @@ struct Store {
     holding: usize,
     /// When keys went because their leases ended.
     expired: Vec<(String, Instant)>,
-    /// When what was answered late was done.
+    /// When a lease was last renewed, and when what was answered late was done.
+    renewed: Option<Instant>,
     late: Option<Instant>,
     is_down: bool,
 }
@@ -114,7 +115,7 @@ impl Fake {
         self.with(|store| store.compacted = store.revision);
     }
 
-    /// As when it is restored from an old backup.
+    /// As when it is restored from a backup, an old one if the revision is.
     pub fn go_back(&self, revision: u64) {
         self.with(|store| store.revision = revision);
     }
@@ -134,6 +135,11 @@ impl Fake {
     pub fn late(&self) -> Instant {
         self.wait(|store| store.late.is_some());
         self.shared.0.lock().late.expect("it is there")
+    }
+
+    /// When a lease was last renewed.
+    pub fn renewed(&self) -> Instant {
+        self.shared.0.lock().renewed.expect("one was renewed")
     }
 
     fn wait(&self, is_reached: impl Fn(&Store) -> bool) {
@@ -193,6 +199,7 @@ impl Store {
                 if let Some((ttl, end)) = self.leases.get_mut(&id) {
                     *end = Time::now() + Duration::from_secs(*ttl);
                     result["TTL"] = json!(ttl.to_string());
+                    self.renewed = Some(now());
                 }
                 (200, json!({ "result": result }))
             }
@@ -275,10 +282,13 @@ fn serve(stream: TcpStream, shared: &(Mutex<Store>, Condvar)) -> std::io::Result
     let path = first.split(' ').nth(1).expect("a path").to_owned();
 
     let mut store = shared.0.lock();
-    store.holding += 1;
-    shared.1.notify_all();
-    shared.1.wait_while(&mut store, |store| store.held.as_ref().is_some_and(|held| path.ends_with(held.as_str())));
-    store.holding -= 1;
+    let is_held = |store: &mut Store| store.held.as_ref().is_some_and(|held| path.ends_with(held.as_str()));
+    if is_held(&mut store) {
+        store.holding += 1;
+        shared.1.notify_all();
+        shared.1.wait_while(&mut store, is_held);
+        store.holding -= 1;
+    }
     let fault = store.faults.iter().position(|(of, _)| path.ends_with(of.as_str()));
     let fault = fault.map(|index| store.faults.remove(index).1);
     shared.1.notify_all();
@@ -331,7 +341,10 @@ fn watch(mut stream: TcpStream, shared: &(Mutex<Store>, Condvar), body: &Value) 
     while !store.is_down {
         if next <= store.compacted {
             let compacted = store.compacted.to_string();
-            return line(json!({ "header": store.header(), "canceled": true, "compact_revision": compacted }));
+            line(json!({ "header": store.header(), "canceled": true, "compact_revision": compacted }))?;
+            // The stream stays, as etcd's does.
+            shared.1.wait_while(&mut store, |store| !store.is_down);
+            return Ok(());
         }
         let is_in = |event: &Value| (&from..&end).contains(&&plain(&event["kv"]["key"]));
         let found = store.log.iter().filter(|(at, event)| *at >= next && is_in(event));
