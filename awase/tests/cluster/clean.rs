@@ -1,6 +1,6 @@
 //! Registration, homes and clean ends, without faults.
 
-use awase::cluster::{Event, Settings, now};
+use awase::membership::{Event, Settings, now};
 use policy::membership::homes::ShardNo;
 use policy::membership::{Incarnation, NodeId, Revision, Stamp, Verdict};
 
@@ -80,6 +80,6 @@ fn another_number_of_shards_than_the_clusters_is_reported_and_not_served() {
 #[test]
 fn settings_that_are_not_allowed_are_an_error_at_once() {
     let wrong = Settings { etcd: vec!["https://etcd:2379".into()], ..settings("a", &[]) };
-    let error = awase::cluster::Member::join(wrong, |_| {}).err().expect("no TLS");
+    let error = awase::membership::Member::join(wrong, |_| {}).err().expect("no TLS");
     assert!(error.to_string().contains("http://HOST:PORT"), "{error}");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant as Time};
 
-use awase::cluster::now;
+use awase::membership::now;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::{Condvar, Mutex};

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use awase::cluster::{Event, Problem, Settings, now};
+use awase::membership::{Event, Problem, Settings, now};
 use policy::membership::{Config, NodeId};
 
 use crate::fake::{Fake, Fault};
@@ -13,7 +13,7 @@ use crate::node::{LEASE, Node, SHARDS, settings};
 fn survives(path: &str, fault: &Fault, problem: &str) {
     let etcd = Fake::start(1);
     etcd.fail(path, fault.clone(), 3);
-    let a = Node::join("a", &[etcd.url.clone()]);
+    let a = Node::join("a", std::slice::from_ref(&etcd.url));
     etcd.all_failed();
     a.homes(a.serves().node, SHARDS.into());
     a.problem(problem);
@@ -46,11 +46,11 @@ fn what_was_done_without_an_answer_is_not_done_twice() {
     let etcd = Fake::start(1);
     // The number, then the registration.
     etcd.fail("txn", Fault::Unanswered, 2);
-    let a = Node::join("a", &[etcd.url.clone()]);
+    let a = Node::join("a", std::slice::from_ref(&etcd.url));
     let me = a.serves();
     etcd.all_failed();
     assert_eq!(me.node, NodeId(0));
-    let b = Node::join("b", &[etcd.url.clone()]);
+    let b = Node::join("b", std::slice::from_ref(&etcd.url));
     assert_eq!((b.alive("a"), b.serves().node), (me, NodeId(1)));
     let taken = |event: &Event| matches!(event, Event::Problem(Problem::Occupied(_)));
     assert!(!a.events().iter().any(taken), "its own key: {:?}", a.events());
@@ -59,7 +59,7 @@ fn what_was_done_without_an_answer_is_not_done_twice() {
 #[test]
 fn a_renewal_answered_late_counts_from_when_it_was_sent() {
     let etcd = Fake::start(1);
-    let a = Node::join("a", &[etcd.url.clone()]);
+    let a = Node::join("a", std::slice::from_ref(&etcd.url));
     let me = a.serves();
     // Less than the time that an answer has: a quarter of the lease.
     etcd.fail("keepalive", Fault::Late(LEASE / 6), 1);
@@ -78,7 +78,7 @@ fn a_renewal_answered_late_counts_from_when_it_was_sent() {
 #[test]
 fn a_node_whose_renewals_are_not_answered_stops_before_its_lease_ends_and_registers_again() {
     let etcd = Fake::start(1);
-    let a = Node::join("a", &[etcd.url.clone()]);
+    let a = Node::join("a", std::slice::from_ref(&etcd.url));
     let me = a.serves();
     etcd.hold("keepalive");
     let granted = a.until();
@@ -95,7 +95,7 @@ fn a_node_whose_renewals_are_not_answered_stops_before_its_lease_ends_and_regist
 #[test]
 fn a_node_that_ends_without_a_word_is_over_before_others_see_it_dead_and_take_over() {
     let etcd = Fake::start(1);
-    let (a, b) = (Node::join("a", &[etcd.url.clone()]), Node::join("b", &[etcd.url.clone()]));
+    let (a, b) = (Node::join("a", std::slice::from_ref(&etcd.url)), Node::join("b", std::slice::from_ref(&etcd.url)));
     let (me, second) = (a.serves(), b.serves());
     b.homes(me.node, usize::from(SHARDS) / 2);
     let fence = Arc::clone(a.member().fence());
@@ -150,14 +150,14 @@ fn of_several_endpoints_those_that_are_dead_silent_or_of_another_cluster_are_pas
     a.problem("");
     etcd.expired("/awase/tests/members/a");
     assert_eq!(a.events().iter().filter(|event| matches!(event, Event::Serve(_))).count(), 1, "{:?}", a.events());
-    let b = Node::join("b", &[other.url.clone()]);
+    let b = Node::join("b", std::slice::from_ref(&other.url));
     assert_eq!(b.serves().node, NodeId(0), "nobody has registered there");
 }
 
 #[test]
 fn an_etcd_that_went_back_is_not_followed() {
     let etcd = Fake::start(1);
-    let a = Node::join("a", &[etcd.url.clone()]);
+    let a = Node::join("a", std::slice::from_ref(&etcd.url));
     let me = a.serves();
     a.homes(me.node, SHARDS.into());
     etcd.go_back(2);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use awase::cluster::{Event, Member, Releases, Settings, now};
+use awase::membership::{Event, Member, Releases, Settings, now};
 use parking_lot::{Condvar, Mutex};
 use policy::membership::homes::ShardNo;
 use policy::membership::{Address, NodeId};

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use awase::cluster::{Event, now};
+use awase::membership::{Event, now};
 use tempfile::tempdir;
 use testkit::skip;
 

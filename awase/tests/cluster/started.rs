@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use awase::cluster::Event;
+use awase::membership::Event;
 use policy::membership::{Address, Incarnation, NodeId};
 
 use crate::node::{Node, settings};
