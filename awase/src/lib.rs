@@ -15,6 +15,7 @@ pub mod iotest;
 pub mod lab;
 pub mod listeners;
 pub mod media;
+pub mod membership;
 pub mod metrics;
 pub mod open_files;
 pub mod predecessor;

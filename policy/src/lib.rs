@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod early;
 pub mod gather;
 pub mod idle;
+pub mod membership;
 pub mod pace;
 pub mod pages;
 pub mod quantum;

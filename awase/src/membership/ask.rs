@@ -1,0 +1,104 @@
+//! The thread `cluster-ask`: what the policy asks, one question at a time.
+
+use std::collections::BTreeSet;
+
+use policy::membership::{Ask, NodeId, Reply};
+use policy::unit::Instant;
+
+use super::etcd::{Created, Etcd, LeaseId, Leased};
+use super::fence::now;
+use super::keys::{Keys, NODES_MAX, Record, encode_map};
+use super::problem::{EtcdError, Problem};
+use super::settings::Settings;
+
+pub(super) struct Asker {
+    etcd: Etcd,
+    settings: Settings,
+    keys: Keys,
+    node: NodeId,
+    lease: Option<LeaseId>,
+}
+
+impl Asker {
+    pub fn new(etcd: Etcd, settings: Settings, node: NodeId) -> Self {
+        Asker { etcd, keys: Keys::new(&settings), settings, node, lease: None }
+    }
+
+    /// The answer, and when its question was sent.
+    pub fn answer(&mut self, ask: Ask) -> (Instant, Result<Reply, Problem>) {
+        let mut sent = now();
+        let reply = self.try_answer(ask, &mut sent);
+        (sent, reply)
+    }
+
+    fn try_answer(&mut self, ask: Ask, sent_at: &mut Instant) -> Result<Reply, Problem> {
+        let lease = self.lease.clone();
+        match (ask, lease) {
+            (Ask::Grant, _) => {
+                let (lease, sent, ttl) = self.etcd.grant(self.settings.lease)?;
+                (self.lease, *sent_at) = (Some(lease), sent);
+                Ok(Reply::Leased(ttl))
+            }
+            (Ask::Renew, Some(lease)) => match self.etcd.renew(&lease)? {
+                Leased::For { sent, ttl } => {
+                    *sent_at = sent;
+                    Ok(Reply::Leased(ttl))
+                }
+                Leased::Lost => Ok(Reply::LeaseLost),
+            },
+            (Ask::Register, Some(lease)) => self.register(&lease),
+            (Ask::Renew | Ask::Register, None) => Ok(Reply::LeaseLost),
+            (Ask::Propose { version, map }, _) => {
+                self.etcd.replace(&self.keys.map(), version, &encode_map(&map))?;
+                Ok(Reply::Proposed)
+            }
+            (Ask::Deregister, lease) => {
+                lease.map_or(Ok(()), |lease| self.etcd.revoke(&lease))?;
+                Ok(Reply::Deregistered)
+            }
+        }
+    }
+
+    fn register(&mut self, lease: &LeaseId) -> Result<Reply, Problem> {
+        let record = Record { node: self.node, address: self.settings.address };
+        let key = self.keys.member(&self.settings.node);
+        match self.etcd.create(&key, &record.encode(), Some(lease))? {
+            Created::At(revision) => Ok(Reply::Registered(revision.epoch()?)),
+            // An earlier attempt succeeded, and its answer was lost.
+            Created::Exists(found) if found.lease.as_ref() == Some(lease) => {
+                Ok(Reply::Registered(found.created.epoch()?))
+            }
+            Created::Exists(_) => Ok(Reply::Occupied),
+            Created::LeaseLost => Ok(Reply::LeaseLost),
+        }
+    }
+}
+
+/// The number of the node with this name: the one it has had, or the lowest that is free, from now on its own.
+pub(super) fn claim_number(etcd: &mut Etcd, keys: &Keys, name: &str) -> Result<NodeId, Problem> {
+    loop {
+        let (_, found) = etcd.range(&keys.numbers())?;
+        let mut taken = BTreeSet::new();
+        for number in found {
+            let Some(node) = keys.numbered(&number.key) else { continue };
+            if number.value == name.as_bytes() {
+                return Ok(node);
+            }
+            taken.insert(node);
+        }
+        let free = (0..NODES_MAX).map(NodeId).find(|node| !taken.contains(node));
+        let node = free.ok_or(Problem::NoNumber(NODES_MAX.into()))?;
+        match etcd.create(&keys.number(node), name, None)? {
+            Created::At(_) => return Ok(node),
+            // Another node was faster: at most once for each number.
+            Created::Exists(_) => {}
+            Created::LeaseLost => {
+                return Err(EtcdError::Malformed {
+                    endpoint: "etcd".into(),
+                    reason: "a lease is missing where there was none".into(),
+                }
+                .into());
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Membership of a cluster through etcd: this node's registration under a lease, the others', and the homes of shards.
+//! What is decided is `policy::membership`; this is its arbiter's side, by etcd's JSON gateway (`/v3/…` over HTTP).
+//!
+//! Three threads of the front end, off the I/O path: `cluster` has the policy and calls the service, `cluster-ask` asks
+//! etcd one question at a time, and `cluster-watch` follows the keys. None is waited for by a processor: what answers
+//! other nodes looks at the [`Fence`].
+//!
+//! | key below `PREFIX/CLUSTER/` | value | lease |
+//! |---|---|---|
+//! | `members/NAME` | the node's number and address; created at its epoch | the node's |
+//! | `numbers/NUMBER` | the name that has this number, for good | none |
+//! | `map` | the home of each shard: number and epoch | none |
+//!
+//! Never the state of a page: etcd is asked some times in a lease, and when nodes come and go.
+//!
+//! # Assumed of etcd
+//! Nobody else writes below the prefix, and no key is deleted by hand. A leader that is none any more renews no lease
+//! (releases with the fix of etcd-io/etcd#15247 see to it; one etcd alone has no other leader). A change of the leader
+//! gives every lease its whole time to live anew, which only prolongs it.
+//!
+//! The daemon does not use it yet: its configuration has no cluster.
+
+mod ask;
+mod etcd;
+mod fence;
+mod gateway;
+mod keys;
+mod member;
+mod problem;
+mod settings;
+mod watch;
+
+pub use fence::{Fence, now};
+pub use member::{Event, Member, Releases};
+pub use problem::{EtcdError, Problem};
+pub use settings::{Settings, SettingsError};

@@ -1,0 +1,8 @@
+//! Membership through etcd: against one in the test that misbehaves as it is told, and against Debian's.
+
+mod clean;
+mod fake;
+mod faults;
+mod node;
+mod real;
+mod started;

@@ -1,0 +1,202 @@
+//! Which node is the home of which shard.
+//!
+//! Wanted is a map in which no member has more than one shard more than another. It follows from the current map and the
+//! members alone, so that all nodes want the same: shards without a living home go to those who have fewest; then, while
+//! the difference is more than one, a shard moves from who has most to who has fewest. So as few shards move as can.
+//!
+//! Rejected: rendezvous hashing of shards and nodes, which needs no map: of 64 shards three nodes get 14 to 29, and
+//! a shard would move back to a node that returns.
+
+use std::collections::BTreeMap;
+
+use super::{Action, Actions, Address, Ask, Revision};
+
+/// A part of the pages: these have one home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardNo(pub u16);
+
+/// The wish that this node gives up a shard. Its number tells it from an earlier one, of an epoch that is over, which
+/// may be done late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Release {
+    pub shard: ShardNo,
+    pub number: u64,
+}
+
+/// The home of each shard, by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map(pub Vec<Address>);
+
+impl Map {
+    /// The wanted map: from the current one, of which only homes among `members` count. `members` are sorted and at
+    /// least one.
+    pub fn wanted(current: &Map, shards: u16, members: &[Address]) -> Map {
+        let mut homes: Vec<Option<usize>> =
+            (0..usize::from(shards)).map(|shard| members.binary_search(current.0.get(shard)?).ok()).collect();
+        let mut counts = vec![0; members.len()];
+        homes.iter().flatten().for_each(|&home| counts[home] += 1);
+        for home in homes.iter_mut().filter(|home| home.is_none()) {
+            let to = fewest(&counts);
+            *home = Some(to);
+            counts[to] += 1;
+        }
+        loop {
+            let (from, to) = (most(&counts), fewest(&counts));
+            if counts[from] <= counts[to] + 1 {
+                break;
+            }
+            let moved = homes.iter_mut().rev().find(|home| **home == Some(from));
+            moved.into_iter().for_each(|home| *home = Some(to));
+            counts[from] -= 1;
+            counts[to] += 1;
+        }
+        Map(homes.into_iter().flatten().map(|home| members[home]).collect())
+    }
+}
+
+/// The first of those who have most.
+fn most(counts: &[usize]) -> usize {
+    (0..counts.len()).rev().max_by_key(|&index| counts[index]).unwrap_or(0)
+}
+
+/// The first of those who have fewest.
+fn fewest(counts: &[usize]) -> usize {
+    (0..counts.len()).min_by_key(|&index| counts[index]).unwrap_or(0)
+}
+
+/// The map as this node has seen it, and what it does about it.
+#[derive(Clone, Debug)]
+pub(super) struct Homes {
+    shards: u16,
+    /// 0: there is none.
+    version: Revision,
+    map: Map,
+    /// Shards of this node that it was asked to give up.
+    releasing: BTreeMap<ShardNo, Releasing>,
+    /// Releases so far.
+    releases: u64,
+    /// What it would propose now.
+    proposal: Option<Map>,
+    /// What it proposed for this version and was not seen to fail.
+    proposed: Option<(Revision, Map)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Releasing {
+    /// The service has not finished the release of this number.
+    Asked(u64),
+    /// Given up. `offered`: the last version for which this node proposed another home.
+    Done { offered: Option<Revision> },
+}
+
+impl Homes {
+    pub fn new(shards: u16) -> Self {
+        let (releasing, version) = (BTreeMap::new(), Revision(0));
+        Homes { shards, version, map: Map::default(), releasing, releases: 0, proposal: None, proposed: None }
+    }
+
+    pub fn version(&self) -> Revision {
+        self.version
+    }
+
+    pub fn of(&self, shard: ShardNo) -> Option<Address> {
+        self.map.0.get(usize::from(shard.0)).copied()
+    }
+
+    /// Whether this node is the home of the shard and has not begun to give it up.
+    pub fn holds(&self, shard: ShardNo, me: Option<Address>) -> bool {
+        self.of(shard).is_some_and(|home| Some(home) == me) && !self.releasing.contains_key(&shard)
+    }
+
+    pub fn on_map(&mut self, version: Revision, map: Map, actions: &mut Actions) {
+        if version <= self.version || map.0.len() != usize::from(self.shards) {
+            return;
+        }
+        for (shard, home) in (0..self.shards).map(ShardNo).zip(&map.0) {
+            if self.of(shard) != Some(*home) {
+                self.releasing.remove(&shard);
+                actions.push(Action::Home { shard, home: *home });
+            }
+        }
+        (self.version, self.map) = (version, map);
+    }
+
+    pub fn on_released(&mut self, Release { shard, number }: Release) {
+        if let Some(releasing) = self.releasing.get_mut(&shard)
+            && *releasing == Releasing::Asked(number)
+        {
+            *releasing = Releasing::Done { offered: None };
+        }
+    }
+
+    /// This node's epoch is over, and so are its shards.
+    pub fn on_lost(&mut self) {
+        self.releasing.clear();
+        self.proposal = None;
+    }
+
+    /// A question failed: if it was a proposal, it may be made again.
+    pub fn on_failed(&mut self) {
+        self.proposed = None;
+    }
+
+    /// What follows from the map and the members.
+    pub fn plan(&mut self, me: Address, members: &[Address], actions: &mut Actions) {
+        let wanted = Map::wanted(&self.map, self.shards, members);
+        let mut proposal = wanted.clone();
+        let mut is_needed = self.map.0.is_empty();
+        for (shard, home) in (0..self.shards).map(ShardNo).zip(&mut proposal.0) {
+            let Some(current) = self.of(shard) else { continue };
+            let to = *home;
+            if members.binary_search(&current).is_err() {
+                is_needed = true;
+                continue;
+            }
+            *home = current;
+            if current != me {
+                continue;
+            }
+            match self.releasing.get(&shard) {
+                None if to != me => {
+                    self.releases += 1;
+                    self.releasing.insert(shard, Releasing::Asked(self.releases));
+                    actions.push(Action::Release(Release { shard, number: self.releases }));
+                }
+                Some(Releasing::Done { offered })
+                    if to == me && offered.is_none_or(|version| version < self.version) =>
+                {
+                    // No proposal that gives it away can succeed any more.
+                    self.releasing.remove(&shard);
+                    actions.push(Action::Home { shard, home: me });
+                }
+                Some(Releasing::Done { .. }) => {
+                    // To itself, too: the new version puts an end to the earlier offer.
+                    *home = to;
+                    is_needed = true;
+                }
+                _ => {}
+            }
+        }
+        self.proposal = is_needed.then_some(proposal);
+    }
+
+    /// Whether there is something to propose that was not proposed already.
+    pub fn has_proposal(&self) -> bool {
+        self.proposal.as_ref().is_some_and(|map| {
+            self.proposed.as_ref().is_none_or(|(version, proposed)| *version != self.version || proposed != map)
+        })
+    }
+
+    pub fn propose(&mut self, me: Address) -> Option<Ask> {
+        let (map, version) = (self.proposal.clone().filter(|_| self.has_proposal())?, self.version);
+        for (shard, releasing) in &mut self.releasing {
+            if let Releasing::Done { offered } = releasing
+                && map.0.get(usize::from(shard.0)).is_some_and(|home| *home != me)
+            {
+                *offered = Some(version);
+            }
+        }
+        self.proposed = Some((version, map.clone()));
+        Some(Ask::Propose { version, map })
+    }
+}

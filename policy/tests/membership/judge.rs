@@ -1,0 +1,154 @@
+//! Which messages are acted upon, and which views.
+
+use std::time::Duration;
+
+use policy::membership::homes::{Map, Release, ShardNo};
+use policy::membership::{
+    Action, Address, Ask, Change, Config, EpochError, Incarnation, Membership, NodeId, Reply, Revision, Stamp, Verdict,
+};
+use policy::unit::Instant;
+
+const NOW: Instant = Instant::ZERO;
+const LEASE: Duration = Duration::from_secs(2);
+const ME: Address = address(0, 10);
+const OTHER: Address = address(1, 12);
+
+const fn address(node: u16, epoch: u32) -> Address {
+    Address { node: NodeId(node), incarnation: Incarnation(epoch) }
+}
+
+/// Node 0 in epoch 10 and node 1 in epoch 12; the map has version 14.
+fn registered() -> Membership {
+    let mut membership = Membership::new(Config::new(ME.node, 2, LEASE));
+    assert_eq!(membership.on_tick(NOW), [Action::Ask(Ask::Grant)]);
+    assert_eq!(membership.on_reply(NOW, NOW, Reply::Leased(LEASE)), [Action::Ask(Ask::Register)]);
+    assert_eq!(membership.on_reply(NOW, NOW, Reply::Registered(ME.incarnation)), []);
+    let members = [ME, OTHER].map(|member| (member.node, member.incarnation)).into();
+    let map = Map(vec![ME, OTHER]);
+    let actions = membership.on_snapshot(NOW, Revision(20), members, Some((Revision(14), map))).expect("it is new");
+    assert!(actions.contains(&Action::Serve(ME)), "{actions:?}");
+    assert!(actions.contains(&Action::Alive(OTHER)) && !actions.contains(&Action::Alive(ME)), "{actions:?}");
+    membership
+}
+
+#[test]
+fn messages_of_epochs_that_are_over_are_refused_and_of_those_unseen_not_acted_upon() {
+    let membership = registered();
+    let judge = |from, to, map| membership.judge(Stamp { from, to, map: Revision(map) });
+    assert_eq!(judge(OTHER, ME, 14), Verdict::Accept);
+    assert_eq!(judge(OTHER, ME, 13), Verdict::Accept, "the map's homes decide");
+    assert_eq!(judge(address(1, 11), ME, 14), Verdict::Refuse, "an older epoch");
+    assert_eq!(judge(address(2, 19), ME, 14), Verdict::Refuse, "no member any more");
+    assert_eq!(judge(OTHER, address(0, 9), 14), Verdict::Refuse, "to an epoch that is over");
+    assert_eq!(judge(OTHER, address(3, 25), 14), Verdict::Refuse, "to another node");
+    assert_eq!(judge(address(1, 21), ME, 14), Verdict::Early, "an epoch not seen yet");
+    assert_eq!(judge(OTHER, ME, 15), Verdict::Early, "a map not seen yet");
+}
+
+#[test]
+fn a_node_refuses_what_it_accepted_once_it_has_seen_a_newer_epoch() {
+    let mut membership = registered();
+    let new = address(1, 22);
+    let changes = [(Revision(21), Change::Left(OTHER.node)), (Revision(22), Change::Joined(new))];
+    let actions = membership.on_changes(NOW, Revision(22), changes);
+    assert_eq!(actions[..2], [Action::Dead(OTHER), Action::Alive(new)]);
+    let judge = |from| membership.judge(Stamp { from, to: ME, map: Revision(14) });
+    assert_eq!((judge(OTHER), judge(new)), (Verdict::Refuse, Verdict::Accept));
+    assert_eq!(membership.home(ShardNo(1)), None, "its home is dead");
+}
+
+#[test]
+fn views_and_changes_older_than_what_was_seen_are_ignored() {
+    let mut membership = registered();
+    let error = membership.on_snapshot(NOW, Revision(19), [].into(), None).expect_err("it is old");
+    assert_eq!((error.seen, error.got), (Revision(20), Revision(19)));
+    assert_eq!(membership.on_changes(NOW, Revision(18), [(Revision(18), Change::Left(OTHER.node))]), []);
+    assert_eq!(membership.members().collect::<Vec<_>>(), [ME, OTHER]);
+    assert!(membership.answers(NOW));
+}
+
+#[test]
+fn it_stops_at_the_margin_and_when_it_sees_its_own_key_deleted() {
+    let mut membership = registered();
+    let config = Config::new(ME.node, 2, LEASE);
+    let until = NOW + (LEASE - config.margin(LEASE));
+    assert_eq!(membership.until(), Some(until));
+    assert!(config.margin(LEASE) >= LEASE / 8 && config.margin(LEASE) < LEASE / 4);
+    assert!(!membership.answers(until));
+    assert_eq!(membership.on_tick(until).first(), Some(&Action::Stop));
+
+    let mut membership = registered();
+    let actions = membership.on_changes(NOW, Revision(21), [(Revision(21), Change::Left(ME.node))]);
+    assert_eq!(actions, [Action::Stop, Action::Ask(Ask::Grant)]);
+    assert_eq!((membership.answers(NOW), membership.address()), (false, None));
+}
+
+#[test]
+fn a_lease_renewed_after_the_margin_but_in_time_keeps_the_epoch() {
+    let mut membership = registered();
+    let late = NOW + LEASE;
+    assert_eq!(membership.on_tick(late), [Action::Stop, Action::Ask(Ask::Renew)]);
+    assert_eq!(membership.on_reply(late, late, Reply::Leased(LEASE)), [Action::Serve(ME)]);
+    assert!(membership.answers(late));
+}
+
+#[test]
+fn a_name_that_is_taken_is_reported_once_and_tried_again() {
+    let mut membership = Membership::new(Config::new(ME.node, 2, LEASE));
+    membership.on_tick(NOW);
+    membership.on_reply(NOW, NOW, Reply::Leased(LEASE));
+    assert_eq!(membership.on_reply(NOW, NOW, Reply::Occupied), [Action::Occupied]);
+    let next = membership.next().expect("it goes on");
+    assert_eq!(membership.on_tick(next), [Action::Ask(Ask::Register)]);
+    assert_eq!(membership.on_reply(next, next, Reply::Occupied), []);
+    let next = membership.next().expect("it goes on");
+    let renewing = membership.on_tick(next);
+    assert!(matches!(renewing[..], [Action::Ask(Ask::Renew | Ask::Register)]), "{renewing:?}");
+}
+
+#[test]
+fn who_leaves_stops_before_it_deregisters_and_does_nothing_more() {
+    let mut membership = registered();
+    // Its question is answered first.
+    let renew = membership.next().expect("a renewal");
+    assert_eq!(membership.on_tick(renew), [Action::Ask(Ask::Renew)]);
+    assert_eq!(membership.on_leave(renew), [Action::Stop]);
+    assert_eq!(membership.on_reply(renew, renew, Reply::Leased(LEASE)), [Action::Ask(Ask::Deregister)]);
+    assert_eq!(membership.on_reply(renew, renew, Reply::Deregistered), [Action::Left]);
+    assert_eq!(membership.next(), None);
+    assert_eq!(membership.on_tick(renew + 10 * LEASE), []);
+}
+
+/// Found by the seeds: the release of an earlier epoch was taken for that of the current one.
+#[test]
+fn a_release_asked_for_in_an_earlier_epoch_gives_up_nothing_in_a_later_one() {
+    let mut membership = registered();
+    let map = |homes: [Address; 2]| Map(homes.to_vec());
+    let release = |actions: &[Action]| {
+        let found =
+            actions.iter().find_map(|action| if let Action::Release(release) = action { Some(*release) } else { None });
+        found.expect("one shard is too many")
+    };
+    let both = [(Revision(21), Change::Map(map([ME, ME])))];
+    let early = release(&membership.on_changes(NOW, Revision(21), both));
+    membership.on_changes(NOW, Revision(22), [(Revision(22), Change::Left(ME.node))]);
+    membership.on_reply(NOW, NOW, Reply::Leased(LEASE));
+    let again = address(0, 23);
+    membership.on_reply(NOW, NOW, Reply::Registered(again.incarnation));
+    let changes = [(Revision(23), Change::Joined(again)), (Revision(24), Change::Map(map([again, again])))];
+    let late = release(&membership.on_changes(NOW, Revision(24), changes));
+    assert_eq!(early.shard, late.shard);
+    let proposes = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Ask(Ask::Propose { .. })));
+    // Whatever was asked meanwhile is answered.
+    membership.on_reply(NOW, NOW, Reply::Proposed);
+    assert!(!proposes(&membership.on_released(NOW, early)));
+    let actions = membership.on_released(NOW, Release { number: early.number + 7, ..late });
+    assert!(!proposes(&actions), "{actions:?}");
+    assert!(proposes(&membership.on_released(NOW, late)));
+}
+
+#[test]
+fn a_revision_beyond_what_messages_carry_is_an_error() {
+    assert_eq!(Revision(7).epoch(), Ok(Incarnation(7)));
+    assert_eq!(Revision(1 << 32).epoch(), Err(EpochError(1 << 32)));
+}
