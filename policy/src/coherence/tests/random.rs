@@ -1,6 +1,6 @@
 //! Up to 64 nodes at random: messages lost, duplicated and delayed, nodes that die and return.
 
-use super::super::{Local, PageNo};
+use super::super::{Local, PageNo, Storage};
 use super::world::{Broken, Flaw, World};
 
 /// Pseudo-random numbers from a seed (`SplitMix64`).
@@ -140,8 +140,9 @@ fn heal(world: &mut World) -> Result<(), Broken> {
 fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
     let mut random = Random(seed);
     let plan = Plan::of(&mut random);
+    let storage = if seed.is_multiple_of(3) { Storage::Plain } else { Storage::Versioned };
     let mut all = || {
-        let mut world = World::new(plan.nodes, plan.pages, plan.in_flight);
+        let mut world = World::new(plan.nodes, plan.pages, plan.in_flight, storage);
         world.flaw = flaw;
         for _ in 0..plan.steps {
             step(&mut world, &plan, &mut random)?;
@@ -149,7 +150,7 @@ fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
         heal(&mut world)?;
         Ok(world.accesses)
     };
-    all().map_err(|what: Broken| format!("seed {seed}, {plan:?}: {what}"))
+    all().map_err(|what: Broken| format!("seed {seed}, {storage:?} storage, {plan:?}: {what}"))
 }
 
 #[test]

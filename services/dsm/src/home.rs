@@ -1,0 +1,121 @@
+//! The storage of the pages whose home this node is.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use kernel::request::{Action, Context, JobId, Outcome, Request};
+use kernel::{FrameRef, Frames, Processor};
+use machine::Errno;
+use policy::coherence::PageNo;
+
+use crate::core::{Core, Progress, block};
+use crate::shared::Shared;
+use crate::waiting::Content;
+
+/// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Does nobody have the page's bytes?
+    pub(crate) fn is_lost(&self, core: &Core, page: PageNo) -> bool {
+        let ended = self.config.is_volatile && core.home.has_lost && !core.home.stored.contains(&page);
+        ended || core.home.lost.contains(&page)
+    }
+
+    /// Reads a page of this home's storage, then does `then`.
+    pub(crate) fn read_home(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        page: PageNo,
+        then: impl FnOnce(&Shared, &Processor, &mut Core, Content) + 'static,
+    ) -> Progress {
+        let mut frames = Frames::new();
+        if self.storage.is_immediate() && cpu.kernel().try_allocate(1, &mut frames) {
+            let read = self.perform(cpu, Action::Read(block(page).run(1).bytes(), frames.clone()));
+            let read = read.now_or_never().unwrap_or(Err(Errno::IO));
+            then(self, cpu, core, content(read, frames));
+            return Progress::Done;
+        }
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        cpu.spawn(async move {
+            let frames = here.kernel().allocate(&here, 1).await;
+            let read = shared.perform(&here, Action::Read(block(page).run(1).bytes(), frames.clone())).await;
+            shared.go_on(&here, page, |core| then(&shared, &here, core, content(read, frames)));
+        });
+        Progress::Running
+    }
+
+    /// Stores the page's last copy.
+    pub(crate) fn store(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: Content) -> Progress {
+        let frame = match content {
+            Content::Page(frame) => frame,
+            Content::Lost => {
+                // In a survey others may have it, and what nobody has is lost without being named.
+                if !(self.config.is_volatile && core.node.is_surveying()) {
+                    core.home.lost.insert(page);
+                }
+                return Progress::Done;
+            }
+            // This node's own. It was not changed if it is not cached.
+            Content::None => {
+                core.flushes.touch(self.me.node, self.me.incarnation);
+                match core.saving.get(&page).and_then(|saving| saving.frame.clone()) {
+                    Some(frame) => frame,
+                    None => return Progress::Done,
+                }
+            }
+        };
+        if self.storage.is_immediate() {
+            let written = self.perform(cpu, write(page, &frame)).now_or_never();
+            if written == Some(Ok(())) {
+                self.note_stored(core, page);
+                return Progress::Done;
+            }
+        }
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        cpu.spawn(async move {
+            while let Err(errno) = shared.perform(&here, write(page, &frame)).await {
+                shared.report(None, format!("a page could not be stored: {errno}; it is tried again every second"));
+                here.sleep(RETRY).await;
+            }
+            shared.go_on(&here, page, |core| shared.note_stored(core, page));
+        });
+        Progress::Running
+    }
+
+    fn note_stored(&self, core: &mut Core, page: PageNo) {
+        self.counters.stores.add(1);
+        core.home.lost.remove(&page);
+        if self.config.is_volatile {
+            core.home.stored.insert(page);
+        }
+    }
+
+    /// Ends a step that waited.
+    fn go_on(&self, cpu: &Processor, page: PageNo, end: impl FnOnce(&mut Core)) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        end(core);
+        core.page(page).is_running = false;
+        core.due.push(page);
+        self.drive(cpu, core);
+    }
+
+    pub(crate) async fn perform(&self, cpu: &Processor, action: Action) -> Result<(), Errno> {
+        let context = Context::synchronous(JobId::default());
+        self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required)
+    }
+}
+
+fn write(page: PageNo, frame: &FrameRef) -> Action {
+    Action::Write(block(page).run(1).bytes(), Frames::from_iter([frame.clone()]))
+}
+
+/// What storage cannot read is lost to whoever asks, as long as it cannot.
+fn content(read: Result<(), Errno>, mut frames: Frames) -> Content {
+    match (read, frames.pop()) {
+        (Ok(()), Some(frame)) => Content::Page(frame),
+        _ => Content::Lost,
+    }
+}

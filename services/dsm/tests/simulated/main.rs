@@ -1,0 +1,5 @@
+//! Shared volumes on simulated nodes.
+
+mod coherent;
+mod failures;
+mod scene;
