@@ -123,6 +123,8 @@ pub enum Local {
     Read,
     /// What is written survives this node's crash once it is written back.
     Write,
+    /// As `Write`, of the whole page: its content before is not needed.
+    Overwrite,
     /// Store at the home what was written; a copy to read stays.
     WriteBack,
     /// Give up the page; what was written is stored at the home first.

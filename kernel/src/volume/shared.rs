@@ -142,6 +142,13 @@ impl Volume {
         }
     }
 
+    /// This node holds the block, but has no frame to cache it in: who waits for it to be loaded looks again.
+    pub fn unload(&self, block: BlockNo) {
+        let mut shard = self.lock_shard(block);
+        let slot = shard.find(self.key(block)).filter(|slot| shard.state(*slot).any(BufferState::LOADING));
+        slot.into_iter().for_each(|slot| drop(shard.remove(slot, self.memory.frames())));
+    }
+
     /// The content of a block, if it is cached.
     pub fn cached(&self, block: BlockNo) -> Option<FrameRef> {
         let shard = self.lock_shard(block);

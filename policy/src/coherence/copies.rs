@@ -40,6 +40,7 @@ pub(super) struct Held {
 pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) mode: Mode,
+    pub(super) blank: bool,
 }
 
 /// Data given up, until the home has them. No request is sent meanwhile: the home would not know that they exist.
@@ -67,10 +68,10 @@ impl Copy {
     }
 
     fn ask(&mut self, out: &mut Outbox) {
-        let Some(Waiting { request, mode }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
+        let Some(Waiting { request, mode, blank }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
         self.sent = out.now;
         let have = self.held.map(|held| held.serial);
-        out.send_home(self.page, Message::Ask { page: self.page, mode, request, have });
+        out.send_home(self.page, Message::Ask { page: self.page, mode, request, have, blank });
     }
 
     /// The state of this grant at the node.
@@ -112,8 +113,9 @@ impl Copy {
     fn on_grant(&mut self, message: Message, out: &mut Outbox) {
         let Message::Grant { page, mode, request, serial, data } = message else { return };
         let version = data.or(self.held.map(|held| held.version));
-        let is_mine = self.waiting.is_some_and(|waiting| waiting.request == request);
-        match version.filter(|_| is_mine) {
+        let waiting = self.waiting.filter(|waiting| waiting.request == request);
+        let unseen = waiting.filter(|waiting| waiting.blank).map(|_| Version { serial, writes: 0 });
+        match version.or(unseen).filter(|_| waiting.is_some()) {
             Some(version) => {
                 self.waiting = None;
                 self.held = Some(Held { serial, mode, version, is_dirty: false });
@@ -202,11 +204,12 @@ impl Copies {
             (Local::Read, Some(Held { version, .. })) => {
                 out.act(Action::Access { page, mode: Mode::Read, version });
             }
-            (Local::Write, Some(Held { mode: Mode::Write, .. })) => copy.write(out),
-            (Local::Read | Local::Write, _) => {
+            (Local::Write | Local::Overwrite, Some(Held { mode: Mode::Write, .. })) => copy.write(out),
+            (Local::Read | Local::Write | Local::Overwrite, _) => {
                 *requests += 1;
                 let mode = if want == Local::Read { Mode::Read } else { Mode::Write };
-                copy.waiting = Some(Waiting { request: Request(*requests), mode });
+                let blank = want == Local::Overwrite;
+                copy.waiting = Some(Waiting { request: Request(*requests), mode, blank });
                 copy.ask(out);
             }
             (Local::WriteBack | Local::Drop, _) => save(copy, want, out),

@@ -57,6 +57,7 @@ pub(super) struct Asker {
     pub(super) mode: Mode,
     pub(super) request: Request,
     pub(super) have: Option<Serial>,
+    pub(super) blank: bool,
 }
 
 impl Record for Entry {
@@ -124,7 +125,7 @@ impl Entry {
             let found = self.holder(first.node);
             let has_data = found.is_ok_and(|index| Some(self.holders[index].serial) == first.have);
             // A former writer asks again only after it dropped the page, clean.
-            let with_data = !has_data || self.is_exclusive;
+            let with_data = !first.blank && (!has_data || self.is_exclusive);
             self.is_exclusive = first.mode == Mode::Write;
             let step = Holding::Granted { with_data };
             let holder = Holder { node: first.node, serial, request: first.request, step };
@@ -228,8 +229,9 @@ impl Directory {
 
     pub(super) fn on_message(&mut self, from: NodeId, message: Message, out: &mut Outbox) {
         match message {
-            Message::Ask { page, mode, request, have } => {
-                self.change(page, out, |entry, out| entry.on_ask(Asker { node: from, mode, request, have }, out));
+            Message::Ask { page, mode, request, have, blank } => {
+                let asker = Asker { node: from, mode, request, have, blank };
+                self.change(page, out, |entry, out| entry.on_ask(asker, out));
             }
             Message::Got { page, serial } => self.change(page, out, |entry, _| entry.on_got(from, serial)),
             Message::GaveUp { page, serial, retained, data } => {

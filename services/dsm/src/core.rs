@@ -18,7 +18,7 @@ use policy::unit::BlockNo;
 
 use crate::flush::Flushes;
 use crate::shared::Shared;
-use crate::waiting::{Content, Page, Pending, Step, Wish};
+use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::wire::Word;
 
 pub(crate) struct Core {
@@ -73,6 +73,19 @@ fn page_of(message: &Message) -> Option<PageNo> {
         | Message::GaveUp { page, .. }
         | Message::Taken { page, .. } => Some(page),
         Message::Survey | Message::Surveyed => None,
+    }
+}
+
+/// The change of a part as one of the whole page, whose content is `loaded`, if there is a frame for it.
+fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
+    let Change::Part { part, from, spare: Some(mut spare) } = change else { return Err(change) };
+    match spare.bytes_mut() {
+        Some(bytes) => {
+            bytes.copy_from_slice(loaded.bytes());
+            bytes[part.clone()].copy_from_slice(&from.bytes()[part]);
+            Ok(Change::Whole(spare))
+        }
+        None => Err(Change::Part { part, from, spare: Some(spare) }),
     }
 }
 
@@ -190,8 +203,8 @@ impl Shared {
                 }
                 self.read_home(cpu, core, page, move |shared, _, core, content| {
                     let frame = match content {
-                        Content::Page(frame) => Some(frame),
-                        Content::None | Content::Lost => None,
+                        Content::Page(Loaded::Frame(frame)) => Some(frame),
+                        _ => None,
                     };
                     shared.counters.grants.add(1);
                     let lost = frame.is_none() || shared.is_lost(core, page);
@@ -244,16 +257,21 @@ impl Shared {
     /// The content of a granted page is there, if it is needed: readers and writers have it at once, before a recall.
     fn granted(&self, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mode: Mode, content: Content) {
         let is_lost = matches!(content, Content::Lost);
+        let mut loaded = None;
         match content {
-            Content::Page(frame) => {
+            Content::Page(content) => {
                 self.counters.fetches.add(1);
-                volume.put(block(page), frame.clone());
-                core.page(page).finish_loads(page, &Ok(frame));
+                match &content {
+                    Loaded::Frame(frame) => volume.put(block(page), frame.clone()),
+                    Loaded::Bytes(_) => volume.unload(block(page)),
+                }
+                core.page(page).finish_loads(page, &Ok(content.clone()));
+                loaded = Some(content);
             }
             Content::Lost => core.page(page).finish_loads(page, &Err(Errno::IO)),
             Content::None => {}
         }
-        let changed = if mode == Mode::Write { self.apply(core, volume, page, is_lost) } else { 0 };
+        let changed = if mode == Mode::Write { self.apply(core, volume, page, (loaded, is_lost)) } else { 0 };
         if mode == Mode::Write && changed == 0 {
             core.node.unwritten(page);
         }
@@ -266,8 +284,14 @@ impl Shared {
     }
 
     /// Makes the changes that wait for this page, which this node may write; returns their number. One that needs
-    /// content which is not cached stays, with all after it.
-    fn apply(&self, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mut is_lost: bool) -> usize {
+    /// content which is neither cached nor `loaded` stays, with all after it.
+    fn apply(
+        &self,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        (mut loaded, mut is_lost): (Option<Loaded>, bool),
+    ) -> usize {
         let entry = core.page(page);
         let mut changed = 0;
         while let Some(Pending { wish, job, group, deadline }) = entry.changes.pop_front() {
@@ -283,7 +307,12 @@ impl Shared {
                     continue;
                 }
             };
-            match volume.change(block(page), change, job) {
+            let made = volume.change(block(page), change, job);
+            let made = made.or_else(|change| match loaded.take() {
+                Some(loaded) => whole(change, &loaded).and_then(|change| volume.change(block(page), change, job)),
+                None => Err(change),
+            });
+            match made {
                 Ok(()) => {
                     changed += 1;
                     is_lost = false;
@@ -314,7 +343,7 @@ impl Shared {
             && held.is_some()
             && let Some(frame) = volume.cached(block(page))
         {
-            core.page(page).finish_loads(page, &Ok(frame));
+            core.page(page).finish_loads(page, &Ok(Loaded::Frame(frame)));
             return true;
         }
         if held.is_some() && is_dirty {
@@ -325,10 +354,14 @@ impl Shared {
             return true;
         }
         let is_cached = volume.cached(block(page)).is_some();
-        let mut wants = [Some(Local::Drop).filter(|_| held.is_some() && !is_cached), Some(Local::Write)];
-        if !writes {
-            wants[1] = Some(Local::Read);
-        }
+        let is_whole = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Whole(_)));
+        let first = core.pages.get(&page).and_then(|entry| entry.changes.front());
+        let access = match first {
+            None => Local::Read,
+            Some(first) if is_whole(first) => Local::Overwrite,
+            Some(_) => Local::Write,
+        };
+        let wants = [Some(Local::Drop).filter(|_| held.is_some() && !is_cached), Some(access)];
         let mut asked = false;
         for want in wants.into_iter().flatten() {
             if let Ok(actions) = core.node.on_local(cpu.now(), want, page) {
@@ -345,7 +378,7 @@ impl Shared {
         let waiting = core.page(page).changes.len();
         // That it may is known: nothing is asked.
         let _ = core.node.on_local(cpu.now(), Local::Write, page);
-        let changed = self.apply(core, volume, page, false);
+        let changed = self.apply(core, volume, page, (None, false));
         if changed == 0 && !was_dirty {
             core.node.unwritten(page);
         }

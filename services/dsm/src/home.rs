@@ -1,19 +1,48 @@
 //! The storage of the pages whose home this node is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{FrameRef, Frames, Processor};
+use kernel::wait::WaitList;
 use machine::Errno;
+use parking_lot::Mutex;
 use policy::coherence::PageNo;
 
 use crate::core::{Core, Progress, block};
 use crate::shared::Shared;
-use crate::waiting::Content;
+use crate::waiting::{Content, Loaded};
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Frames that are only for [`Shared::store_bytes`].
+const RESERVED: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct Reserve {
+    frames: Mutex<Frames>,
+    given_back: WaitList,
+}
+
+impl Reserve {
+    pub(crate) async fn fill(&self, cpu: &Processor) {
+        let mut frames = cpu.kernel().allocate(cpu, RESERVED).await;
+        self.frames.lock().append(&mut frames);
+        self.given_back.wake_all();
+    }
+
+    async fn take(&self) -> FrameRef {
+        self.given_back.until(|| self.frames.lock().pop()).await
+    }
+
+    fn give_back(&self, frame: FrameRef) {
+        self.frames.lock().push(frame);
+        self.given_back.wake_all();
+    }
+}
 
 impl Shared {
     /// Does nobody have the page's bytes?
@@ -49,7 +78,8 @@ impl Shared {
     /// Stores the page's last copy.
     pub(crate) fn store(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: Content) -> Progress {
         let frame = match content {
-            Content::Page(frame) => frame,
+            Content::Page(Loaded::Frame(frame)) => frame,
+            Content::Page(Loaded::Bytes(bytes)) => return self.store_bytes(cpu, page, bytes),
             Content::Lost => {
                 // In a survey others may have it, and what nobody has is lost without being named.
                 if !(self.config.is_volatile && core.node.is_surveying()) {
@@ -75,13 +105,34 @@ impl Shared {
         }
         let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
         cpu.spawn(async move {
-            while let Err(errno) = shared.perform(&here, write(page, &frame)).await {
-                shared.report(None, format!("a page could not be stored: {errno}; it is tried again every second"));
-                here.sleep(RETRY).await;
-            }
+            shared.write_home(&here, page, &frame).await;
             shared.go_on(&here, page, |core| shared.note_stored(core, page));
         });
         Progress::Running
+    }
+
+    /// Stores a page that arrived when no frame was free. For this a few are reserved: memory may be short because of
+    /// what waits to be stored at another home, which may wait for the same.
+    fn store_bytes(&self, cpu: &Processor, page: PageNo, bytes: Arc<[u8]>) -> Progress {
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        cpu.spawn(async move {
+            let mut frame = shared.reserve.take().await;
+            if let Some(into) = frame.bytes_mut() {
+                into.copy_from_slice(&bytes);
+            }
+            shared.write_home(&here, page, &frame).await;
+            shared.reserve.give_back(frame);
+            shared.go_on(&here, page, |core| shared.note_stored(core, page));
+        });
+        Progress::Running
+    }
+
+    /// Writes a page to this home's storage, however often that takes.
+    async fn write_home(&self, cpu: &Processor, page: PageNo, frame: &FrameRef) {
+        while let Err(errno) = self.perform(cpu, write(page, frame)).await {
+            self.report(None, format!("a page could not be stored: {errno}; it is tried again every second"));
+            cpu.sleep(RETRY).await;
+        }
     }
 
     fn note_stored(&self, core: &mut Core, page: PageNo) {
@@ -115,7 +166,7 @@ fn write(page: PageNo, frame: &FrameRef) -> Action {
 /// What storage cannot read is lost to whoever asks, as long as it cannot.
 fn content(read: Result<(), Errno>, mut frames: Frames) -> Content {
     match (read, frames.pop()) {
-        (Ok(()), Some(frame)) => Content::Page(frame),
+        (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame)),
         _ => Content::Lost,
     }
 }

@@ -21,7 +21,7 @@ use policy::coherence::{Address, Envelope, Incarnation, NodeId};
 
 use crate::hello::{First, Hello};
 use crate::shared::Shared;
-use crate::waiting::Content;
+use crate::waiting::{Content, Loaded};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
 /// Of the first message on a connection.
@@ -190,6 +190,8 @@ impl Dsm {
         for node in (self.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
             cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
         }
+        let (own, here) = (Arc::clone(shared), cpu.clone());
+        cpu.spawn(async move { own.reserve.fill(&here).await });
         cpu.spawn(crate::tick::run(cpu.clone(), Arc::downgrade(shared), Arc::clone(&self.sessions)));
     }
 
@@ -368,10 +370,10 @@ impl Handler for Conversation {
         self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
         let mut content = Content::None;
         if header.has_page() {
-            match inbound.payload(0, PAGE_BYTES).await {
-                Step::Continue(mut frames) => content = frames.pop().map_or(Content::None, Content::Page),
-                Step::Break(end) => return Step::Break(end),
-            }
+            content = match inbound.payload_anyway(PAGE_BYTES).await? {
+                Ok(mut frames) => frames.pop().map_or(Content::None, |frame| Content::Page(Loaded::Frame(frame))),
+                Err(bytes) => Content::Page(Loaded::Bytes(bytes.into())),
+            };
         }
         if header.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);

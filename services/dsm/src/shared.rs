@@ -16,6 +16,7 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
 use crate::flush::Flushes;
+use crate::home::Reserve;
 use crate::hello::Terms;
 use crate::link::Link;
 use crate::waiting::{Content, Group, Load, Pending, Wish};
@@ -81,6 +82,7 @@ pub struct Shared {
     /// Something was stored, or a flush answered; also woken by each tick.
     pub(crate) changed: WaitList,
     pub(crate) counters: Counters,
+    pub(crate) reserve: Reserve,
     volume: OnceLock<Weak<Volume>>,
     report: Report,
 }
@@ -107,6 +109,7 @@ impl Shared {
             links: (0..nodes).map(|_| Link::default()).collect(),
             changed: WaitList::default(),
             counters: Counters::default(),
+            reserve: Reserve::default(),
             volume: OnceLock::new(),
             report,
             config,
@@ -231,11 +234,13 @@ impl Shared {
             }
             self.drive(cpu, core);
         }
-        for (page, frame) in group.all().await? {
+        for (page, loaded) in group.all().await? {
             let Some(into) = frames.get((page.0 - blocks.start.0) as usize) else { continue };
+            let bytes = loaded.bytes();
+            assert_eq!(bytes.len(), FRAME_BYTES, "a page of another size");
             // SAFETY: the caller gave the frame to be filled by this read; nobody else has access to it meanwhile. Both
-            // are whole frames, and different ones.
-            unsafe { into.as_ptr().copy_from_nonoverlapping(frame.bytes().as_ptr(), FRAME_BYTES) };
+            // have a frame's bytes, and are different ones.
+            unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES) };
         }
         Ok(())
     }
@@ -326,5 +331,15 @@ impl Coherence for Shared {
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()> {
         let wishes = changes.into_iter().map(|(block, change)| (PageNo(block.0), Wish::Change(change))).collect();
         Box::pin(self.wish(cpu, wishes, job))
+    }
+}
+impl Shared {
+    pub fn debug(&self) -> String {
+        let core = self.core.lock();
+        let mut s = format!("saving {} surveying {} up {:?} ", core.saving.len(), core.node.is_surveying(), self.links.iter().map(|l| l.is_up()).collect::<Vec<_>>());
+        for (page, e) in core.pages.iter().take(6) {
+            s += &format!("\n   page {} loads {} changes {} inbox {} steps {:?} running {} held {:?} waiting {} saving {}", page.0, e.loads.len(), e.changes.len(), e.inbox.len(), e.steps.iter().map(|s| format!("{:?}", s.action)).collect::<Vec<_>>(), e.is_running, core.node.holds(*page), core.node.is_waiting(*page), core.node.is_saving(*page));
+        }
+        s + &format!("\n  pages {}", core.pages.len())
     }
 }

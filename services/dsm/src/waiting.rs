@@ -60,7 +60,7 @@ impl<T> Group<T> {
 
 /// A reader of a page.
 pub(crate) struct Load {
-    pub(crate) group: Arc<Group<FrameRef>>,
+    pub(crate) group: Arc<Group<Loaded>>,
     pub(crate) deadline: Instant,
 }
 
@@ -79,12 +79,29 @@ pub(crate) struct Pending {
     pub(crate) deadline: Instant,
 }
 
-/// The bytes of a page that come with an action.
+/// The bytes of a page.
+#[derive(Clone)]
+pub(crate) enum Loaded {
+    Frame(FrameRef),
+    /// No frame was free when they arrived.
+    Bytes(Arc<[u8]>),
+}
+
+impl Loaded {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Loaded::Frame(frame) => frame.bytes(),
+            Loaded::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// What comes with an action.
 #[derive(Clone, Default)]
 pub(crate) enum Content {
     #[default]
     None,
-    Page(FrameRef),
+    Page(Loaded),
     /// Nobody has them.
     Lost,
 }
@@ -130,7 +147,7 @@ impl Page {
         });
     }
 
-    pub(crate) fn finish_loads(&mut self, page: PageNo, result: &Result<FrameRef, Errno>) {
+    pub(crate) fn finish_loads(&mut self, page: PageNo, result: &Result<Loaded, Errno>) {
         for load in self.loads.drain(..) {
             load.group.done(page, result.clone());
         }

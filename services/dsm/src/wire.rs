@@ -63,6 +63,8 @@ mod flag {
     /// The serial of a request that has a copy; the version of a message with data.
     pub const SOME: u8 = 2;
     pub const LOST: u8 = 4;
+    /// All of the page will be written.
+    pub const BLANK: u8 = 8;
 }
 
 /// The fields of a header, before they have a meaning.
@@ -108,10 +110,11 @@ fn fields(word: Word) -> Fields {
         Word::Beat => return Fields::of(kind::BEAT, false),
     };
     match message {
-        Message::Ask { page, mode, request, have } => {
+        Message::Ask { page, mode, request, have, blank } => {
             let fields = Fields::of(kind::ASK, mode == Mode::Write).page(page, have.unwrap_or_default());
             let some = if have.is_some() { flag::SOME } else { 0 };
-            Fields { request: request.0, flags: fields.flags | some, ..fields }
+            let blank = if blank { flag::BLANK } else { 0 };
+            Fields { request: request.0, flags: fields.flags | some | blank, ..fields }
         }
         Message::Grant { page, mode, request, serial, data } => {
             let fields = Fields::of(kind::GRANT, mode == Mode::Write).page(page, serial).data(data, lost);
@@ -133,7 +136,10 @@ fn word(fields: &Fields) -> Option<Word> {
     let data = fields.is(flag::SOME).then_some(fields.version);
     let request = Request(fields.request);
     let message = match fields.kind {
-        kind::ASK => Message::Ask { page, mode: fields.mode(), request, have: fields.is(flag::SOME).then_some(serial) },
+        kind::ASK => {
+            let (have, blank) = (fields.is(flag::SOME).then_some(serial), fields.is(flag::BLANK));
+            Message::Ask { page, mode: fields.mode(), request, have, blank }
+        }
         kind::GRANT => Message::Grant { page, mode: fields.mode(), request, serial, data },
         kind::GOT => Message::Got { page, serial },
         kind::RECALL => Message::Recall { page, serial, retain: yes },
@@ -222,7 +228,7 @@ mod tests {
             let (page, mode, request) =
                 (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
             match kind {
-                0 => Message::Ask { page, mode, request, have: data.map(|_| serial) },
+                0 => Message::Ask { page, mode, request, have: data.map(|_| serial), blank: request.0.is_multiple_of(2) },
                 1 => Message::Grant { page, mode, request, serial, data },
                 2 => Message::Got { page, serial },
                 3 => Message::Recall { page, serial, retain: yes },

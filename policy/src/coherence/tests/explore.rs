@@ -97,7 +97,7 @@ fn successors(
         }
         for page in (0..space.pages).map(|page| PageNo(page as u64)) {
             for want in space.wants[page.0 as usize] {
-                if matches!(want, Local::Read | Local::Write) && is_busy {
+                if matches!(want, Local::Read | Local::Write | Local::Overwrite) && is_busy {
                     continue;
                 }
                 let local = step(&|next| next.local(node, *want, page));
@@ -288,6 +288,7 @@ fn covers(space: Space) {
 
 const ALL: &[Local] = &[Local::Read, Local::Write, Local::WriteBack, Local::Drop];
 const ACCESSES: &[Local] = &[Local::Read, Local::Write];
+const OVERWRITES: &[Local] = &[Local::Read, Local::Overwrite, Local::WriteBack];
 const WRITES: &[Local] = &[Local::Write];
 
 /// Page 0 has its home at node 0, page 1 at node 1.
@@ -353,6 +354,12 @@ fn two_nodes_survive_the_return_of_either_without_versions_and_news() {
 #[test]
 fn three_nodes_contend_and_the_home_or_another_returns_without_versions_and_news() {
     covers(Space { waiting: 1, mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
+}
+
+#[test]
+fn pages_written_as_a_whole_need_no_data() {
+    covers(Space { nodes: 2, in_flight: 2, wants: [OVERWRITES; 2], mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
+    covers(Space { wants: [OVERWRITES; 2], waiting: 2, ..SPACE });
 }
 
 #[test]

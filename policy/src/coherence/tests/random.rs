@@ -85,6 +85,7 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             let want = match random.below(100) {
                 0..6 => Local::WriteBack,
                 6..14 => Local::Drop,
+                other if other % 100 < 14 + plan.writes * 86 / 100 && page % 3 == 1 => Local::Overwrite,
                 other if other % 100 < 14 + plan.writes * 86 / 100 => Local::Write,
                 _ => Local::Read,
             };
