@@ -56,9 +56,9 @@ pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
 use holes::Holes;
 pub use load::{Lookup, Reading};
-pub use shared::{Change, Coherence};
 use owners::Owners;
 use parts::Parts;
+pub use shared::{Change, Coherence};
 use size::{Gate, Growth};
 pub use trouble::Loss;
 use trouble::Trouble;
@@ -225,7 +225,8 @@ impl Volume {
         let facts = device.facts();
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
         // What others may write is not filled.
-        let may_fill = coherence.is_none() && !config.grows && !config.read_only && facts.writable && !device.is_immediate();
+        let may_fill =
+            coherence.is_none() && !config.grows && !config.read_only && facts.writable && !device.is_immediate();
         let state = State { holes: if may_fill { Holes::awaited() } else { Holes::default() }, ..State::default() };
         let volume = Arc::new_cyclic(|this| Volume {
             this: Weak::clone(this),

@@ -25,6 +25,7 @@ pub enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub block: u64,
+    /// Another one for each process.
     pub node: usize,
     pub act: Act,
     /// What was read or written; 0 is what the block had at first.
@@ -34,12 +35,14 @@ pub struct Event {
     pub ended: Option<Time>,
 }
 
-/// A flush that succeeded: what the clients of a node had written before it began is durable.
+/// A flush that succeeded, or a stable write: what the clients of a node had written before it began is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     pub node: usize,
     pub begun: Time,
     pub ended: Time,
+    /// Of a stable write: only this value.
+    pub only: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -72,9 +75,9 @@ impl History {
         for event in &self.events {
             blocks.entry(event.block).or_default().push(*event);
         }
-        blocks.into_iter().try_for_each(|(block, events)| {
-            self.check_block(&events).map_err(|what| format!("block {block}: {what}"))
-        })
+        blocks
+            .into_iter()
+            .try_for_each(|(block, events)| self.check_block(&events).map_err(|what| format!("block {block}: {what}")))
     }
 
     fn check_block(&self, events: &[Event]) -> Result<(), String> {
@@ -128,7 +131,8 @@ impl History {
         for read in reads() {
             let Some(zone) = zones.get_mut(&read.value) else { continue };
             let (ended, begun) = (read.ended.unwrap_or(Time::MAX), read.begun);
-            if written(read.value) && ended < writes[&read.value].begun {
+            let write = part.iter().find(|event| event.act == Act::Write && event.value == read.value);
+            if write.is_some_and(|write| ended < write.begun) {
                 return Err(format!("{read:?} saw what was written later"));
             }
             zone.first_end = zone.first_end.min(ended);
@@ -146,6 +150,7 @@ impl History {
         for later in writes.values().filter(|later| seen_end < later.begun) {
             let is_flushed = |flush: &&Flush| {
                 flush.node == later.node
+                    && flush.only.is_none_or(|value| value == later.value)
                     && flush.ended <= crash
                     && later.ended.is_some_and(|ended| ended <= flush.begun)
             };
@@ -157,15 +162,15 @@ impl History {
     }
 }
 
-/// The part of an event between two crashes. What a crash interrupts may have been done before it or after it.
+/// The part of an event between two crashes. A write that a crash interrupts may have been done before it or after it,
+/// and undone or not; what a read saw that a crash interrupts says nothing.
 fn cut(event: &Event, start: Time, end: Time) -> Option<Event> {
-    let ended = event.ended.unwrap_or(Time::MAX);
-    if event.begun >= end || ended < start {
-        return None;
+    let is_whole = event.begun >= start && event.ended.is_some_and(|ended| ended <= end);
+    if is_whole && event.begun < end {
+        return Some(*event);
     }
-    let begun = event.begun.max(start);
-    let ended = event.ended.filter(|ended| *ended <= end);
-    (event.act == Act::Write || ended.is_some()).then_some(Event { begun, ended, ..*event })
+    let overlaps = event.begun < end && event.ended.is_none_or(|ended| ended >= start);
+    (overlaps && event.act == Act::Write).then_some(Event { begun: event.begun.max(start), ended: None, ..*event })
 }
 
 fn check_zones(zones: Vec<Zone>) -> Result<(), String> {
@@ -224,12 +229,14 @@ mod tests {
             ("a value that nobody wrote", vec![read(7, 1, 2)]),
             ("a value from the future", vec![read(1, 1, 2), write(1, 3, 4)]),
             ("new, then old", vec![write(1, 1, 9), read(1, 2, 3), read(0, 4, 5)]),
-            ("two orders of two writes", vec![
-                write(1, 1, 9), write(2, 1, 9), read(1, 10, 11), read(2, 12, 13), read(1, 14, 15),
-            ]),
-            ("a value seen on both sides of another", vec![
-                write(1, 1, 2), read(1, 3, 4), write(2, 5, 6), read(2, 7, 8), read(1, 9, 10),
-            ]),
+            (
+                "two orders of two writes",
+                vec![write(1, 1, 9), write(2, 1, 9), read(1, 10, 11), read(2, 12, 13), read(1, 14, 15)],
+            ),
+            (
+                "a value seen on both sides of another",
+                vec![write(1, 1, 2), read(1, 3, 4), write(2, 5, 6), read(2, 7, 8), read(1, 9, 10)],
+            ),
             ("one value written twice", vec![write(1, 1, 2), write(1, 3, 4)]),
             ("a lost write that was not flushed, without a crash", vec![write(1, 1, 2), read(1, 3, 4), read(0, 7, 8)]),
         ] {
@@ -240,7 +247,7 @@ mod tests {
     #[test]
     fn a_crash_may_undo_what_was_not_flushed_and_nothing_else() {
         let events = vec![write(1, 1, 2), write(2, 5, 6), read(2, 7, 8)];
-        let flush = |begun| Flush { node: 0, begun, ended: begun + 1 };
+        let flush = |begun| Flush { node: 0, begun, ended: begun + 1, only: None };
         let after = |value, flushes: &[Flush], more: &[Event]| {
             let events = [&events[..], &[read(value, 21, 22)], more].concat();
             History { events, flushes: flushes.to_vec(), crashes: vec![20] }.check().is_ok()
@@ -250,6 +257,8 @@ mod tests {
         assert!(!after(0, &[flush(3)], &[]), "it was durable");
         assert!(!after(1, &[flush(9)], &[]), "the second one was durable, too");
         assert!(after(1, &[Flush { node: 1, ..flush(9) }], &[]), "another node's flush is of its own writes");
+        assert!(after(0, &[Flush { only: Some(2), ..flush(3) }], &[]), "a stable write is only of itself");
+        assert!(!after(0, &[Flush { only: Some(1), ..flush(3) }], &[]));
         assert!(!after(1, &[], &[read(2, 23, 24)]), "what was undone does not return");
         assert!(!after(1, &[], &[read(0, 23, 24)]));
         assert!(after(1, &[], &[write(3, 23, 24), read(3, 25, 26)]));

@@ -11,9 +11,7 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{
-    self, Action, Actions, Address, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo,
-};
+use policy::coherence::{self, Action, Actions, Address, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo};
 use policy::unit::BlockNo;
 
 use crate::flush::Flushes;

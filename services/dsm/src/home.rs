@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use kernel::request::{Action, Context, JobId, Outcome, Request};
-use kernel::{FrameRef, Frames, Processor};
 use kernel::wait::WaitList;
+use kernel::{FrameRef, Frames, Processor};
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::coherence::PageNo;

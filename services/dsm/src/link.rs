@@ -30,6 +30,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(250);
 
+/// For the last words to leave the host.
+const LEAVE: Duration = Duration::from_millis(50);
+
 /// What is queued for one peer.
 #[derive(Default)]
 pub(crate) struct Link {
@@ -101,6 +104,15 @@ impl Link {
         self.queue.lock().is_up
     }
 
+    /// Waits until what was said is on its way, or the connection has ended.
+    async fn until_said(&self) {
+        let is_said = || {
+            let queue = self.queue.lock();
+            !queue.is_up || queue.said.is_empty()
+        };
+        self.filled.until(|| is_said().then_some(())).await;
+    }
+
     /// Ends the connection of a peer of which nothing was heard for `silence`.
     pub(crate) fn end_if_silent(&self, cpu: &Processor, silence: Duration) {
         let generation = self.queue.lock().generation;
@@ -119,7 +131,9 @@ impl Link {
             }
             (!queue.said.is_empty()).then(|| Some(std::mem::take(&mut queue.said)))
         };
-        self.filled.until(take).await
+        let said = self.filled.until(take).await;
+        self.filled.wake_all();
+        said
     }
 }
 
@@ -193,6 +207,20 @@ impl Dsm {
         let (own, here) = (Arc::clone(shared), cpu.clone());
         cpu.spawn(async move { own.reserve.fill(&here).await });
         cpu.spawn(crate::tick::run(cpu.clone(), Arc::downgrade(shared), Arc::clone(&self.sessions)));
+    }
+
+    /// Tells the peers that this node has stored all that it wrote, and ends. To be called after the volumes were closed:
+    /// others need not wait then for what this node held.
+    pub async fn leave(&self, cpu: &Processor) {
+        for shared in self.volumes() {
+            for link in shared.links.iter().filter(|link| link.is_up()) {
+                link.push(self.me.incarnation, Incarnation::default(), Word::Bye, None);
+                link.until_said().await;
+            }
+        }
+        // The senders run before this task does again, and again until the connections have taken it.
+        cpu.sleep(LEAVE).await;
+        self.sessions.stop();
     }
 
     async fn keep_connected(self: Arc<Self>, cpu: Processor, shared: Arc<Shared>, node: NodeId) {
@@ -393,6 +421,7 @@ impl Handler for Conversation {
                 shared.changed.wake_all();
             }
             Word::Beat => {}
+            Word::Bye => shared.on_dead(&cpu, self.peer),
         }
         Step::Continue(())
     }
@@ -431,5 +460,24 @@ impl Decoder for Headerwise {
 
     fn headers(&self) -> Headers {
         Headers { first: HEADER_BYTES - self.begun, each: HEADER_BYTES }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_the_same_once_until_something_else_is_to_be_told() {
+        let link = Link::default();
+        let told: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
+        assert_eq!(told, [true, false, true, false, true]);
+    }
+
+    #[test]
+    fn without_a_connection_nothing_is_queued() {
+        let link = Link::default();
+        link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
+        assert!(link.queue.lock().said.is_empty());
     }
 }

@@ -16,8 +16,8 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
 use crate::flush::Flushes;
-use crate::home::Reserve;
 use crate::hello::Terms;
+use crate::home::Reserve;
 use crate::link::Link;
 use crate::waiting::{Content, Group, Load, Pending, Wish};
 use crate::wire::Word;
@@ -195,6 +195,11 @@ impl Shared {
         self.drive(cpu, core);
     }
 
+    /// The number of peers that are connected.
+    pub fn connected(&self) -> usize {
+        self.links.iter().filter(|link| link.is_up()).count()
+    }
+
     /// The incarnation of a node that was met last.
     pub(crate) fn met(&self, node: NodeId) -> Option<Incarnation> {
         self.core.lock().met.get(usize::from(node.0)).copied().flatten()
@@ -331,15 +336,5 @@ impl Coherence for Shared {
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()> {
         let wishes = changes.into_iter().map(|(block, change)| (PageNo(block.0), Wish::Change(change))).collect();
         Box::pin(self.wish(cpu, wishes, job))
-    }
-}
-impl Shared {
-    pub fn debug(&self) -> String {
-        let core = self.core.lock();
-        let mut s = format!("saving {} surveying {} up {:?} ", core.saving.len(), core.node.is_surveying(), self.links.iter().map(|l| l.is_up()).collect::<Vec<_>>());
-        for (page, e) in core.pages.iter().take(6) {
-            s += &format!("\n   page {} loads {} changes {} inbox {} steps {:?} running {} held {:?} waiting {} saving {}", page.0, e.loads.len(), e.changes.len(), e.inbox.len(), e.steps.iter().map(|s| format!("{:?}", s.action)).collect::<Vec<_>>(), e.is_running, core.node.holds(*page), core.node.is_waiting(*page), core.node.is_saving(*page));
-        }
-        s + &format!("\n  pages {}", core.pages.len())
     }
 }

@@ -24,7 +24,10 @@ pub const PAGE_BYTES: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// About a page. If it has data, they follow, unless they are `lost`: nobody has them.
-    Page { message: Message, lost: bool },
+    Page {
+        message: Message,
+        lost: bool,
+    },
     /// Make durable what you stored for me. Numbered by the sender.
     Flush(u64),
     Flushed {
@@ -33,6 +36,8 @@ pub enum Word {
     },
     /// The sender is there.
     Beat,
+    /// The sender has stored all that it wrote, holds nothing, and ends.
+    Bye,
 }
 
 /// A word and whose it is.
@@ -55,6 +60,7 @@ mod kind {
     pub const FLUSH: u8 = 9;
     pub const FLUSHED: u8 = 10;
     pub const BEAT: u8 = 11;
+    pub const BYE: u8 = 12;
 }
 
 mod flag {
@@ -108,6 +114,7 @@ fn fields(word: Word) -> Fields {
         Word::Flush(number) => return Fields { page: number, ..Fields::of(kind::FLUSH, false) },
         Word::Flushed { number, ok } => return Fields { page: number, ..Fields::of(kind::FLUSHED, ok) },
         Word::Beat => return Fields::of(kind::BEAT, false),
+        Word::Bye => return Fields::of(kind::BYE, false),
     };
     match message {
         Message::Ask { page, mode, request, have, blank } => {
@@ -150,6 +157,7 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::FLUSH => return Some(Word::Flush(fields.page)),
         kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes }),
         kind::BEAT => return Some(Word::Beat),
+        kind::BYE => return Some(Word::Bye),
         _ => return None,
     };
     Some(Word::Page { message, lost: fields.is(flag::LOST) })
@@ -221,14 +229,14 @@ mod tests {
     fn message() -> impl Strategy<Value = Message> {
         let serial = (any::<u32>(), any::<u64>())
             .prop_map(|(incarnation, count)| Serial { incarnation: Incarnation(incarnation), count });
-        let version =
-            (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
+        let version = (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
         let parts = (0..8, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
         parts.prop_map(|(kind, page, yes, request, serial, data)| {
-            let (page, mode, request) =
-                (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
+            let (page, mode, request) = (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
             match kind {
-                0 => Message::Ask { page, mode, request, have: data.map(|_| serial), blank: request.0.is_multiple_of(2) },
+                0 => {
+                    Message::Ask { page, mode, request, have: data.map(|_| serial), blank: request.0.is_multiple_of(2) }
+                }
                 1 => Message::Grant { page, mode, request, serial, data },
                 2 => Message::Got { page, serial },
                 3 => Message::Recall { page, serial, retain: yes },
@@ -253,14 +261,15 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let known = (kind::ASK..=kind::BEAT).contains(&header[0]);
+            let known = (kind::ASK..=kind::BYE).contains(&header[0]);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
 
     #[test]
     fn the_cluster_s_own_words_are_encoded_too() {
-        for word in [Word::Flush(7), Word::Flushed { number: 8, ok: true }, Word::Flushed { number: 9, ok: false }, Word::Beat] {
+        let answers = [Word::Flushed { number: 8, ok: true }, Word::Flushed { number: 9, ok: false }];
+        for word in answers.into_iter().chain([Word::Flush(7), Word::Beat, Word::Bye]) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));
             assert!(!header.has_page());

@@ -6,8 +6,8 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::super::{
-    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo,
-    Serial, Storage, Version,
+    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
+    Storage, Version,
 };
 use crate::unit::Instant;
 
@@ -255,8 +255,8 @@ impl World {
     fn void_lost_writes_of(&mut self, home: &Node, page: PageNo) {
         let written = self.nodes.iter().flatten().flat_map(|node| {
             // What a node gives up after it has heard of the new home is certain to be what it wrote last.
-            let is_certain = self.config.storage == Storage::Versioned
-                || node.members.of(home.me.node) == Some(home.me.incarnation);
+            let is_certain =
+                self.config.storage == Storage::Versioned || node.members.of(home.me.node) == Some(home.me.incarnation);
             node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
                 let saving = copy.saving.filter(|_| is_certain || copy.held.is_some());
                 [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()

@@ -95,7 +95,8 @@ fn large_writes_through_a_small_cache_are_read_by_another_node() {
 fn zeroes_replace_what_another_node_wrote() {
     let mut scene = Scene::new(Setup::new(6, 2));
     let range = ByteRange::new(0, 3 << 20);
-    scene.run(0, async move |cpu, volume| fill(&cpu, &volume, ByteRange::new(0, 1 << 20), 9, context()).await)
+    scene
+        .run(0, async move |cpu, volume| fill(&cpu, &volume, ByteRange::new(0, 1 << 20), 9, context()).await)
         .expect("written");
     let zeroed = ByteRange::new(4096 * 3 + 100, 400_000);
     scene.run(1, async move |cpu, volume| volume.zero(&cpu, zeroed, true, false, stable()).await).expect("zeroed");

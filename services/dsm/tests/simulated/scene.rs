@@ -240,6 +240,16 @@ impl Scene {
         panic!("still running after {STEPS_MAX} steps: {}", self.world.describe());
     }
 
+    /// Waits until all nodes are connected, which ends a crash.
+    pub fn until_connected(&mut self) {
+        let limit = self.world.now() + Duration::from_secs(60);
+        let others = self.nodes.len() - 1;
+        let is_connected =
+            move |scene: &Scene| scene.nodes.iter().flatten().all(|node| node.shared.connected() == others);
+        assert!(self.run_until(Some(limit), is_connected), "not connected: {:?}", self.told());
+        self.history.borrow_mut().crashes.push(self.world.now().ns());
+    }
+
     /// Lets time pass.
     pub fn pass(&mut self, time: Duration) {
         let end = self.world.now() + time;
@@ -267,8 +277,8 @@ impl Scene {
         slot
     }
 
-    pub fn is_up(&self, node: usize) -> bool {
-        self.nodes[node].is_some()
+    pub fn incarnation(&self, node: usize) -> usize {
+        self.incarnations[node] as usize
     }
 
     pub fn told(&self) -> Vec<String> {
