@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::ToSocketAddrs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -98,9 +98,15 @@ impl Cluster {
         let volume = Volume::open_shared(kernel, shared.clone(), shared.clone(), config, home)
             .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
         shared.set_volume(&volume);
+        self.dsm.add(&shared);
         let dsm = Arc::clone(&self.dsm);
         kernel.mailbox(PROCESSOR).start(move |cpu| dsm.serve(&cpu, &shared));
         Ok(volume)
+    }
+
+    /// The disk of this name, if it is shared.
+    pub fn volume(&self, name: &str) -> Option<Weak<Shared>> {
+        self.dsm.volumes().iter().find(|shared| shared.name() == name).map(Arc::downgrade)
     }
 
     pub fn protocol(&self) -> &Arc<Dsm> {

@@ -181,6 +181,7 @@ impl Server {
             medium: served.export.medium(),
             read_only: served.volume.read_only(),
             volume: Arc::downgrade(&served.volume),
+            shared: self.cluster.as_ref().and_then(|cluster| cluster.volume(&served.export.name)).unwrap_or_default(),
         };
         let directory = |served: &directories::OpenDirectory| ExportInfo {
             name: served.directory.mount.clone(),
@@ -188,6 +189,7 @@ impl Server {
             medium: served.directory.path.display().to_string(),
             read_only: served.export.read_only(),
             volume: Weak::new(),
+            shared: Weak::new(),
         };
         self.disks().map(disk).chain(self.directories().iter().map(directory)).collect()
     }
@@ -296,7 +298,8 @@ impl Server {
 
     /// Through which it is watched.
     pub fn view(&self) -> View {
-        View::new(self.processors.kernel(), &self.acceptor)
+        let volumes = self.cluster.iter().flat_map(|cluster| cluster.protocol().volumes());
+        View::new(self.processors.kernel(), &self.acceptor, volumes.map(|shared| Arc::downgrade(&shared)).collect())
     }
 
     /// How many processors on which engine.

@@ -306,6 +306,11 @@ impl Node {
         self.copies.held_from(from)
     }
 
+    /// Pages held to read, and to write.
+    pub fn held(&self) -> [usize; 2] {
+        self.copies.held()
+    }
+
     /// Pages held or waited for.
     pub fn pages(&self) -> usize {
         self.copies.pages.len()

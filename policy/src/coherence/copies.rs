@@ -14,6 +14,8 @@ pub(super) struct Copies {
     pub(super) pages: Table<Copy>,
     pages_max: usize,
     pub(super) requests: u64,
+    /// Pages held to read, and to write.
+    held: [usize; 2],
 }
 
 /// State of one page. Removed when all is `None`.
@@ -155,7 +157,7 @@ impl Copy {
 
 impl Copies {
     pub(super) fn new(me: Address, pages_max: usize) -> Self {
-        Copies { me, pages: Table::new([]), pages_max, requests: 0 }
+        Copies { me, pages: Table::new([]), pages_max, requests: 0, held: [0; 2] }
     }
 
     pub(super) fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {
@@ -183,8 +185,7 @@ impl Copies {
     }
 
     pub(super) fn unwritten(&mut self, page: PageNo) {
-        let clean = |copy: &mut Copy| copy.held.iter_mut().for_each(|held| held.is_dirty = false);
-        self.pages.change(page, || Copy::new(page), clean, Copy::is_idle);
+        self.change(page, |copy| copy.held.iter_mut().for_each(|held| held.is_dirty = false));
     }
 
     pub(super) fn on_local(&mut self, want: Local, page: PageNo, out: &mut Outbox) -> Result<(), LocalError> {
@@ -199,22 +200,22 @@ impl Copies {
             None if is_full => return Err(LocalError::Full),
             None => {}
         }
-        let requests = &mut self.requests;
-        let change = |copy: &mut Copy| match (want, copy.held) {
+        let mut requests = self.requests;
+        self.change(page, |copy| match (want, copy.held) {
             (Local::Read, Some(Held { version, .. })) => {
                 out.act(Action::Access { page, mode: Mode::Read, version });
             }
             (Local::Write | Local::Overwrite, Some(Held { mode: Mode::Write, .. })) => copy.write(out),
             (Local::Read | Local::Write | Local::Overwrite, _) => {
-                *requests += 1;
+                requests += 1;
                 let mode = if want == Local::Read { Mode::Read } else { Mode::Write };
                 let blank = want == Local::Overwrite;
-                copy.waiting = Some(Waiting { request: Request(*requests), mode, blank });
+                copy.waiting = Some(Waiting { request: Request(requests), mode, blank });
                 copy.ask(out);
             }
             (Local::WriteBack | Local::Drop, _) => save(copy, want, out),
-        };
-        self.pages.change(page, || Copy::new(page), change, Copy::is_idle);
+        });
+        self.requests = requests;
         Ok(())
     }
 
@@ -222,13 +223,29 @@ impl Copies {
         let (Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }) = message else {
             return;
         };
-        let change = |copy: &mut Copy| match message {
+        self.change(page, |copy| match message {
             Message::Grant { .. } => copy.on_grant(message, out),
             Message::Recall { serial, retain, .. } => copy.on_recall(serial, retain, out),
             Message::Taken { serial, .. } => copy.on_taken(serial, out),
             _ => {}
+        });
+    }
+
+    fn change(&mut self, page: PageNo, change: impl FnOnce(&mut Copy)) {
+        let mode = |copy: &Copy| copy.held.map(|held| held.mode);
+        let change = |copy: &mut Copy| {
+            let before = mode(copy);
+            change(copy);
+            (before, mode(copy))
         };
-        self.pages.change(page, || Copy::new(page), change, Copy::is_idle);
+        let (before, after) = self.pages.change(page, || Copy::new(page), change, Copy::is_idle);
+        before.into_iter().for_each(|mode| self.held[mode as usize] -= 1);
+        after.into_iter().for_each(|mode| self.held[mode as usize] += 1);
+    }
+
+    /// Pages held to read, and to write.
+    pub(super) fn held(&self) -> [usize; 2] {
+        self.held
     }
 
     pub(super) fn on_tick(&mut self, config: &Config, timeout: Duration, out: &mut Outbox) {
@@ -264,6 +281,8 @@ impl Copies {
             }
         };
         self.pages.for_all(change, Copy::is_idle);
+        self.held = [0; 2];
+        self.pages.iter().filter_map(|copy| copy.held).for_each(|held| self.held[held.mode as usize] += 1);
     }
 
     /// A home asks for what it granted earlier.

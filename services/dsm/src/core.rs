@@ -19,6 +19,9 @@ use crate::shared::Shared;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::wire::Word;
 
+/// Messages about one page that wait for its home's storage, at most.
+const INBOX_MAX: usize = 256;
+
 pub(crate) struct Core {
     pub(crate) node: coherence::Node,
     pub(crate) pages: BTreeMap<PageNo, Page>,
@@ -417,7 +420,12 @@ impl Shared {
         let core = &mut *core;
         match page_of(&envelope.message) {
             Some(page) if page.0 >= self.config.policy().pages => {}
+            // Dropped as if the connection had lost it: its sender says it again.
+            Some(page) if core.page(page).inbox.len() >= INBOX_MAX => {}
             Some(page) => {
+                if matches!(envelope.message, Message::Recall { .. }) {
+                    self.counters.invalidations.add(1);
+                }
                 core.page(page).inbox.push_back((envelope, content));
                 core.due.push(page);
             }

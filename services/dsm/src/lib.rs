@@ -15,6 +15,6 @@ mod tick;
 mod waiting;
 mod wire;
 
-pub use counters::{Counter, Counters};
+pub use counters::{Counter, Counters, Gauges};
 pub use link::{Connector, Dsm};
 pub use shared::{Report, SHARD_PAGES, Shared, SharedConfig, TIMEOUT};

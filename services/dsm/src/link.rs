@@ -197,10 +197,14 @@ impl Dsm {
         self.volumes.lock().clone()
     }
 
-    /// Serves a volume from now on: its peers may connect, and those with higher numbers are connected to. To be called
-    /// on the processor on which the connections are.
-    pub fn serve(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>) {
+    /// Serves a volume from now on: its peers may connect.
+    pub fn add(&self, shared: &Arc<Shared>) {
         self.volumes.lock().push(Arc::clone(shared));
+    }
+
+    /// Connects to the peers of a volume that have higher numbers than this node. To be called on the processor on which
+    /// the connections are.
+    pub fn serve(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>) {
         for node in (self.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
             cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
         }

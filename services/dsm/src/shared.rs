@@ -130,10 +130,6 @@ impl Shared {
         &self.config
     }
 
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
     pub(crate) fn volume(&self) -> Option<Arc<Volume>> {
         self.volume.get().and_then(Weak::upgrade)
     }

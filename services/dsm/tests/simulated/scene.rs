@@ -159,6 +159,7 @@ impl Scene {
         let volume = volume.expect("a number");
         shared.set_volume(&volume);
         accept(&self.world, &host, PORT, &dsm, Peer::default);
+        dsm.add(&shared);
         dsm.serve(&host.processors[0], &shared);
         self.nodes[node] = Some(Node { host, dsm, shared, volume });
     }
