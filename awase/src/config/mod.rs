@@ -18,6 +18,7 @@ mod kind;
 mod print;
 mod problem;
 mod settings;
+mod sharing;
 mod switches;
 
 use std::path::PathBuf;
@@ -105,7 +106,7 @@ impl Config {
         }
         problems.refuse_pairs(&exports, refuse_same_file);
         problems.refuse_pairs(&directories, refuse_same_mount);
-        cluster::check(&settings, &exports, &mut problems);
+        sharing::check(&settings, &exports, &mut problems);
         let read_only = overrides.read_only;
         if exports.is_empty() && directories.is_empty() {
             let place = settings.place("data");
@@ -131,7 +132,7 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
     if let Some(name) = entry.key.strip_prefix(SWITCHES_SECTION) {
         return set_switch(switches, name, &entry.given, &entry.place);
     }
-    if let Some(taken) = cluster::take(settings, entry) {
+    if let Some(taken) = sharing::take(settings, entry) {
         return taken;
     }
     if SETTINGS.iter().any(|key| key.name == entry.key) {

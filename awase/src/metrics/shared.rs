@@ -4,8 +4,13 @@ use std::sync::Weak;
 
 use dsm::{Counters, Gauges, Shared};
 
-/// Names, kind and meaning of each, and its value.
-pub(super) const COUNTERS: &[(&str, &str, fn(&Counters) -> u64)] = &[
+/// A metric that only grows: its name and meaning, and its value.
+type Count = (&'static str, &'static str, fn(&Counters) -> u64);
+
+/// A state of blocks, and how many are in it.
+type State = (&'static str, fn(&Gauges) -> usize);
+
+pub(super) const COUNTERS: &[Count] = &[
     ("awase_shared_fetches_total", "Blocks (4 KiB) of shared disks fetched into the cache.", |of| of.fetches.get()),
     ("awase_shared_invalidations_total", "Blocks given up because other nodes wanted them.", |of| {
         of.invalidations.get()
@@ -17,8 +22,7 @@ pub(super) const COUNTERS: &[(&str, &str, fn(&Counters) -> u64)] = &[
     ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
 ];
 
-/// Blocks by state.
-pub(super) const STATES: &[(&str, fn(&Gauges) -> usize)] = &[
+pub(super) const STATES: &[State] = &[
     ("shared", |now| now.shared),
     ("exclusive", |now| now.exclusive),
     ("saving", |now| now.saving),

@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_crash_may_undo_what_was_not_flushed_and_nothing_else() {
-        let events = vec![write(1, 1, 2), write(2, 5, 6), read(2, 7, 8)];
+        let events = [write(1, 1, 2), write(2, 5, 6), read(2, 7, 8)];
         let flush = |begun| Flush { node: 0, begun, ended: begun + 1, only: None };
         let after = |value, flushes: &[Flush], more: &[Event]| {
             let events = [&events[..], &[read(value, 21, 22)], more].concat();

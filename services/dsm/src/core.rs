@@ -14,8 +14,8 @@ use machine::Errno;
 use policy::coherence::{self, Action, Actions, Address, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo};
 use policy::unit::BlockNo;
 
-use crate::flush::Flushes;
-use crate::shared::Shared;
+use crate::Shared;
+use crate::unflushed::Flushes;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::wire::Word;
 

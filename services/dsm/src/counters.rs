@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::Shared;
+use crate::Shared;
 
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);

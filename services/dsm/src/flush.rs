@@ -4,7 +4,6 @@
 //! incarnation when something is stored there, and a flush fails if that is another one by then, once: like a disk whose
 //! power failed, it has lost what was in its volatile cache, and whoever wrote it is told.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kernel::Processor;
@@ -13,34 +12,12 @@ use machine::Errno;
 use policy::coherence::{Incarnation, NodeId};
 use policy::unit::Instant;
 
+use crate::Shared;
 use crate::core::Core;
-use crate::shared::Shared;
 use crate::wire::Word;
 
 /// An unanswered flush is asked for again: its connection may have ended.
 const AGAIN: Duration = Duration::from_secs(1);
-
-#[derive(Default)]
-pub(crate) struct Flushes {
-    /// Homes with something of this node that was not flushed.
-    touched: BTreeMap<NodeId, Incarnation>,
-    /// Numbers requests.
-    asked: u64,
-    answers: BTreeMap<u64, Option<bool>>,
-    /// A flush of this home's storage failed, and may have dropped what these nodes had stored.
-    pub(crate) to_fail: Vec<NodeId>,
-}
-
-impl Flushes {
-    /// Something is stored at `home`.
-    pub(crate) fn touch(&mut self, home: NodeId, incarnation: Incarnation) {
-        self.touched.entry(home).or_insert(incarnation);
-    }
-
-    pub(crate) fn on_answer(&mut self, number: u64, ok: bool) {
-        self.answers.entry(number).and_modify(|answer| *answer = Some(ok));
-    }
-}
 
 impl Shared {
     /// Makes all that was stored for this node before durable.

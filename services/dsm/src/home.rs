@@ -11,8 +11,8 @@ use machine::Errno;
 use parking_lot::Mutex;
 use policy::coherence::PageNo;
 
+use crate::Shared;
 use crate::core::{Core, Progress, block};
-use crate::shared::Shared;
 use crate::waiting::{Content, Loaded};
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.

@@ -12,6 +12,7 @@ mod home;
 mod link;
 mod shared;
 mod tick;
+mod unflushed;
 mod waiting;
 mod wire;
 

@@ -19,8 +19,8 @@ use machine::{Connection, Errno};
 use parking_lot::Mutex;
 use policy::coherence::{Address, Envelope, Incarnation, NodeId};
 
+use crate::Shared;
 use crate::hello::{First, Hello};
-use crate::shared::Shared;
 use crate::waiting::{Content, Loaded};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 

@@ -15,10 +15,10 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
 
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
-use crate::flush::Flushes;
 use crate::hello::Terms;
 use crate::home::Reserve;
 use crate::link::Link;
+use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, Wish};
 use crate::wire::Word;
 

@@ -7,7 +7,7 @@ use kernel::Processor;
 use kernel::connection::Sessions;
 use policy::coherence::{NodeId, PageNo};
 
-use crate::shared::Shared;
+use crate::Shared;
 use crate::waiting::Content;
 use crate::wire::Word;
 
