@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kernel::connection::{
-    Decoder, End, Handler, Headers, Inbound, Limits, Next, Outbound, Peer, Protocol, Release, Reply, Session, Sessions,
-    Step,
+    Decoder, End, Handler, Headers, Holds, Inbound, Limits, Next, Outbound, Peer, Protocol, Release, Reply, Session,
+    Sessions, Step,
 };
 use kernel::wait::WaitList;
 use kernel::{FrameRef, Frames, Processor};
@@ -145,7 +145,9 @@ async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64
         for (header, frame) in said {
             let len = if frame.is_some() { PAGE_BYTES } else { 0 };
             let frames: Frames = frame.into_iter().collect();
-            let release = Release::default();
+            // Counted as a request in flight until it is sent: the session waits for that before it closes.
+            outbound.begin(0, Holds::Nothing);
+            let release = Release { requests: 1, bytes: 0 };
             let header = header.encode().into_iter().collect();
             outbound.push(Reply { header, frames, len, release, ..Reply::default() });
         }
