@@ -7,7 +7,8 @@ use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Volume};
 use policy::unit::ProcessorId;
 
-use crate::config::{Export, Problem, Problems, StableWrites};
+use crate::cluster::Cluster;
+use crate::config::{Disk, Export, Problem, Problems, StableWrites};
 use crate::media::{self, Medium};
 use crate::predecessor::Deadline;
 use crate::stable_writes::{Measured, honours_forced_writes};
@@ -49,6 +50,7 @@ enum Planned<'a> {
 pub fn change(
     kernel: &Arc<Kernel>,
     measured: &mut Measured,
+    cluster: Option<&Cluster>,
     served: &[OpenDisk],
     wanted: &[Export],
 ) -> Result<Change, Problems> {
@@ -76,7 +78,7 @@ pub fn change(
                 if export.stable_writes == StableWrites::ForcedUnitAccess && !honours_forced_writes(export) {
                     change.report.push(format!("export {:?}: {FLUSHED_ALL_THE_SAME}", export.name));
                 }
-                change.served.push(serve(kernel, measured, export, medium)?);
+                change.served.push(serve(kernel, measured, cluster, export, medium)?);
             }
         }
     }
@@ -102,8 +104,18 @@ fn open(export: &Export, old: Option<&OpenDisk>, deadline: Deadline) -> Result<M
     media::prepare(export, deadline)
 }
 
-fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium: Medium) -> Result<OpenDisk, Problem> {
-    let forced_unit_access = measured.of_medium(export, &medium);
+fn serve(
+    kernel: &Arc<Kernel>,
+    measured: &mut Measured,
+    cluster: Option<&Cluster>,
+    export: &Export,
+    medium: Medium,
+) -> Result<OpenDisk, Problem> {
+    let cluster = cluster.filter(|_| export.kind == Disk::Shared);
+    let forced_unit_access = match cluster {
+        Some(_) => ForcedUnitAccess::Never,
+        None => measured.of_medium(export, &medium),
+    };
     let bottom = match medium.open {
         Some(open) => Bottom::File(open),
         None => Bottom::Ram { size: medium.size },
@@ -113,8 +125,11 @@ fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium:
     let device = stack(kernel, bottom, &layers);
     let config =
         VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access, grows: false };
-    let volume = Volume::open(kernel, device, config, home(kernel, export))
-        .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
+    let volume = match cluster {
+        Some(cluster) => cluster.open(kernel, export, device, home(kernel, export))?,
+        None => Volume::open(kernel, device, config, home(kernel, export))
+            .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?,
+    };
     volume.set_export(kernel.number_export(&export.name));
     Ok(OpenDisk { export: export.clone(), volume, forced_unit_access })
 }

@@ -5,6 +5,7 @@ pub mod accepting;
 pub mod banner;
 pub mod check;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod control;
 pub mod directories;

@@ -15,6 +15,7 @@ use nfs::Nfs;
 use policy::unit::ProcessorId;
 
 use crate::accepting::{self, HostSockets};
+use crate::cluster::{self, Cluster};
 use crate::config::{Config, Control, Directory, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo};
 use crate::directories::{self, Directories, Report};
@@ -43,6 +44,7 @@ pub struct Server {
     retired: Vec<Retired>,
     nfs: Option<Arc<Nfs>>,
     registration: Option<Registration>,
+    cluster: Option<Cluster>,
     directories: Directories,
     /// What was found out of disks.
     measured: Measured,
@@ -140,10 +142,12 @@ impl Server {
             retired: Vec::new(),
             nfs: None,
             registration: None,
+            cluster: None,
             directories: Directories::default(),
             measured: Measured::default(),
             trace,
         };
+        server.cluster = Cluster::start(config, &server.processors)?;
         let report = server.change_on(sockets, &config.exports, &config.directories)?;
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
@@ -177,6 +181,7 @@ impl Server {
             medium: served.export.medium(),
             read_only: served.volume.read_only(),
             volume: Arc::downgrade(&served.volume),
+            shared: self.cluster.as_ref().and_then(|cluster| cluster.volume(&served.export.name)).unwrap_or_default(),
         };
         let directory = |served: &directories::OpenDirectory| ExportInfo {
             name: served.directory.mount.clone(),
@@ -184,6 +189,7 @@ impl Server {
             medium: served.directory.path.display().to_string(),
             read_only: served.export.read_only(),
             volume: Weak::new(),
+            shared: Weak::new(),
         };
         self.disks().map(disk).chain(self.directories().iter().map(directory)).collect()
     }
@@ -193,6 +199,7 @@ impl Server {
     /// # Errors
     /// Everything that stands in the way; then nothing has changed.
     pub fn change(&mut self, disks: &[Export], directories: &[Directory]) -> anyhow::Result<Vec<String>> {
+        cluster::refuse_changes(self.disks().map(|served| &served.export), disks).map_err(Problems::from)?;
         let any_disks = !disks.is_empty();
         let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Deadline::passed())?;
         let report = self.change_on(sockets, disks, directories)?;
@@ -249,7 +256,8 @@ impl Server {
 
     fn change_disks(&mut self, wanted: &[Export]) -> Result<Vec<String>, Problems> {
         let served: Vec<OpenDisk> = self.disks().cloned().collect();
-        let change = exports::change(self.processors.kernel(), &mut self.measured, &served, wanted)?;
+        let change =
+            exports::change(self.processors.kernel(), &mut self.measured, self.cluster.as_ref(), &served, wanted)?;
         let mut now: Vec<Current> = Vec::new();
         for served in change.served {
             let old = self.served.iter().find(|old| Arc::ptr_eq(&old.served.volume, &served.volume));
@@ -290,7 +298,8 @@ impl Server {
 
     /// Through which it is watched.
     pub fn view(&self) -> View {
-        View::new(self.processors.kernel(), &self.acceptor)
+        let volumes = self.cluster.iter().flat_map(|cluster| cluster.protocol().volumes());
+        View::new(self.processors.kernel(), &self.acceptor, volumes.map(|shared| Arc::downgrade(&shared)).collect())
     }
 
     /// How many processors on which engine.
@@ -332,6 +341,7 @@ impl Server {
         self.sockets.iter().for_each(ListeningSocket::stop);
         let acceptor = Arc::clone(&self.acceptor);
         let directories = self.directories.to_close();
+        let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
             .disks()
@@ -349,12 +359,16 @@ impl Server {
                 }
             }
             failures.extend(directories.close(&cpu).await);
+            if let Some(protocol) = protocol {
+                protocol.leave(&cpu).await;
+            }
             failures
         })
     }
 
     /// Ends everything, after it was drained.
     pub fn stop(self) {
+        self.cluster.iter().for_each(Cluster::stop);
         self.processors.stop();
     }
 

@@ -51,6 +51,7 @@
 mod copies;
 mod directory;
 mod message;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -70,17 +71,49 @@ pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request
 pub struct Config {
     /// Nodes, numbered from 0.
     pub nodes: u16,
-    /// Pages of the space. The home of a page is its number modulo the nodes.
     pub pages: u64,
+    pub homes: Homes,
+    /// Adjacent pages that share a home.
+    pub shard: u64,
+    pub storage: Storage,
     /// Pages that a node may hold or wait for at a time.
     pub pages_max: usize,
     /// Unanswered messages are retransmitted after this time: a few round trips.
     pub timeout: Duration,
 }
 
+/// Which nodes are homes; shards go to them in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Homes {
+    All,
+    /// A bit for each node, at least one; only of nodes below 64.
+    Of(u64),
+}
+
+/// What is left of a home's storage when it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// The pages with their versions.
+    #[default]
+    Versioned,
+    /// The pages. Without versions, data that a node has given up may be older than what the home stores: they are
+    /// lost unless the node retained a copy, which no later write can have replaced.
+    Plain,
+    /// Nothing: copies of the others count, written or not. As to data given up, see `Plain`.
+    Volatile,
+}
+
 impl Config {
     pub fn home(&self, page: PageNo) -> NodeId {
-        NodeId((page.0 % u64::from(self.nodes.max(1))) as u16)
+        let shard = page.0 / self.shard.max(1);
+        match self.homes {
+            Homes::All => NodeId((shard % u64::from(self.nodes.max(1))) as u16),
+            Homes::Of(nodes) => {
+                let turn = shard % u64::from(nodes.count_ones().max(1));
+                let others = (0..turn).fold(nodes, |left, _| left & left.wrapping_sub(1));
+                NodeId(others.trailing_zeros() as u16)
+            }
+        }
     }
 }
 
@@ -90,6 +123,8 @@ pub enum Local {
     Read,
     /// What is written survives this node's crash once it is written back.
     Write,
+    /// As `Write`, of the whole page: its content before is not needed.
+    Overwrite,
     /// Store at the home what was written; a copy to read stays.
     WriteBack,
     /// Give up the page; what was written is stored at the home first.
@@ -111,6 +146,9 @@ pub enum Action {
     Discard(PageNo),
     /// [`Local::WriteBack`] or [`Local::Drop`] is done: what was written is stored at the home.
     Saved(PageNo),
+    /// What this node wrote may be lost: its home returned before it confirmed that it had stored it. The bytes are no
+    /// longer needed.
+    Lost(PageNo),
     /// At the home: the bytes of this message are now the page's last copy. They must be stored before the next action.
     Store { page: PageNo, version: Version },
 }
@@ -139,9 +177,21 @@ pub struct Node {
     members: Members,
     copies: Copies,
     directory: Directory,
+    /// Nodes of which a returning node has not heard yet, dead or alive.
+    unmet: Vec<NodeId>,
 }
 
 impl Node {
+    /// A node that returns, or starts, without news of the others: it surveys each of them once it is reported alive
+    /// ([`Node::on_alive`]), and grants nothing before all have answered or are reported dead.
+    pub fn returning(config: Config, me: Address, stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
+        let others: Vec<NodeId> = (0..config.nodes).map(NodeId).filter(|node| *node != me.node).collect();
+        let mut node = Node::new(config, me, stored, others.iter().map(|node| (*node, None)));
+        node.directory.survey(others.iter().copied());
+        node.unmet = others;
+        node
+    }
+
     /// A node that holds nothing. `stored`: the versions of its own pages in its storage, if not initial. A node of the
     /// first incarnation starts with all others; a later one gets the state of `others` and surveys those that live.
     pub fn new(
@@ -152,12 +202,12 @@ impl Node {
     ) -> Self {
         let mut members = Members::default();
         others.into_iter().for_each(|(node, incarnation)| members.set(node, incarnation));
-        let mut directory = Directory::new(me, stored);
+        let mut directory = Directory::new(me, config.storage, stored);
         if me.incarnation > Incarnation::FIRST {
             let living = (0..config.nodes).map(NodeId);
             directory.survey(living.filter(|node| *node != me.node && members.of(*node).is_some()));
         }
-        Node { config, me, members, copies: Copies::new(me, config.pages_max), directory }
+        Node { config, me, members, copies: Copies::new(me, config.pages_max), directory, unmet: Vec::new() }
     }
 
     pub fn address(&self) -> Address {
@@ -191,8 +241,16 @@ impl Node {
 
     /// Retransmits what is unanswered for [`Config::timeout`]. To be called about that often.
     pub fn on_tick(&mut self, now: Instant) -> Actions {
+        self.retransmit(now, self.config.timeout)
+    }
+
+    /// A connection was made again: whatever was under way on the old one may be lost.
+    pub fn on_reconnected(&mut self, now: Instant) -> Actions {
+        self.retransmit(now, Duration::ZERO)
+    }
+
+    fn retransmit(&mut self, now: Instant, timeout: Duration) -> Actions {
         let mut out = Outbox::new(now);
-        let timeout = self.config.timeout;
         self.copies.on_tick(&self.config, timeout, &mut out);
         self.directory.on_tick(timeout, &mut out);
         self.end(out)
@@ -201,7 +259,8 @@ impl Node {
     /// A node was declared dead, and must not run any more. Without effect if it has returned since.
     pub fn on_dead(&mut self, now: Instant, address: Address) -> Actions {
         let mut out = Outbox::new(now);
-        if self.members.of(address.node) == Some(address.incarnation) {
+        let is_met = self.meet(address.node);
+        if is_met || self.members.of(address.node) == Some(address.incarnation) {
             self.members.set(address.node, None);
             self.directory.on_dead(address.node, &mut out);
         }
@@ -210,7 +269,11 @@ impl Node {
 
     pub fn on_alive(&mut self, now: Instant, address: Address) -> Actions {
         let mut out = Outbox::new(now);
-        if self.members.of(address.node).is_none_or(|known| known < address.incarnation) {
+        if self.meet(address.node) {
+            // It may hold what an earlier incarnation of this node granted.
+            self.members.set(address.node, Some(address.incarnation));
+            out.send(address.node, Message::Survey);
+        } else if self.members.of(address.node).is_none_or(|known| known < address.incarnation) {
             self.members.set(address.node, Some(address.incarnation));
             self.directory.on_dead(address.node, &mut out);
             self.copies.on_new_home(&self.config, address, &mut out);
@@ -218,8 +281,44 @@ impl Node {
         self.end(out)
     }
 
+    /// Whether this is the first that is heard of a node.
+    fn meet(&mut self, node: NodeId) -> bool {
+        let found = self.unmet.iter().position(|unmet| *unmet == node);
+        found.map(|index| self.unmet.swap_remove(index)).is_some()
+    }
+
+    /// The access that was just granted did not change the page, after all.
+    pub fn unwritten(&mut self, page: PageNo) {
+        self.copies.unwritten(page);
+    }
+
     pub fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {
         self.copies.holds(page)
+    }
+
+    /// Whether the page has writes of this node that its home does not have.
+    pub fn is_dirty(&self, page: PageNo) -> bool {
+        self.copies.is_dirty(page)
+    }
+
+    /// The pages held from `from` on.
+    pub fn held_from(&self, from: PageNo) -> impl Iterator<Item = (PageNo, Mode)> + '_ {
+        self.copies.held_from(from)
+    }
+
+    /// Pages held to read, and to write.
+    pub fn held(&self) -> [usize; 2] {
+        self.copies.held()
+    }
+
+    /// Pages held or waited for.
+    pub fn pages(&self) -> usize {
+        self.copies.pages.len()
+    }
+
+    /// Nodes that have not answered the survey of this one, which grants nothing before.
+    pub fn is_surveying(&self) -> bool {
+        !self.directory.surveying.is_empty()
     }
 
     pub fn is_waiting(&self, page: PageNo) -> bool {

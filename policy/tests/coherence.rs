@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use policy::coherence::{
-    Action, Actions, Address, Config, Envelope, Incarnation, Local, LocalError, Message, Mode, Node, NodeId, PageNo,
-    Version,
+    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, LocalError, Message, Mode, Node, NodeId,
+    PageNo, Storage, Version,
 };
 use policy::unit::Instant;
 
@@ -13,7 +13,15 @@ const NOW: Instant = Instant::ZERO;
 const PAGE: PageNo = PageNo(0);
 
 fn config(nodes: u16) -> Config {
-    Config { nodes, pages: 8, pages_max: 2, timeout: Duration::from_millis(5) }
+    Config {
+        nodes,
+        pages: 8,
+        homes: Homes::All,
+        shard: 1,
+        storage: Storage::Versioned,
+        pages_max: 2,
+        timeout: Duration::from_millis(5),
+    }
 }
 
 fn address(node: u16, incarnation: u32) -> Address {
@@ -189,4 +197,27 @@ fn invalid_requests_are_rejected_with_their_reason() {
     assert_eq!(node.on_local(NOW, Local::Write, PageNo(0)), Err(LocalError::Busy(0)));
     assert!(node.on_local(NOW, Local::Read, PageNo(2)).is_ok());
     assert_eq!(node.on_local(NOW, Local::Read, PageNo(4)), Err(LocalError::Full));
+}
+
+#[test]
+fn shards_go_to_the_homes_in_turn() {
+    let homes_of = |homes, shard| {
+        let config = Config { pages: 12, homes, shard, ..config(4) };
+        (0..12).map(|page| config.home(PageNo(page)).0).collect::<Vec<_>>()
+    };
+    assert_eq!(homes_of(Homes::All, 1), [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
+    assert_eq!(homes_of(Homes::All, 2), [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]);
+    assert_eq!(homes_of(Homes::Of(0b1010), 3), [1, 1, 1, 3, 3, 3, 1, 1, 1, 3, 3, 3]);
+}
+
+#[test]
+fn a_page_that_is_overwritten_is_granted_without_data() {
+    let mut all = Orderly::new(2);
+    all.done(1, Local::Overwrite);
+    let is_without = |message: &Message| matches!(message, Message::Grant { data: None, .. });
+    assert!(all.sent.iter().any(is_without));
+    assert_eq!(all.nodes[1].held(), [0, 1]);
+    all.done(0, Local::Read);
+    assert_eq!(all.granted[1].2, all.granted[0].2, "what was written is read");
+    assert_eq!(all.nodes[1].held(), [1, 0]);
 }

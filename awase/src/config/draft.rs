@@ -8,6 +8,7 @@ use kernel::device::Faults;
 use nfs::{IpNet, Names, Squashed};
 use policy::access;
 
+use super::cluster::Backing;
 use super::form::named;
 use super::key::shown;
 use super::kind::{Disk, KINDS, Kind, StableWrites};
@@ -26,7 +27,15 @@ const OF_DISKS: &[&str] = &[
     "faults.write_permille",
     "faults.flush_permille",
     "faults.seed",
+    "homes",
+    "backing",
 ];
+
+/// Of these, the ones that a shared disk does not have.
+const OF_OWN_DISKS: &[&str] = &["path", "create", "read_only", "stable_writes", "access", "delay"];
+
+/// Keys that only shared disks have.
+const OF_SHARED_DISKS: &[&str] = &["homes", "backing"];
 
 /// Keys that only directories have.
 const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid", "names"];
@@ -56,6 +65,9 @@ pub struct Draft {
     pub anonymous_uid: Option<u32>,
     pub anonymous_gid: Option<u32>,
     pub names: Option<Names>,
+    /// Empty: all.
+    pub homes: Vec<String>,
+    pub backing: Option<Backing>,
     pub place: Place,
     /// A key was refused.
     pub was_refused: bool,
@@ -103,6 +115,11 @@ impl Draft {
             ("size", self.size.is_some() && disk == Disk::Block),
             ("latency", self.latency.is_some() && disk != Disk::TestDevice),
         ];
+        let others = if disk == Disk::Shared { OF_OWN_DISKS } else { OF_SHARED_DISKS };
+        let faults = OF_DISKS.iter().filter(|key| disk == Disk::Shared && key.starts_with("faults."));
+        if let Some(key) = others.iter().chain(faults).find(|key| self.places.contains_key(**key)) {
+            return Err(self.stray(key, Kind::Disk(disk)));
+        }
         match stray.into_iter().find(|(_, is_stray)| *is_stray) {
             Some(("create", _)) if self.path.is_none() && disk != Disk::Ram => {
                 Err(self.missing("path").allowed("with create, the path of the file to make"))

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use kernel::device::{Faults, TESTDEV_LATENCY};
 use policy::access;
+use policy::unit::BLOCK_BYTES;
 
+use super::cluster::Backing;
 use super::draft::Draft;
 use super::given::show_bytes;
 use super::key::shown;
@@ -58,6 +60,8 @@ pub struct Export {
     /// Injected into every operation.
     pub delay: Duration,
     pub faults: Faults,
+    /// Of a shared disk; empty: all nodes.
+    pub homes: Vec<String>,
     pub place: Place,
 }
 
@@ -76,6 +80,7 @@ impl Export {
             access: None,
             delay: Duration::ZERO,
             faults: Faults::default(),
+            homes: Vec::new(),
             place,
         }
     }
@@ -85,7 +90,7 @@ impl Export {
     pub fn from_draft(name: String, kind: Disk, draft: Draft) -> Result<Export, Problem> {
         let behaviour = match kind {
             Disk::TestDevice => Behaviour::FixedLatency(draft.latency.unwrap_or(TESTDEV_LATENCY)),
-            Disk::File | Disk::Block | Disk::Ram => Behaviour::Plain,
+            Disk::File | Disk::Block | Disk::Ram | Disk::Shared => Behaviour::Plain,
         };
         let read_only = draft.read_only.unwrap_or(false);
         let store = store(&draft, kind)?;
@@ -108,6 +113,7 @@ impl Export {
             access: draft.access,
             delay: draft.delay.unwrap_or_default(),
             faults: draft.faults,
+            homes: draft.homes.clone(),
             name,
             place: draft.place,
         })
@@ -115,7 +121,9 @@ impl Export {
 
     /// True when all that clients must not see changed within a connection is the same: then the disk stays open.
     pub fn has_same_medium(&self, other: &Export) -> bool {
-        self.store == other.store
+        self.kind == other.kind
+            && self.homes == other.homes
+            && self.store == other.store
             && self.behaviour == other.behaviour
             && self.read_only == other.read_only
             && self.stable_writes == other.stable_writes
@@ -142,6 +150,7 @@ impl Export {
             Store::Ram { .. } => "memory".to_owned(),
         };
         match &self.behaviour {
+            Behaviour::Plain if self.kind == Disk::Shared => format!("shared, here on {store}"),
             Behaviour::Plain => store,
             Behaviour::FixedLatency(latency) => format!("testdev of {latency:?} over {store}"),
         }
@@ -161,6 +170,7 @@ impl From<&Export> for Draft {
             access: export.access,
             delay: Some(export.delay).filter(|delay| !delay.is_zero()),
             faults: export.faults,
+            homes: export.homes.clone(),
             place: export.place.clone(),
             ..Draft::default()
         };
@@ -168,7 +178,12 @@ impl From<&Export> for Draft {
             Behaviour::Plain => {}
             Behaviour::FixedLatency(latency) => draft.latency = Some(*latency),
         }
+        if export.kind == Disk::Shared {
+            draft.backing = Some(export.path().map_or(Backing::Memory, |path| Backing::Path(path.to_owned())));
+            (draft.read_only, draft.stable_writes) = (None, None);
+        }
         match &export.store {
+            Store::File { size, .. } if export.kind == Disk::Shared => draft.size = *size,
             Store::File { path, size, create } => {
                 draft.path = Some(path.clone());
                 draft.size = *size;
@@ -181,7 +196,23 @@ impl From<&Export> for Draft {
     }
 }
 
+/// This node's part of a shared disk. Pages are blocks of the cache.
+fn shared(draft: &Draft) -> Result<Store, Problem> {
+    let size = draft.size.ok_or_else(|| draft.missing("size").allowed("a size such as \"1GiB\""))?;
+    if !size.is_multiple_of(BLOCK_BYTES) {
+        return Err(draft.problem("size", format!("= {:?} is not a multiple of {BLOCK_BYTES}", show_bytes(size))));
+    }
+    match &draft.backing {
+        None => Err(draft.missing("backing").allowed("\"memory\", or the path of a file")),
+        Some(Backing::Memory) => Ok(Store::Ram { size }),
+        Some(Backing::Path(path)) => Ok(Store::File { path: path.clone(), size: Some(size), create: true }),
+    }
+}
+
 fn store(draft: &Draft, kind: Disk) -> Result<Store, Problem> {
+    if kind == Disk::Shared {
+        return shared(draft);
+    }
     match (kind, draft.path.clone()) {
         (Disk::File, None) => Err(draft.missing("path").allowed("the path of an image file")),
         (Disk::Block, None) => Err(draft.missing("path").allowed("the path of a block device")),
@@ -193,7 +224,7 @@ fn store(draft: &Draft, kind: Disk) -> Result<Store, Problem> {
             }
             Ok(Store::File { path, size: draft.size, create })
         }
-        (Disk::Ram | Disk::TestDevice, None) => {
+        (Disk::Ram | Disk::TestDevice | Disk::Shared, None) => {
             let size = draft.size.ok_or_else(|| draft.missing("size").allowed("a size such as \"1GiB\""))?;
             Ok(Store::Ram { size })
         }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use nfs::IpNet;
 
+use super::cluster::Backing;
 use super::directory::{NAMES, SQUASH, check_mount_path};
 use super::draft::Draft;
 use super::form::{
-    Form, bytes, filled, named, number, on_off, optional, parsed, path, quoted, text, time, unless_zero,
+    Form, bytes, filled, list, named, number, on_off, optional, parsed, path, quoted, text, time, unless_zero,
 };
 use super::given::{Given, Refusal};
 use super::key::{Entry, Key, Keys, apply_all, keys};
@@ -32,8 +33,8 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
             "a text of at most 4096 bytes", |given| Ok(given.text()?.to_owned()), quoted))),
         "Disks: one line of text, shown by nbdinfo";
     kind: optional(Form { read: Box::new(read_kind), ..named(KINDS) }),
-        "What it is: a disk (NBD) in an image file, on a block device, in memory, or the papers' device of fixed \
-         latency; or a directory (NFS); required";
+        "What it is: a disk (NBD) in an image file, on a block device, in memory, the papers' device of fixed \
+         latency, or one disk shared by the nodes of a cluster; or a directory (NFS); required";
     path: optional(path("a path")), "The file, device or directory; a testdev keeps its bytes in memory without it";
     size: optional(bytes(
             SECTOR_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512")
@@ -72,6 +73,16 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
         "Directories: when changes of names and attributes are answered: when they are durable (the default), or at \
          once. Then a crash of the host leaves a prefix of them, without at most the last second, and stable writes \
          and COMMIT make those before them durable, too. Needs ext4 with a journal";
+    homes: Form { show: Box::new(show_homes), ..list(text("a list of nodes such as [\"a\", \"b\"]"))
+            .unless(|homes| homes.is_empty().then(|| "is empty; leave it out for all nodes".into())) },
+        "Shared disks: the nodes that store its blocks, in turn each 1 MiB (default: all nodes of `cluster.peers`); \
+         the same on all nodes";
+    backing: optional(named([(Backing::Memory, "memory")])
+            .or(path("").map(Backing::Path, |backing| match backing {
+                Backing::Path(path) => Some(path.clone()),
+                Backing::Memory => None,
+            }), "\"memory\", or the path of a file, which is created if it does not exist")),
+        "Shared disks: where this node stores the blocks whose home it is; required";
     latency: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"17ms\"")),
         "The time that each operation of a testdev takes (default 17ms, as in the paper)";
     delay: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"5ms\"")),
@@ -89,6 +100,10 @@ impl Draft {
         self.was_refused |= !apply_all(&EXPORT_KEYS, self, entries, Draft::key, problems);
         self.places.extend(entries.iter().map(|entry| (entry.key.clone(), entry.place.clone())));
     }
+}
+
+fn show_homes(homes: &Vec<String>) -> Option<String> {
+    (list(text("")).show)(homes).filter(|_| !homes.is_empty())
 }
 
 fn fitting(text: Form<String>) -> Form<String> {

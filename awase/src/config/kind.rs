@@ -24,13 +24,16 @@ pub enum Disk {
     Ram,
     /// Completes after a fixed time (MP, section 4).
     TestDevice,
+    /// One disk on all nodes of the cluster.
+    Shared,
 }
 
-pub const KINDS: [(Kind, &str); 5] = [
+pub const KINDS: [(Kind, &str); 6] = [
     (Kind::Disk(Disk::File), "file"),
     (Kind::Disk(Disk::Block), "block"),
     (Kind::Disk(Disk::Ram), "ram"),
     (Kind::Disk(Disk::TestDevice), "testdev"),
+    (Kind::Disk(Disk::Shared), "shared"),
     (Kind::Directory, "directory"),
 ];
 

@@ -5,6 +5,7 @@
 //! the first in the file, suggests no key, and loses places within an export's kind; and it only reads.
 
 mod client;
+mod cluster;
 mod directory;
 mod document;
 mod draft;
@@ -17,6 +18,7 @@ mod kind;
 mod print;
 mod problem;
 mod settings;
+mod sharing;
 mod switches;
 
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ use document::TableEntries;
 use kernel::Switches;
 use kernel::job::Group;
 
+pub use cluster::{Backing, Cluster};
 pub use directory::Directory;
 pub use draft::Draft;
 pub use export::{Behaviour, Export, Store};
@@ -103,6 +106,7 @@ impl Config {
         }
         problems.refuse_pairs(&exports, refuse_same_file);
         problems.refuse_pairs(&directories, refuse_same_mount);
+        sharing::check(&settings, &exports, &mut problems);
         let read_only = overrides.read_only;
         if exports.is_empty() && directories.is_empty() {
             let place = settings.place("data");
@@ -127,6 +131,9 @@ fn read(path: &PathBuf) -> Result<document::Document, Problem> {
 fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Result<(), Problem> {
     if let Some(name) = entry.key.strip_prefix(SWITCHES_SECTION) {
         return set_switch(switches, name, &entry.given, &entry.place);
+    }
+    if let Some(taken) = sharing::take(settings, entry) {
+        return taken;
     }
     if SETTINGS.iter().any(|key| key.name == entry.key) {
         settings.places.insert(entry.key.clone(), entry.place.clone());

@@ -9,13 +9,17 @@ use std::time::Duration;
 use kernel::tree::OPEN_FILES_MAX;
 use machine::linux::Engine;
 
-use super::form::{Form, auto, bytes, list, named, number, on_off, parsed, path, text, time};
+use super::cluster::{Cluster, peers};
+use super::form::{Form, auto, bytes, list, named, number, on_off, optional, parsed, path, text, time};
 use super::given::Refusal;
 use super::key::{Key, Keys, keys};
 use super::problem::Place;
 
 /// Registered with IANA.
 pub const NBD_PORT: u16 = 10809;
+
+/// Beside that of NBD; not registered.
+pub const CLUSTER_PORT: u16 = 10810;
 
 /// Registered with IANA; only root may bind it.
 pub const NFS_PORT: u16 = 2049;
@@ -90,6 +94,7 @@ pub struct Settings {
     /// Register NFS with the host's rpcbind.
     pub rpcbind: bool,
     pub control: Control,
+    pub cluster: Cluster,
     pub limits: Limits,
     /// Where each key was set, if it was.
     pub places: BTreeMap<String, Place>,
@@ -111,6 +116,7 @@ impl Default for Settings {
             metrics_names: Vec::new(),
             rpcbind: false,
             control: Control::InData,
+            cluster: Cluster::default(),
             limits: Limits {
                 connections: 2048,
                 requests_a_connection: 128,
@@ -188,6 +194,14 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
         "Register the port of NFS with this host's rpcbind, so that clients need not name it";
     listen.control as control: control_socket(),
         "Unix socket of `awase top` and `awase set`, for the server's user alone";
+    cluster.node: named([(None, "none")]).or(optional(text("")), "the name of this node, one of `cluster.peers`"),
+        "This node of the cluster whose nodes share disks (kind `shared`)";
+    cluster.listen: named([(None, "none")])
+            .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
+        "The address at which the other nodes reach this one. Who reaches it can read and write all that is shared: it \
+         belongs into a network of the nodes alone";
+    cluster.peers: peers(),
+        "All nodes of the cluster with their addresses, this one included; the same on all nodes";
     limits.connections: number(1..=65536),
         "Connections at a time; further ones are refused. One client has at most as many as stay free for others";
     limits.requests_a_connection: number(1..=4096),

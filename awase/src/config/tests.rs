@@ -59,11 +59,11 @@ fn a_message_names_line_key_and_what_is_allowed() {
         ),
         (
             "[[export]]\nname = \"a\"\npath = \"x\"",
-            "awase.toml:1: export \"a\" kind is missing; allowed: \"file\", \"block\", \"ram\", \"testdev\", \"directory\"",
+            "awase.toml:1: export \"a\" kind is missing; allowed: \"file\", \"block\", \"ram\", \"testdev\", \"shared\", \"directory\"",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"mechanical\"",
-            "awase.toml:3: export \"a\" kind = \"mechanical\" is not served any more: disks of 1990 are modelled in the laboratory (awase-lab run EXPERIMENT --on here); allowed: \"file\", \"block\", \"ram\", \"testdev\", \"directory\"",
+            "awase.toml:3: export \"a\" kind = \"mechanical\" is not served any more: disks of 1990 are modelled in the laboratory (awase-lab run EXPERIMENT --on here); allowed: \"file\", \"block\", \"ram\", \"testdev\", \"shared\", \"directory\"",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1M\"\nlatency = \"1ms\"",

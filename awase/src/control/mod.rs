@@ -43,6 +43,8 @@ pub struct ExportInfo {
     pub read_only: bool,
     /// Of a disk; weak, so that monitoring does not keep it open.
     pub volume: Weak<Volume>,
+    /// Of a shared disk.
+    pub shared: Weak<dsm::Shared>,
 }
 
 const PLACE: &str = "set";

@@ -1,5 +1,6 @@
 //! The status of a server, from counters that its parts have anyway.
 
+use dsm::Shared;
 use kernel::counters::Count;
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use serde_json::{Value, json};
@@ -66,5 +67,24 @@ fn export(shown: &ExportInfo) -> Value {
         "read_only": shown.read_only,
         "bytes": volume.as_ref().map(|volume| volume.size()),
         "dirty_bytes": volume.as_ref().map(|volume| volume.dirty_blocks() * BLOCK_BYTES),
+        "shared": shown.shared.upgrade().map(|shared| self::shared(&shared)),
+    })
+}
+
+fn shared(shared: &Shared) -> Value {
+    let (now, counters) = (shared.gauges(), shared.counters());
+    json!({
+        "peers": now.peers,
+        "of_peers": shared.config().nodes.len() - 1,
+        "shared_bytes": now.shared as u64 * BLOCK_BYTES,
+        "exclusive_bytes": now.exclusive as u64 * BLOCK_BYTES,
+        "saving_bytes": now.saving as u64 * BLOCK_BYTES,
+        "awaited": now.awaited,
+        "fetches": counters.fetches.get(),
+        "invalidations": counters.invalidations.get(),
+        "grants": counters.grants.get(),
+        "stores": counters.stores.get(),
+        "messages": counters.messages.get(),
+        "batches": counters.batches.get(),
     })
 }

@@ -8,6 +8,7 @@ mod http;
 mod live;
 mod prometheus;
 mod sample;
+mod shared;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -8,6 +8,7 @@ use kernel::job::JobFacts;
 use policy::unit::BLOCK_BYTES;
 
 use super::sample::Sample;
+use super::shared::{COUNTERS, STATES};
 
 /// Bounds of the buckets of latencies, in seconds.
 const BOUNDS: &[f64] = &[
@@ -26,6 +27,7 @@ pub(super) fn text(sample: &Sample) -> String {
     disks(&mut text, sample);
     jobs(&mut text, sample);
     locks(&mut text, sample);
+    shared(&mut text, sample);
     text.0
 }
 
@@ -234,6 +236,27 @@ fn jobs(text: &mut Text, sample: &Sample) {
     family("awase_job_dirty_bytes", "gauge", "Dirty blocks written by clients, in bytes.", |facts| {
         (facts.dirty_blocks * BLOCK_BYTES) as f64
     });
+}
+
+/// By number, since metrics have no names of exports.
+fn shared(text: &mut Text, sample: &Sample) {
+    for (place, (name, about, _)) in COUNTERS.iter().enumerate() {
+        text.family(name, "counter", about);
+        for (number, shared) in sample.shared.iter().enumerate() {
+            text.line(name, &[("volume", &number.to_string())], shared.counts[place]);
+        }
+    }
+    text.family("awase_shared_blocks", "gauge", "Blocks of shared disks at this node, by state.");
+    for (number, shared) in sample.shared.iter().enumerate() {
+        for (state, value) in STATES {
+            let labels = [("volume", &*number.to_string()), ("state", state)];
+            text.line("awase_shared_blocks", &labels, value(&shared.now));
+        }
+    }
+    text.family("awase_shared_peers", "gauge", "Nodes that are connected.");
+    for (number, shared) in sample.shared.iter().enumerate() {
+        text.line("awase_shared_peers", &[("volume", &number.to_string())], shared.now.peers);
+    }
 }
 
 fn locks(text: &mut Text, sample: &Sample) {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use dsm::Shared;
 use kernel::Kernel;
 use kernel::connection::ConnectionReading;
 use kernel::counters::{DiskReading, LockReading, Reading};
@@ -10,6 +11,7 @@ use kernel::job::JobFacts;
 use machine::TickSource;
 use policy::unit::{BLOCK_BYTES, DiskNo};
 
+use super::shared::{self, SharedSample};
 use crate::stack::is_in_memory;
 use kernel::connection::Acceptor;
 
@@ -23,6 +25,8 @@ pub const JOBS_SHOWN: usize = 64;
 pub struct View {
     kernel: Weak<Kernel>,
     acceptor: Weak<Acceptor>,
+    /// Shared disks, in the order of the configuration.
+    shared: Vec<Weak<Shared>>,
     start: Instant,
     start_ticks: u64,
     start_time: Duration,
@@ -58,12 +62,14 @@ pub(super) struct Sample {
     pub(super) cache: CacheSample,
     /// Those with the most usage.
     pub(super) jobs: Vec<JobFacts>,
+    pub(super) shared: Vec<SharedSample>,
 }
 
 impl View {
     /// Of a server that starts now.
-    pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>) -> Self {
+    pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>, shared: Vec<Weak<Shared>>) -> Self {
         View {
+            shared,
             kernel: Arc::downgrade(kernel),
             acceptor: Arc::downgrade(acceptor),
             start: Instant::now(),
@@ -93,6 +99,7 @@ impl View {
             disks: disks.collect(),
             connected: kernel.connections().read(),
             jobs: kernel.jobs().most_used(JOBS_SHOWN),
+            shared: shared::sample(&self.shared),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
                 memory,

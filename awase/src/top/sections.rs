@@ -21,7 +21,10 @@ const PRINTED_MAX: usize = 50;
 pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
     let connections = connections::section(view, sort_key);
     let (disks, exports) = (disks(view), exports(view));
-    vec![server(view), cache(view), processors(view), jobs(view), disks, exports, connections, switches(view)]
+    let mut all = vec![server(view), cache(view), processors(view), jobs(view), disks, exports];
+    all.extend(shared(view));
+    all.extend([connections, switches(view)]);
+    all
 }
 
 fn server(view: &View) -> Section {
@@ -108,6 +111,37 @@ fn exports(view: &View) -> Section {
         head: &["export", "kind", "size", "dirty", "medium", ""],
         rows: items(&view.status["exports"]).map(row).collect(),
     }
+}
+
+/// Shared disks, if there are any.
+fn shared(view: &View) -> Option<Section> {
+    let row = |(index, export): (usize, &Value)| {
+        let shared = &export["shared"];
+        shared.as_object()?;
+        let at = |key: &str| rate(view, &format!("/exports/{index}/shared/{key}"));
+        let peers = format!("{} of {}", text(&shared["peers"]), text(&shared["of_peers"]));
+        let [reads, writes, saving] =
+            ["shared_bytes", "exclusive_bytes", "saving_bytes"].map(|key| bytes(&shared[key]));
+        let rates = ["fetches", "invalidations", "grants", "stores", "messages", "batches"].map(at);
+        let first = [text(&export["name"]), peers, reads, writes, saving, text(&shared["awaited"])];
+        Some(first.into_iter().chain(rates).collect())
+    };
+    let rows: Vec<_> = items(&view.status["exports"]).enumerate().filter_map(row).collect();
+    let head = &[
+        "shared disk",
+        "peers",
+        "shared",
+        "exclusive",
+        "saving",
+        "awaited",
+        "fetches/s",
+        "invalidations/s",
+        "grants/s",
+        "stores/s",
+        "messages/s",
+        "sends/s",
+    ];
+    (!rows.is_empty()).then_some(Section { title: "shared disks", head, rows })
 }
 
 fn switches(view: &View) -> Section {

@@ -126,6 +126,27 @@ impl<'a, D: Decoder> Inbound<'a, D> {
         self.complete(len).await
     }
 
+    /// As [`Inbound::payload`] of whole frames, without waiting for memory: where no frames are free, the payload
+    /// arrives as bytes. For peers that wait for what is behind it, as nodes do.
+    pub async fn payload_anyway(&mut self, len: usize) -> Step<Result<Frames, Vec<u8>>> {
+        let mut fresh = Frames::new();
+        let is_predicted = self.scatter.is_predicted(0, len);
+        if is_predicted || self.session.cpu.kernel().try_allocate(len.div_ceil(FRAME_BYTES), &mut fresh) {
+            self.scatter.begin_payload(0, len, fresh);
+            return Step::Continue(Ok(self.complete(len).await?));
+        }
+        let (mut bytes, mut at) = (vec![0; len], 0);
+        self.scatter.on_other();
+        loop {
+            at += self.scatter.take(&mut bytes[at..]);
+            if at == len {
+                self.decoder.pass(len);
+                return Step::Continue(Err(bytes));
+            }
+            self.receive(Holds::Nothing).await?;
+        }
+    }
+
     /// Frames for a payload in several pieces, and the permit for them until all of it [has arrived](Self::fill).
     pub async fn frames(&self, offset: usize, len: usize) -> (Frames, Option<ArrivalPermit>) {
         self.frames_for(offset, len, len == 0).await

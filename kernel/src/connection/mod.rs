@@ -30,6 +30,7 @@ pub use peer::{LocalUser, Peer};
 pub use protocol::{FastPath, Handler, Protocol};
 pub use reservation::{EdgePermit, Reservations};
 pub use scatter::{Headers, Scatter};
+pub use serve::converse;
 pub use session::Session;
 pub use table::{ConnectionNo, ConnectionReading, ConnectionTable, Introduction, Tally, Uses};
 pub use watchdog::Holds;

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use machine::Connection;
 
-use super::{End, Handler, Inbound, Peer, Protocol, Session, Step};
+use super::{End, Handler, Inbound, Introduction, Peer, Protocol, Session, Step};
 use crate::Processor;
 
 /// Serves a client on this processor until it disconnects or the sessions end, then closes its connection. The work is
@@ -26,6 +27,13 @@ pub(super) async fn serve<P: Protocol>(protocol: Arc<P>, cpu: Processor, connect
         session.outbound().until_idle().await;
     }
     session.end();
+}
+
+/// Speaks `protocol` on a connection that this processor made, until it ends. `name`: the peer's, for people.
+pub async fn converse<P: Protocol>(protocol: Arc<P>, cpu: Processor, connection: Connection, name: String) {
+    let introduction = Introduction { protocol: P::NAME, client: name, at: Instant::now() };
+    cpu.kernel().connections().introduce(connection, introduction);
+    serve(protocol, cpu, connection, Peer::default()).await;
 }
 
 /// Executes calls until the session ends.

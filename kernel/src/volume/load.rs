@@ -206,7 +206,7 @@ impl Reading {
         let (cache, pool) = (volume.memory.cache(), volume.memory.frames());
         volume.note_block(block);
         shard.insert(volume.key(block), frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
-        let blocks_max = volume.transfer_blocks_max();
+        let blocks_max = volume.load_blocks_max();
         match self.loads.last_mut() {
             Some(last) if last.blocks.end == block && last.blocks.len() < blocks_max => {
                 last.blocks.end = block + 1;

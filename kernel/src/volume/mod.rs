@@ -19,6 +19,7 @@ mod load;
 mod owners;
 mod parts;
 mod read;
+mod shared;
 mod size;
 mod trouble;
 mod write;
@@ -57,6 +58,7 @@ use holes::Holes;
 pub use load::{Lookup, Reading};
 use owners::Owners;
 use parts::Parts;
+pub use shared::{Change, Coherence};
 use size::{Gate, Growth};
 pub use trouble::Loss;
 use trouble::Trouble;
@@ -117,6 +119,8 @@ pub struct Volume {
     jobs: Arc<Jobs>,
     numbers: Arc<DeviceNumbers>,
     device: DeviceRef,
+    /// If other nodes cache its blocks, too.
+    coherence: Option<Arc<dyn Coherence>>,
     facts: DeviceFacts,
     /// Bytes; the device is shorter until the blocks that extend it are written.
     size: AtomicU64,
@@ -206,12 +210,23 @@ impl Volume {
         config: VolumeConfig,
         home: ProcessorId,
     ) -> Result<Arc<Self>, TooManyDevices> {
+        Volume::open_as(kernel, device, None, config, home)
+    }
+
+    fn open_as(
+        kernel: &Arc<Kernel>,
+        device: DeviceRef,
+        coherence: Option<Arc<dyn Coherence>>,
+        config: VolumeConfig,
+        home: ProcessorId,
+    ) -> Result<Arc<Self>, TooManyDevices> {
         let numbers = Arc::clone(&kernel.served().devices);
         let id = numbers.take()?;
         let facts = device.facts();
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
-        // Files that others may write are not filled.
-        let may_fill = !config.grows && !config.read_only && facts.writable && !device.is_immediate();
+        // What others may write is not filled.
+        let may_fill =
+            coherence.is_none() && !config.grows && !config.read_only && facts.writable && !device.is_immediate();
         let state = State { holes: if may_fill { Holes::awaited() } else { Holes::default() }, ..State::default() };
         let early = if config.grows { Early::of_file() } else { Early::default() };
         let volume = Arc::new_cyclic(|this| Volume {
@@ -221,6 +236,7 @@ impl Volume {
             jobs: Arc::clone(kernel.jobs()),
             numbers,
             device,
+            coherence,
             facts,
             size: AtomicU64::new(facts.size),
             blocks_end: AtomicU64::new(facts.size.div_ceil(BLOCK_BYTES)),
@@ -332,6 +348,12 @@ impl Volume {
     /// The bytes of a run of blocks, cut at the end of the device.
     fn bytes_of(&self, blocks: BlockRange) -> ByteRange {
         self.clip(blocks.bytes())
+    }
+
+    /// Blocks that one request loads, at most. Blocks that other nodes have come one by one, and one that is here must not
+    /// wait for another: its reader would hold it meanwhile.
+    fn load_blocks_max(&self) -> u64 {
+        if self.coherence.is_some() { 1 } else { self.transfer_blocks_max() }
     }
 
     /// Blocks of the largest useful transfer.

@@ -62,6 +62,9 @@ impl Volume {
         let context = self.with_export(context);
         cpu.trace(Event::CacheWrite, context, blocks.start.0, blocks.len());
         self.admit(cpu, context).await?;
+        if let Some(coherence) = &self.coherence {
+            return self.write_shared(cpu, coherence, range, frames, context).await.map(Attempt::Done);
+        }
         let _writer = self.gate.enter().await;
         let mut installed = Installed { blocks: blocks.start.run(0), were_cached: false };
         let result = self.install_all(cpu, range, frames, context, &mut installed).await;
@@ -236,7 +239,7 @@ impl Volume {
         }
     }
 
-    fn try_patch(
+    pub(super) fn try_patch(
         &self,
         block: BlockNo,
         part: Range<usize>,
@@ -307,7 +310,7 @@ enum EndOfVolume {
     Elsewhere(FrameRef),
 }
 
-enum Patched {
+pub(super) enum Patched {
     Done,
     /// The block must be loaded first.
     Absent,

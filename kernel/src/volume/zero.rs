@@ -43,6 +43,9 @@ impl Volume {
             return Err(Errno::NOT_SUPPORTED);
         }
         let context = self.with_export(context);
+        if let Some(coherence) = &self.coherence {
+            return self.zero_shared(cpu, coherence, range, context).await;
+        }
         self.admit(cpu, context).await?;
         let whole = self.whole_blocks(range);
         if !may_release && !fast_only && whole.len() <= WRITTEN_BLOCKS_MAX {
@@ -68,7 +71,8 @@ impl Volume {
             return Err(errno);
         }
         let whole = self.whole_blocks(range);
-        if whole.is_empty() {
+        // The homes of a shared volume retain what they have.
+        if whole.is_empty() || self.coherence.is_some() {
             return Ok(());
         }
         // Discarding is advisory: unsupported is success.

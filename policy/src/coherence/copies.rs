@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use super::{Action, Address, Config, Local, LocalError, Message, Mode, Outbox, PageNo, Request, Serial, Version};
+use super::table::{Record, Table};
+use super::{
+    Action, Address, Config, Local, LocalError, Message, Mode, Outbox, PageNo, Request, Serial, Storage, Version,
+};
 use crate::unit::Instant;
 
 #[derive(Clone, Debug)]
 pub(super) struct Copies {
     pub(super) me: Address,
-    pub(super) pages: Vec<Copy>,
+    pub(super) pages: Table<Copy>,
     pages_max: usize,
     pub(super) requests: u64,
+    /// Pages held to read, and to write.
+    held: [usize; 2],
 }
 
 /// State of one page. Removed when all is `None`.
@@ -37,6 +42,7 @@ pub(super) struct Held {
 pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) mode: Mode,
+    pub(super) blank: bool,
 }
 
 /// Data given up, until the home has them. No request is sent meanwhile: the home would not know that they exist.
@@ -46,6 +52,12 @@ pub(super) struct Saving {
     pub(super) version: Version,
     /// A local process waits for `Saved`.
     pub(super) is_awaited: bool,
+}
+
+impl Record for Copy {
+    fn is_quiet(&self) -> bool {
+        self.waiting.is_none() && self.saving.is_none()
+    }
 }
 
 impl Copy {
@@ -58,10 +70,10 @@ impl Copy {
     }
 
     fn ask(&mut self, out: &mut Outbox) {
-        let Some(Waiting { request, mode }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
+        let Some(Waiting { request, mode, blank }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
         self.sent = out.now;
         let have = self.held.map(|held| held.serial);
-        out.send_home(self.page, Message::Ask { page: self.page, mode, request, have });
+        out.send_home(self.page, Message::Ask { page: self.page, mode, request, have, blank });
     }
 
     /// The state of this grant at the node.
@@ -103,8 +115,9 @@ impl Copy {
     fn on_grant(&mut self, message: Message, out: &mut Outbox) {
         let Message::Grant { page, mode, request, serial, data } = message else { return };
         let version = data.or(self.held.map(|held| held.version));
-        let is_mine = self.waiting.is_some_and(|waiting| waiting.request == request);
-        match version.filter(|_| is_mine) {
+        let waiting = self.waiting.filter(|waiting| waiting.request == request);
+        let unseen = waiting.filter(|waiting| waiting.blank).map(|_| Version { serial, writes: 0 });
+        match version.or(unseen).filter(|_| waiting.is_some()) {
             Some(version) => {
                 self.waiting = None;
                 self.held = Some(Held { serial, mode, version, is_dirty: false });
@@ -144,59 +157,65 @@ impl Copy {
 
 impl Copies {
     pub(super) fn new(me: Address, pages_max: usize) -> Self {
-        Copies { me, pages: Vec::new(), pages_max, requests: 0 }
+        Copies { me, pages: Table::new([]), pages_max, requests: 0, held: [0; 2] }
     }
 
     pub(super) fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {
-        self.find(page).and_then(|copy| copy.held).map(|held| (held.mode, held.version))
+        self.pages.get(page).and_then(|copy| copy.held).map(|held| (held.mode, held.version))
+    }
+
+    pub(super) fn is_dirty(&self, page: PageNo) -> bool {
+        self.pages.get(page).and_then(|copy| copy.held).is_some_and(|held| held.is_dirty)
+    }
+
+    pub(super) fn held_from(&self, from: PageNo) -> impl Iterator<Item = (PageNo, Mode)> + '_ {
+        self.pages.from(from).filter_map(|(page, copy)| copy.held.map(|held| (page, held.mode)))
     }
 
     pub(super) fn is_waiting(&self, page: PageNo) -> bool {
-        self.find(page).is_some_and(|copy| copy.waiting.is_some())
+        self.pages.get(page).is_some_and(|copy| copy.waiting.is_some())
     }
 
     pub(super) fn is_saving(&self, page: PageNo) -> bool {
-        self.find(page).is_some_and(|copy| copy.saving.is_some())
+        self.pages.get(page).is_some_and(|copy| copy.saving.is_some())
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.pages.iter().all(|copy| copy.waiting.is_none() && copy.saving.is_none())
+        self.pages.is_quiet()
+    }
+
+    pub(super) fn unwritten(&mut self, page: PageNo) {
+        self.change(page, |copy| copy.held.iter_mut().for_each(|held| held.is_dirty = false));
     }
 
     pub(super) fn on_local(&mut self, want: Local, page: PageNo, out: &mut Outbox) -> Result<(), LocalError> {
         let is_full = self.pages.len() >= self.pages_max;
-        let index = match self.index(page) {
-            Ok(index) => index,
-            Err(_) if matches!(want, Local::WriteBack | Local::Drop) => {
+        match self.pages.get(page) {
+            Some(copy) if copy.waiting.is_some() => return Err(LocalError::Busy(page.0)),
+            Some(_) => {}
+            None if matches!(want, Local::WriteBack | Local::Drop) => {
                 out.act(Action::Saved(page));
                 return Ok(());
             }
-            Err(_) if is_full => return Err(LocalError::Full),
-            Err(index) => {
-                self.pages.insert(index, Copy::new(page));
-                index
-            }
-        };
-        let copy = &mut self.pages[index];
-        if copy.waiting.is_some() {
-            return Err(LocalError::Busy(page.0));
+            None if is_full => return Err(LocalError::Full),
+            None => {}
         }
-        match (want, copy.held) {
+        let mut requests = self.requests;
+        self.change(page, |copy| match (want, copy.held) {
             (Local::Read, Some(Held { version, .. })) => {
                 out.act(Action::Access { page, mode: Mode::Read, version });
             }
-            (Local::Write, Some(Held { mode: Mode::Write, .. })) => copy.write(out),
-            (Local::Read | Local::Write, _) => {
-                self.requests += 1;
+            (Local::Write | Local::Overwrite, Some(Held { mode: Mode::Write, .. })) => copy.write(out),
+            (Local::Read | Local::Write | Local::Overwrite, _) => {
+                requests += 1;
                 let mode = if want == Local::Read { Mode::Read } else { Mode::Write };
-                copy.waiting = Some(Waiting { request: Request(self.requests), mode });
+                let blank = want == Local::Overwrite;
+                copy.waiting = Some(Waiting { request: Request(requests), mode, blank });
                 copy.ask(out);
             }
-            (Local::WriteBack | Local::Drop, _) => {
-                save(copy, want, out);
-                self.forget(page);
-            }
-        }
+            (Local::WriteBack | Local::Drop, _) => save(copy, want, out),
+        });
+        self.requests = requests;
         Ok(())
     }
 
@@ -204,75 +223,80 @@ impl Copies {
         let (Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }) = message else {
             return;
         };
-        let mut unknown = Copy::new(page);
-        let copy = match self.index(page) {
-            Ok(index) => &mut self.pages[index],
-            Err(_) => &mut unknown,
-        };
-        match message {
+        self.change(page, |copy| match message {
             Message::Grant { .. } => copy.on_grant(message, out),
             Message::Recall { serial, retain, .. } => copy.on_recall(serial, retain, out),
             Message::Taken { serial, .. } => copy.on_taken(serial, out),
             _ => {}
-        }
-        self.forget(page);
+        });
+    }
+
+    fn change(&mut self, page: PageNo, change: impl FnOnce(&mut Copy)) {
+        let mode = |copy: &Copy| copy.held.map(|held| held.mode);
+        let change = |copy: &mut Copy| {
+            let before = mode(copy);
+            change(copy);
+            (before, mode(copy))
+        };
+        let (before, after) = self.pages.change(page, || Copy::new(page), change, Copy::is_idle);
+        before.into_iter().for_each(|mode| self.held[mode as usize] -= 1);
+        after.into_iter().for_each(|mode| self.held[mode as usize] += 1);
+    }
+
+    /// Pages held to read, and to write.
+    pub(super) fn held(&self) -> [usize; 2] {
+        self.held
     }
 
     pub(super) fn on_tick(&mut self, config: &Config, timeout: Duration, out: &mut Outbox) {
         let me = self.me;
-        for copy in &mut self.pages {
+        self.pages.for_waiting(|copy| {
             // Messages of a node to itself are never lost.
             if out.now.since(copy.sent) < timeout || config.home(copy.page) == me.node {
-                continue;
+                return;
             }
             match copy.saving {
                 Some(saving) => copy.send_gave_up(saving.serial, out),
                 None => copy.ask(out),
             }
-        }
+        });
     }
 
     /// A home has returned. Its earlier grants end: dirty data return to it, and copies are dropped.
     pub(super) fn on_new_home(&mut self, config: &Config, home: Address, out: &mut Outbox) {
-        for copy in self.pages.iter_mut().filter(|copy| config.home(copy.page) == home.node) {
-            if copy.held.is_some_and(|held| held.serial.incarnation < home.incarnation) {
+        let change = |page, copy: &mut Copy| {
+            if config.home(page) != home.node {
+                return;
+            }
+            if config.storage != Storage::Versioned && copy.held.is_none() && copy.saving.take().is_some() {
+                out.act(Action::Lost(page));
+            }
+            if let Some(held) = copy.held.as_mut().filter(|held| held.serial.incarnation < home.incarnation) {
+                held.is_dirty |= config.storage == Storage::Volatile && copy.saving.is_none();
                 copy.revoke(false, out);
             }
             match copy.saving {
                 Some(saving) => copy.send_gave_up(saving.serial, out),
                 None => copy.ask(out),
             }
-        }
-        self.pages.retain(|copy| !copy.is_idle());
+        };
+        self.pages.for_all(change, Copy::is_idle);
+        self.held = [0; 2];
+        self.pages.iter().filter_map(|copy| copy.held).for_each(|held| self.held[held.mode as usize] += 1);
     }
 
     /// A home asks for what it granted earlier.
     pub(super) fn on_survey(&mut self, config: &Config, home: Address, out: &mut Outbox) {
         let mut has_old = false;
-        for copy in self.pages.iter_mut().filter(|copy| config.home(copy.page) == home.node) {
-            if let Some(old) = copy.saving.filter(|saving| saving.serial.incarnation < home.incarnation) {
+        self.pages.for_waiting(|copy| {
+            let old = copy.saving.filter(|saving| saving.serial.incarnation < home.incarnation);
+            if let Some(old) = old.filter(|_| config.home(copy.page) == home.node) {
                 has_old = true;
                 copy.send_gave_up(old.serial, out);
             }
-        }
+        });
         if !has_old {
             out.send(home.node, Message::Surveyed);
-        }
-    }
-
-    fn find(&self, page: PageNo) -> Option<&Copy> {
-        self.index(page).ok().map(|index| &self.pages[index])
-    }
-
-    fn index(&self, page: PageNo) -> Result<usize, usize> {
-        self.pages.binary_search_by_key(&page, |copy| copy.page)
-    }
-
-    fn forget(&mut self, page: PageNo) {
-        if let Ok(index) = self.index(page)
-            && self.pages[index].is_idle()
-        {
-            self.pages.remove(index);
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Action, Address, Message, Mode, NodeId, Outbox, PageNo, Request, Serial, Version};
+use super::table::{Record, Table};
+use super::{Action, Address, Message, Mode, NodeId, Outbox, PageNo, Request, Serial, Storage, Version};
 use crate::unit::Instant;
 
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     pub(super) me: Address,
-    pub(super) entries: Vec<Entry>,
+    storage: Storage,
+    pub(super) entries: Table<Entry>,
     pub(super) serials: u64,
     /// Nodes that may still hold grants of an earlier incarnation.
     pub(super) surveying: Vec<NodeId>,
@@ -55,6 +57,13 @@ pub(super) struct Asker {
     pub(super) mode: Mode,
     pub(super) request: Request,
     pub(super) have: Option<Serial>,
+    pub(super) blank: bool,
+}
+
+impl Record for Entry {
+    fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.holders.iter().all(|holder| holder.step == Holding::Held)
+    }
 }
 
 impl Entry {
@@ -68,10 +77,6 @@ impl Entry {
 
     fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty() && self.stored == Version::default()
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.queue.is_empty() && self.holders.iter().all(|holder| holder.step == Holding::Held)
     }
 
     fn send_grant(&self, index: usize, out: &mut Outbox) {
@@ -120,7 +125,7 @@ impl Entry {
             let found = self.holder(first.node);
             let has_data = found.is_ok_and(|index| Some(self.holders[index].serial) == first.have);
             // A former writer asks again only after it dropped the page, clean.
-            let with_data = !has_data || self.is_exclusive;
+            let with_data = !first.blank && (!has_data || self.is_exclusive);
             self.is_exclusive = first.mode == Mode::Write;
             let step = Holding::Granted { with_data };
             let holder = Holder { node: first.node, serial, request: first.request, step };
@@ -199,10 +204,9 @@ impl Entry {
 }
 
 impl Directory {
-    pub(super) fn new(me: Address, stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
-        let mut entries: Vec<Entry> = stored.into_iter().map(|(page, version)| Entry::new(page, version)).collect();
-        entries.sort_by_key(|entry| entry.page);
-        Directory { me, entries, serials: 0, surveying: Vec::new(), surveyed: Instant::ZERO }
+    pub(super) fn new(me: Address, storage: Storage, stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
+        let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
+        Directory { me, storage, entries, serials: 0, surveying: Vec::new(), surveyed: Instant::ZERO }
     }
 
     /// Nothing is granted before all of these nodes have given up what they hold.
@@ -211,7 +215,7 @@ impl Directory {
     }
 
     pub(super) fn stored(&self, page: PageNo) -> Version {
-        self.index(page).map_or(Version::default(), |index| self.entries[index].stored)
+        self.entries.get(page).map_or(Version::default(), |entry| entry.stored)
     }
 
     pub(super) fn all_stored(&self) -> impl Iterator<Item = (PageNo, Version)> + '_ {
@@ -220,19 +224,22 @@ impl Directory {
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.surveying.is_empty() && self.entries.iter().all(Entry::is_quiet)
+        self.surveying.is_empty() && self.entries.is_quiet()
     }
 
     pub(super) fn on_message(&mut self, from: NodeId, message: Message, out: &mut Outbox) {
         match message {
-            Message::Ask { page, mode, request, have } => {
-                self.change(page, out, |entry, out| entry.on_ask(Asker { node: from, mode, request, have }, out));
+            Message::Ask { page, mode, request, have, blank } => {
+                let asker = Asker { node: from, mode, request, have, blank };
+                self.change(page, out, |entry, out| entry.on_ask(asker, out));
             }
             Message::Got { page, serial } => self.change(page, out, |entry, _| entry.on_got(from, serial)),
             Message::GaveUp { page, serial, retained, data } => {
                 let is_survey = self.surveying.contains(&from) && serial.incarnation < self.me.incarnation;
+                // Without versions it cannot be told which is later, and what still counts is.
+                let is_later = self.storage != Storage::Versioned;
                 self.change(page, out, |entry, out| match data.filter(|_| is_survey) {
-                    Some(version) if version > entry.stored => {
+                    Some(version) if is_later || version > entry.stored => {
                         entry.stored = version;
                         out.act(Action::Store { page, version });
                     }
@@ -253,9 +260,9 @@ impl Directory {
             self.surveyed = out.now;
             self.surveying.iter().for_each(|node| out.send(*node, Message::Survey));
         }
-        for entry in self.entries.iter_mut().filter(|entry| !entry.is_quiet()) {
+        self.entries.for_waiting(|entry| {
             if out.now.since(entry.sent) < timeout {
-                continue;
+                return;
             }
             entry.sent = out.now;
             for index in 0..entry.holders.len() {
@@ -265,40 +272,30 @@ impl Directory {
                     Holding::Recalled => entry.send_recall(index, out),
                 }
             }
-        }
+        });
     }
 
     pub(super) fn on_dead(&mut self, node: NodeId, out: &mut Outbox) {
-        self.entries.iter_mut().for_each(|entry| entry.on_dead(node));
+        self.entries.for_all(|_, entry| entry.on_dead(node), Entry::is_idle);
         self.end_survey_of(node, out);
-        self.entries.retain(|entry| !entry.is_idle());
     }
 
     fn end_survey_of(&mut self, node: NodeId, out: &mut Outbox) {
         self.surveying.retain(|other| *other != node);
         if self.surveying.is_empty() {
-            for entry in &mut self.entries {
-                entry.advance(self.me, &mut self.serials, out);
-            }
+            let (me, serials) = (self.me, &mut self.serials);
+            self.entries.for_all(|_, entry| entry.advance(me, serials, out), Entry::is_idle);
         }
-    }
-
-    fn index(&self, page: PageNo) -> Result<usize, usize> {
-        self.entries.binary_search_by_key(&page, |entry| entry.page)
     }
 
     fn change(&mut self, page: PageNo, out: &mut Outbox, change: impl FnOnce(&mut Entry, &mut Outbox)) {
-        let index = self.index(page).unwrap_or_else(|index| {
-            self.entries.insert(index, Entry::new(page, Version::default()));
-            index
-        });
-        let entry = &mut self.entries[index];
-        change(entry, out);
-        if self.surveying.is_empty() {
-            entry.advance(self.me, &mut self.serials, out);
-        }
-        if entry.is_idle() {
-            self.entries.remove(index);
-        }
+        let (me, serials, surveys) = (self.me, &mut self.serials, !self.surveying.is_empty());
+        let change = |entry: &mut Entry| {
+            change(entry, out);
+            if !surveys {
+                entry.advance(me, serials, out);
+            }
+        };
+        self.entries.change(page, || Entry::new(page, Version::default()), change, Entry::is_idle);
     }
 }

@@ -56,6 +56,8 @@ pub enum Message {
         request: Request,
         /// The grant of a copy to read that the node has; if it is still valid, no data is needed.
         have: Option<Serial>,
+        /// All of the page will be written: no data is needed.
+        blank: bool,
     },
     Grant {
         page: PageNo,

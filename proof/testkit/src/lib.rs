@@ -5,6 +5,7 @@ pub mod contract;
 pub mod conversation;
 pub mod failing_disk;
 pub mod group;
+pub mod history;
 pub mod ledger;
 pub mod mutate;
 pub mod nbd;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::model::token_ring::Network;
 use crate::model::{Handler, Signals, Simulation, Virtual};
 use policy::coherence::{
-    Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Node, NodeId, PageNo,
+    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Node, NodeId, PageNo, Storage,
 };
 use policy::unit::Instant;
 
@@ -80,6 +80,9 @@ pub(super) fn share(
     let config = Config {
         nodes: nodes as u16,
         pages,
+        homes: Homes::All,
+        shard: 1,
+        storage: Storage::Versioned,
         pages_max: pages as usize,
         // The network loses nothing, so nothing is retransmitted.
         timeout: Duration::MAX,
@@ -172,6 +175,7 @@ impl Cluster {
                 | Action::Revoke(_)
                 | Action::Discard(_)
                 | Action::Saved(_)
+                | Action::Lost(_)
                 | Action::Store { .. } => {}
             }
         }

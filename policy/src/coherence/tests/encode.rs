@@ -123,7 +123,7 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
         let copy = node.copies.pages.iter().find(|copy| copy.page.0 as usize == page);
         let (held, waiting, saving) = copy.map_or((None, None, None), |copy| (copy.held, copy.waiting, copy.saving));
         let flags = held.map_or(0, |held| 1 + held.mode as u8 * 2 + u8::from(held.is_dirty) * 4)
-            + waiting.map_or(0, |waiting| 16 + waiting.mode as u8 * 32)
+            + waiting.map_or(0, |waiting| 16 + waiting.mode as u8 * 32 + u8::from(waiting.blank) * 128)
             + saving.map_or(0, |_| 64);
         out.push(flags);
         if let Some(held) = held {
@@ -164,7 +164,7 @@ fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mu
         out.push(numbers.request(holder.node, holder.request));
     }
     for asker in &entry.queue {
-        out.push(asker.node.0 as u8 * 2 + asker.mode as u8);
+        out.push(asker.node.0 as u8 * 4 + asker.mode as u8 * 2 + u8::from(asker.blank));
         out.push(numbers.request(asker.node, asker.request) * 2 + u8::from(has(entry, asker.node, asker.have)));
     }
 }
@@ -191,10 +191,10 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
     bytes[..3].copy_from_slice(&[ends, lives, page]);
     let numbers = if page == 255 { &all[0] } else { &all[usize::from(page)] };
     let (kind, mode, request, serial, version) = match envelope.message {
-        Message::Ask { page, mode, request, have } => {
+        Message::Ask { page, mode, request, have, blank } => {
             let mut entries = world.nodes[usize::from(to.node.0)].iter().flat_map(|home| &home.directory.entries);
             let has = entries.any(|entry| entry.page == page && has(entry, from.node, have));
-            (0, mode as u8, numbers.request(from.node, request), [0, u8::from(has)], 0)
+            (0, mode as u8, numbers.request(from.node, request), [u8::from(blank), u8::from(has)], 0)
         }
         Message::Grant { page, mode, request, serial, data } if is_present(world, to.node, page, request) => {
             (1, mode as u8, 1, numbers.serial(serial), numbers.version(data))

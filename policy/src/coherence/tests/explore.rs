@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io::Write;
 
-use super::super::{Local, PageNo};
+use super::super::{Local, PageNo, Storage};
 use super::encode::Encoder;
 use super::stale;
 use super::world::{Broken, Flaw, World};
@@ -31,6 +31,8 @@ pub struct Space {
     /// Maximum of local accesses that wait at a time.
     pub waiting: usize,
     pub flaw: Option<Flaw>,
+    /// A home whose storage has versions returns informed of who lives; others return without news of the others.
+    pub storage: Storage,
     /// Limit of states; beyond it the exploration stops, and the space is not covered.
     pub states_max: usize,
 }
@@ -95,7 +97,7 @@ fn successors(
         }
         for page in (0..space.pages).map(|page| PageNo(page as u64)) {
             for want in space.wants[page.0 as usize] {
-                if matches!(want, Local::Read | Local::Write) && is_busy {
+                if matches!(want, Local::Read | Local::Write | Local::Overwrite) && is_busy {
                     continue;
                 }
                 let local = step(&|next| next.local(node, *want, page));
@@ -152,7 +154,7 @@ impl Graph {
 }
 
 pub fn explore(space: Space) -> Explored {
-    let mut first = World::new(space.nodes, space.pages, space.in_flight);
+    let mut first = World::new(space.nodes, space.pages, space.in_flight, space.storage);
     first.flaw = space.flaw;
     let mut encoder = Encoder::default();
     let mut graph = Graph::new(encoder.hash(&first));
@@ -245,7 +247,7 @@ fn story(graph: &Graph, space: &Space, number: u32, last: Option<u16>) -> String
         choices.push(choice);
         number = before;
     }
-    let mut world = World::new(space.nodes, space.pages, space.in_flight);
+    let mut world = World::new(space.nodes, space.pages, space.in_flight, space.storage);
     world.flaw = space.flaw;
     let mut lines = Vec::new();
     while let Some(chosen) = choices.pop() {
@@ -270,13 +272,13 @@ fn story(graph: &Graph, space: &Space, number: u32, last: Option<u16>) -> String
 fn covers(space: Space) {
     let began = std::time::Instant::now();
     let Explored { states, transitions, verdict } = explore(space);
-    let Space { nodes, pages, in_flight, waiting, mortal, .. } = space;
+    let Space { nodes, pages, in_flight, waiting, mortal, storage, .. } = space;
     let wants = &space.wants[..pages];
     // Written past the capture of printed lines: the number of states is part of the result.
     let _ = writeln!(
         std::io::stderr(),
         "coherence: {nodes} nodes, {pages} pages, {in_flight} messages in flight, {waiting} accesses waiting, {}, \
-         {wants:?}: {}, {states} states, {transitions} transitions, {:.1} s",
+         {storage:?} storage, {wants:?}: {}, {states} states, {transitions} transitions, {:.1} s",
         if mortal.is_empty() { "no death" } else { "one death and return" },
         if verdict.is_ok() { "the whole state space" } else { "not the whole state space" },
         began.elapsed().as_secs_f64(),
@@ -286,6 +288,7 @@ fn covers(space: Space) {
 
 const ALL: &[Local] = &[Local::Read, Local::Write, Local::WriteBack, Local::Drop];
 const ACCESSES: &[Local] = &[Local::Read, Local::Write];
+const OVERWRITES: &[Local] = &[Local::Read, Local::Overwrite, Local::WriteBack];
 const WRITES: &[Local] = &[Local::Write];
 
 /// Page 0 has its home at node 0, page 1 at node 1.
@@ -297,6 +300,7 @@ const SPACE: Space = Space {
     wants: [ACCESSES; 2],
     waiting: 3,
     flaw: None,
+    storage: Storage::Versioned,
     states_max: 10_000_000,
 };
 
@@ -342,6 +346,28 @@ fn two_nodes_share_two_pages_and_a_home_dies_while_messages_are_reordered() {
     covers(Space { nodes: 2, pages: 2, in_flight: 2, waiting: 1, mortal: &[0], ..SPACE });
 }
 
+#[test]
+fn two_nodes_survive_the_return_of_either_without_versions_and_news() {
+    covers(Space { nodes: 2, in_flight: 2, wants: [ALL; 2], mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
+}
+
+#[test]
+fn three_nodes_contend_and_the_home_or_another_returns_without_versions_and_news() {
+    covers(Space { waiting: 1, mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
+}
+
+#[test]
+fn pages_written_as_a_whole_need_no_data() {
+    covers(Space { nodes: 2, in_flight: 2, wants: [OVERWRITES; 2], mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
+    covers(Space { wants: [OVERWRITES; 2], waiting: 2, ..SPACE });
+}
+
+#[test]
+fn copies_replace_what_a_home_in_memory_lost() {
+    covers(Space { nodes: 2, in_flight: 2, mortal: &[0, 1], storage: Storage::Volatile, ..SPACE });
+    covers(Space { waiting: 1, mortal: &[0], storage: Storage::Volatile, ..SPACE });
+}
+
 /// The homes of two pages are symmetric; with one page, so are the two nodes that are not its home.
 #[test]
 fn larger_spaces_in_the_long_run() {
@@ -355,4 +381,5 @@ fn larger_spaces_in_the_long_run() {
     covers(Space { waiting: 3, mortal: &[0, 1], ..SPACE });
     covers(Space { pages: 2, in_flight: 2, waiting: 1, wants: [WRITES; 2], ..SPACE });
     covers(Space { pages: 2, waiting: 1, wants: [ACCESSES, WRITES], mortal: &[0, 1, 2], ..SPACE });
+    covers(Space { waiting: 2, mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
 }

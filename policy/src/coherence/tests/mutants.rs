@@ -1,6 +1,6 @@
 //! The exploration detects broken protocols: each flaw is shown by a history of a few steps.
 
-use super::super::Local;
+use super::super::{Local, Storage};
 use super::explore::{Space, explore};
 use super::world::Flaw;
 
@@ -8,8 +8,8 @@ const ACCESSES: &[Local] = &[Local::Read, Local::Write];
 
 fn finds(flaw: Flaw, nodes: usize, in_flight: usize, mortal: &'static [usize], what: &str) {
     let flaw = Some(flaw);
-    let space =
-        Space { nodes, pages: 1, in_flight, mortal, wants: [ACCESSES; 2], waiting: 2, flaw, states_max: 400_000 };
+    let (wants, storage) = ([ACCESSES; 2], Storage::Versioned);
+    let space = Space { nodes, pages: 1, in_flight, mortal, wants, waiting: 2, flaw, storage, states_max: 400_000 };
     let found = explore(space).verdict.expect_err("the protocol is broken");
     println!("{flaw:?}: {found}");
     assert!(found.starts_with(what), "{flaw:?}: {found}");

@@ -1,6 +1,6 @@
 //! Up to 64 nodes at random: messages lost, duplicated and delayed, nodes that die and return.
 
-use super::super::{Local, PageNo};
+use super::super::{Local, PageNo, Storage};
 use super::world::{Broken, Flaw, World};
 
 /// Pseudo-random numbers from a seed (`SplitMix64`).
@@ -85,6 +85,7 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             let want = match random.below(100) {
                 0..6 => Local::WriteBack,
                 6..14 => Local::Drop,
+                other if other % 100 < 14 + plan.writes * 86 / 100 && page % 3 == 1 => Local::Overwrite,
                 other if other % 100 < 14 + plan.writes * 86 / 100 => Local::Write,
                 _ => Local::Read,
             };
@@ -140,8 +141,9 @@ fn heal(world: &mut World) -> Result<(), Broken> {
 fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
     let mut random = Random(seed);
     let plan = Plan::of(&mut random);
+    let storage = if seed.is_multiple_of(3) { Storage::Plain } else { Storage::Versioned };
     let mut all = || {
-        let mut world = World::new(plan.nodes, plan.pages, plan.in_flight);
+        let mut world = World::new(plan.nodes, plan.pages, plan.in_flight, storage);
         world.flaw = flaw;
         for _ in 0..plan.steps {
             step(&mut world, &plan, &mut random)?;
@@ -149,7 +151,7 @@ fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
         heal(&mut world)?;
         Ok(world.accesses)
     };
-    all().map_err(|what: Broken| format!("seed {seed}, {plan:?}: {what}"))
+    all().map_err(|what: Broken| format!("seed {seed}, {storage:?} storage, {plan:?}: {what}"))
 }
 
 #[test]

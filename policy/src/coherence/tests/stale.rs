@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::super::directory::{Directory, Holding};
-use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Serial};
+use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Serial, Storage};
 use super::encode::Encoder;
 use super::world::{NOW, World};
 
@@ -48,7 +48,9 @@ pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
         }
         Message::GaveUp { page, serial, .. } => {
             let waits = sender.is_some_and(|node| is_saving(node, page, serial));
-            let surveyed = sender.is_none() && receiver.directory.surveying.contains(&envelope.from.node);
+            // Without versions, a duplicate is stored again.
+            let is_stored = sender.is_none() || world.config.storage != Storage::Versioned;
+            let surveyed = is_stored && receiver.directory.surveying.contains(&envelope.from.node);
             !waits && !surveyed && holding(&receiver.directory, page, envelope.from.node, serial).is_none()
         }
         Message::Taken { page, serial } => !is_saving(receiver, page, serial),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::super::{
-    Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
-    Version,
+    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
+    Storage, Version,
 };
 use crate::unit::Instant;
 
@@ -49,6 +49,8 @@ pub struct World {
     pub truth: SmallVec<[u8; 16]>,
     /// For each pair: the latest stage of one node that the other was notified of.
     known_stage: SmallVec<[u8; 16]>,
+    /// For each pair: whether one node has returned and not heard of the other since.
+    unmet: SmallVec<[bool; 16]>,
     pub stored: SmallVec<[Vec<(PageNo, Version)>; 3]>,
     pub accesses: u64,
 }
@@ -61,8 +63,16 @@ fn address(node: usize, stage: u8) -> Address {
 }
 
 impl World {
-    pub fn new(nodes: usize, pages: usize, in_flight_max: usize) -> Self {
-        let config = Config { nodes: nodes as u16, pages: pages as u64, pages_max: pages, timeout: Duration::ZERO };
+    pub fn new(nodes: usize, pages: usize, in_flight_max: usize, storage: Storage) -> Self {
+        let config = Config {
+            nodes: nodes as u16,
+            pages: pages as u64,
+            homes: Homes::All,
+            shard: 1,
+            storage,
+            pages_max: pages,
+            timeout: Duration::ZERO,
+        };
         let node = |index| Some(Rc::new(Node::new(config, address(index, 0), [], [])));
         World {
             config,
@@ -73,6 +83,7 @@ impl World {
             latest: smallvec![Version::default(); pages],
             truth: smallvec![0; nodes],
             known_stage: smallvec![0; nodes * nodes],
+            unmet: smallvec![false; nodes * nodes],
             stored: smallvec![Vec::new(); nodes],
             accesses: 0,
         }
@@ -139,6 +150,14 @@ impl World {
         let Some(running) = self.nodes[node].take() else { return };
         self.stored[node] = running.all_stored().collect();
         self.truth[node] += 1;
+        let count = self.truth.len();
+        self.unmet[node * count..][..count].fill(false);
+        if self.config.storage == Storage::Volatile {
+            // What it stores is lost. A grant on its way may still bring some of it to another node: that this page is
+            // then not lost is harmless, and not modelled.
+            self.stored[node].clear();
+            self.network.retain(|envelope| envelope.from.node != NodeId(node as u16));
+        }
     }
 
     /// It returns, with the present state of all others.
@@ -148,11 +167,20 @@ impl World {
         let others = self.truth.iter().enumerate().filter(|(other, stage)| *other != node && **stage > 0);
         let others = others
             .map(|(other, stage)| (NodeId(other as u16), (stage % 2 == 0).then(|| address(other, *stage).incarnation)));
-        let mut back = Node::new(self.config, address(node, self.truth[node]), stored.iter().copied(), others);
+        let me = address(node, self.truth[node]);
+        let is_informed = self.config.storage == Storage::Versioned;
+        let mut back = if is_informed {
+            Node::new(self.config, me, stored.iter().copied(), others)
+        } else {
+            Node::returning(self.config, me, stored.iter().copied())
+        };
         if self.flaw == Some(Flaw::NoSurvey) {
             back.directory.surveying.clear();
         }
         let count = self.truth.len();
+        for other in (0..count).filter(|other| !is_informed && *other != node) {
+            self.unmet[node * count + other] = true;
+        }
         self.known_stage[node * count..][..count].copy_from_slice(&self.truth);
         self.void_lost_writes(&back);
         self.nodes[node] = Some(Rc::new(back));
@@ -161,8 +189,10 @@ impl World {
 
     /// Notifies a node of another one's next stage.
     pub fn notify(&mut self, observer: usize, of: usize) -> Result<(), Broken> {
-        let stage = self.known_stage(observer, of) + 1;
-        self.known_stage[observer * self.truth.len() + of] = stage;
+        let pair = observer * self.truth.len() + of;
+        let is_first = std::mem::take(&mut self.unmet[pair]);
+        let stage = self.known_stage[pair] + u8::from(!is_first);
+        self.known_stage[pair] = stage;
         let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
         if stage % 2 == 1 {
@@ -184,9 +214,10 @@ impl World {
         self.known_stage[observer * self.truth.len() + of]
     }
 
-    pub fn known_stages(&self, observer: usize) -> &[u8] {
-        let count = self.truth.len();
-        &self.known_stage[observer * count..][..count]
+    /// With whether it has not heard of a node yet.
+    pub fn known_stages(&self, observer: usize) -> impl Iterator<Item = u8> + '_ {
+        let pairs = observer * self.truth.len()..(observer + 1) * self.truth.len();
+        pairs.map(|pair| self.known_stage[pair] * 2 + u8::from(self.unmet[pair]))
     }
 
     pub fn waiting(&self) -> usize {
@@ -196,7 +227,8 @@ impl World {
 
     /// Whether the observer does not yet know the node's present stage.
     pub fn has_news(&self, observer: usize, of: usize) -> bool {
-        self.nodes[observer].is_some() && self.known_stage(observer, of) < self.truth[of]
+        let is_unmet = self.unmet[observer * self.truth.len() + of];
+        self.nodes[observer].is_some() && (is_unmet || self.known_stage(observer, of) < self.truth[of])
     }
 
     /// A home is notified of a death: the dead node's writes are void unless they were given up before.
@@ -211,15 +243,26 @@ impl World {
         }
     }
 
-    /// A home returns: valid is what it had in storage, or a later write of a living node.
+    /// A home returns: valid is what it had in storage, or a later write of a living node. Data given up are not, where
+    /// storage has no versions, unless a copy was retained.
     fn void_lost_writes(&mut self, home: &Node) {
-        for page in (0..self.config.pages).map(PageNo).filter(|page| self.config.home(*page) == home.me.node) {
-            let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
-            let written = copies.filter(|copy| copy.page == page).flat_map(|copy| {
-                [copy.held.map(|held| held.version), copy.saving.map(|saving| saving.version)].into_iter().flatten()
-            });
-            self.latest[page.0 as usize] = written.max().unwrap_or_default().max(home.stored(page));
+        let config = self.config;
+        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == home.me.node) {
+            self.void_lost_writes_of(home, page);
         }
+    }
+
+    fn void_lost_writes_of(&mut self, home: &Node, page: PageNo) {
+        let written = self.nodes.iter().flatten().flat_map(|node| {
+            // What a node gives up after it has heard of the new home is certain to be what it wrote last.
+            let is_certain =
+                self.config.storage == Storage::Versioned || node.members.of(home.me.node) == Some(home.me.incarnation);
+            node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
+                let saving = copy.saving.filter(|_| is_certain || copy.held.is_some());
+                [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()
+            })
+        });
+        self.latest[page.0 as usize] = written.max().unwrap_or_default().max(home.stored(page));
     }
 
     fn act(&mut self, node: usize, actions: Actions) -> Result<(), Broken> {
@@ -231,6 +274,10 @@ impl World {
                     forged.extend(self.flaw.and_then(|flaw| forge(flaw, envelope, self.nodes[node].as_deref())));
                 }
                 Action::Access { page, mode, version } => self.access(page, mode, version)?,
+                Action::Lost(page) => {
+                    let home = self.nodes[usize::from(self.config.home(page).0)].clone();
+                    home.into_iter().for_each(|home| self.void_lost_writes_of(&home, page));
+                }
                 _ => {}
             }
         }

@@ -1,0 +1,81 @@
+//! The cluster whose nodes share disks: which node this is, and where the others are.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::form::{Form, quoted};
+use super::given::Refusal;
+
+/// Nodes at most: a bit for each says which are homes.
+const NODES_MAX: usize = 64;
+
+/// Longest name of a node. Bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Each of the peers has a key of its own in a file.
+pub const PEERS: &str = "cluster.peers";
+
+/// Where a node stores its part of a shared disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Gone when the server ends.
+    Memory,
+    Path(PathBuf),
+}
+
+/// A node of the cluster, and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub name: String,
+    /// Host and port.
+    pub address: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// The name of this node.
+    pub node: Option<String>,
+    pub listen: Option<SocketAddr>,
+    /// All nodes, this one included, in order of their names.
+    pub peers: Vec<Node>,
+}
+
+impl Cluster {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.peers.iter().map(|node| node.name.as_str())
+    }
+}
+
+/// A table, whose keys are read one by one (`take`).
+pub fn peers() -> Form<Vec<Node>> {
+    let show = |nodes: &Vec<Node>| {
+        let nodes: Vec<_> = nodes.iter().map(|node| format!("{} = {}", node.name, quoted(&node.address))).collect();
+        Some(if nodes.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", nodes.join(", ")) })
+    };
+    Form { allowed: allowed(), read: Box::new(|_| Err(Refusal::NotAllowed)), show: Box::new(show) }
+}
+
+pub(super) fn allowed() -> String {
+    "a table such as { a = \"10.0.0.1:10810\", b = \"10.0.0.2:10810\" }".to_owned()
+}
+
+pub(super) fn add(nodes: &mut Vec<Node>, name: &str, address: &str) -> Result<(), Refusal> {
+    let because = |why: String| Err(Refusal::Because(why));
+    let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_plain(name) {
+        return because(format!("holds {name:?}, which is not 1 to {NAME_BYTES_MAX} letters, digits, - or _"));
+    }
+    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    if port.and_then(|(_, port)| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
+        return because(format!("holds {address:?}, which is not a host and a port"));
+    }
+    if nodes.iter().any(|node| node.name == name) {
+        return because(format!("holds {name:?} twice"));
+    }
+    if nodes.len() >= NODES_MAX {
+        return because(format!("holds more than {NODES_MAX} nodes"));
+    }
+    nodes.push(Node { name: name.to_owned(), address: address.to_owned() });
+    nodes.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(())
+}

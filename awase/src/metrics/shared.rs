@@ -1,0 +1,46 @@
+//! The counters of shared disks.
+
+use std::sync::Weak;
+
+use dsm::{Counters, Gauges, Shared};
+
+/// A metric that only grows: its name and meaning, and its value.
+type Count = (&'static str, &'static str, fn(&Counters) -> u64);
+
+/// A state of blocks, and how many are in it.
+type State = (&'static str, fn(&Gauges) -> usize);
+
+pub(super) const COUNTERS: &[Count] = &[
+    ("awase_shared_fetches_total", "Blocks (4 KiB) of shared disks fetched into the cache.", |of| of.fetches.get()),
+    ("awase_shared_invalidations_total", "Blocks given up because other nodes wanted them.", |of| {
+        of.invalidations.get()
+    }),
+    ("awase_shared_grants_total", "Blocks sent to other nodes by this home.", |of| of.grants.get()),
+    ("awase_shared_recalls_total", "Recalls sent by this home.", |of| of.recalls.get()),
+    ("awase_shared_stores_total", "Blocks stored at this home.", |of| of.stores.get()),
+    ("awase_shared_messages_total", "Messages to other nodes.", |of| of.messages.get()),
+    ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
+];
+
+pub(super) const STATES: &[State] = &[
+    ("shared", |now| now.shared),
+    ("exclusive", |now| now.exclusive),
+    ("saving", |now| now.saving),
+    ("awaited", |now| now.awaited),
+];
+
+/// A shared disk in a sample.
+pub(super) struct SharedSample {
+    pub(super) counts: Vec<u64>,
+    pub(super) now: Gauges,
+}
+
+/// Those that are still served.
+pub(super) fn sample(volumes: &[Weak<Shared>]) -> Vec<SharedSample> {
+    let of = |shared: &Weak<Shared>| {
+        let shared = shared.upgrade()?;
+        let counts = COUNTERS.iter().map(|(_, _, value)| value(shared.counters())).collect();
+        Some(SharedSample { counts, now: shared.gauges() })
+    };
+    volumes.iter().filter_map(of).collect()
+}

@@ -1,0 +1,199 @@
+//! Volumes whose blocks other nodes cache, too: which of them this node may write, and what it gives up.
+//!
+//! A block is in the cache only while this node holds it, so a hit asks nobody, and volumes of one node pay one test of
+//! a pointer on a miss and on a write. Who holds what is decided by the volume's [`Coherence`]: it changes blocks with
+//! [`Volume::change`] and takes them out with [`Volume::give_up`], neither of which waits. So a write is installed in
+//! the moment in which its block is granted, and a recall never waits for a reader or writer of this node. Rejected: a
+//! guard that a writer holds while it installs. A write of two blocks then holds one while it waits for the other, which
+//! another node may hold in the same way.
+//!
+//! Lock order: what a `Coherence` locks comes before a shard.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use machine::Errno;
+use policy::unit::{BlockNo, BlockRange, ByteRange, JobId, ProcessorId, Stability};
+
+use super::write::Patched;
+use super::{State, Volume, VolumeConfig};
+use crate::Kernel;
+use crate::cache::State as BufferState;
+use crate::device::{DeviceRef, TooManyDevices, Work};
+use crate::frame::{FrameRef, Frames};
+use crate::processor::Processor;
+use crate::request::Context;
+
+/// Zeroes written in one pass. Blocks.
+const ZEROES_AT_ONCE: u64 = 64;
+
+/// What a write does to one block.
+pub enum Change {
+    /// Its new content.
+    Whole(FrameRef),
+    /// The bytes in `part` of `from`. `spare` becomes the block's frame if others have a share in the present one.
+    Part { part: Range<usize>, from: FrameRef, spare: Option<FrameRef> },
+}
+
+/// Decides which blocks of a volume this node may have.
+pub trait Coherence: Send + Sync {
+    /// Makes the changes, each when no other node has its block; completes when all are made. All blocks are asked for
+    /// at once.
+    fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()>;
+}
+
+impl Volume {
+    /// Opens a volume whose blocks other nodes cache, too. `device` asks the other nodes: a read completes when this
+    /// node holds the block, a write when the block's home has it. All requests are whole blocks.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_shared(
+        kernel: &Arc<Kernel>,
+        device: DeviceRef,
+        coherence: Arc<dyn Coherence>,
+        config: VolumeConfig,
+        home: ProcessorId,
+    ) -> Result<Arc<Self>, TooManyDevices> {
+        Volume::open_as(kernel, device, Some(coherence), config, home)
+    }
+
+    /// As [`Volume::write`], after the range was checked and the writer admitted.
+    pub(super) async fn write_shared(
+        &self,
+        cpu: &Processor,
+        coherence: &Arc<dyn Coherence>,
+        range: ByteRange,
+        frames: Frames,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let blocks = range.blocks();
+        let was_cached = self.has(blocks.start);
+        let mut changes = Vec::with_capacity(frames.len());
+        for (block, frame) in blocks.iter().zip(frames) {
+            let change = if range.whole_blocks().contains(block) {
+                Change::Whole(frame)
+            } else {
+                let spare = self.memory.allocate(cpu, 1).await.pop();
+                Change::Part { part: self.part_of(block, range), from: frame, spare }
+            };
+            changes.push((block, change));
+        }
+        coherence.write(cpu, changes, context.job).await?;
+        match context.stability {
+            Stability::Unstable => self.write_early(cpu, blocks, was_cached, context),
+            Stability::Stable => self.write_through(cpu, blocks, context).await?,
+        }
+        Ok(())
+    }
+
+    /// Zeroes by writing: other nodes must give up the blocks anyway.
+    pub(super) async fn zero_shared(
+        &self,
+        cpu: &Processor,
+        coherence: &Arc<dyn Coherence>,
+        range: ByteRange,
+        context: Context,
+    ) -> Result<(), Errno> {
+        for piece in range.blocks().pieces(ZEROES_AT_ONCE) {
+            self.admit(cpu, context).await?;
+            let mut frames = self.memory.allocate(cpu, piece.len() as usize).await;
+            frames.iter_mut().filter_map(FrameRef::bytes_mut).for_each(|bytes| bytes.fill(0));
+            let bytes = piece.bytes();
+            let bytes = bytes.at.max(range.at).to(bytes.end().min(range.end()));
+            self.write_shared(cpu, coherence, bytes, frames, context).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes a block that no other node has. Gives the change back if the block's content is needed for it, and not
+    /// cached.
+    pub fn change(&self, block: BlockNo, change: Change, job: JobId) -> Result<(), Change> {
+        match change {
+            Change::Whole(frame) => {
+                self.install(block.run(1), &mut std::iter::once(frame));
+                self.mark_dirty(block.run(1), job);
+                Ok(())
+            }
+            Change::Part { part, from, mut spare } => {
+                match self.try_patch(block, part.clone(), &from.bytes()[part.clone()], &mut spare, job) {
+                    Patched::Done => Ok(()),
+                    Patched::Absent | Patched::Shared => Err(Change::Part { part, from, spare }),
+                }
+            }
+        }
+    }
+
+    /// This node now holds the block, with this content: whoever waits for it to be loaded goes on.
+    pub fn put(&self, block: BlockNo, frame: FrameRef) {
+        let (cache, pool) = (self.memory.cache(), self.memory.frames());
+        let mut shard = self.lock_shard(block);
+        match shard.find(self.key(block)) {
+            Some(slot) if shard.may_go(slot) || shard.state(slot).any(BufferState::LOADING) => {
+                let state = shard.state(slot).without(BufferState::LOADING);
+                drop(shard.replace(slot, frame, pool));
+                shard.set_state(slot, state);
+            }
+            Some(_) => {}
+            None => {
+                self.note_block(block);
+                shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool);
+            }
+        }
+    }
+
+    /// This node holds the block, but has no frame to cache it in: who waits for it to be loaded looks again.
+    pub fn unload(&self, block: BlockNo) {
+        let mut shard = self.lock_shard(block);
+        let slot = shard.find(self.key(block)).filter(|slot| shard.state(*slot).any(BufferState::LOADING));
+        slot.into_iter().for_each(|slot| drop(shard.remove(slot, self.memory.frames())));
+    }
+
+    /// The content of a block, if it is cached.
+    pub fn cached(&self, block: BlockNo) -> Option<FrameRef> {
+        let shard = self.lock_shard(block);
+        let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING))?;
+        Some(shard.share(slot, self.memory.frames()))
+    }
+
+    fn has(&self, block: BlockNo) -> bool {
+        self.memory.cache().has(self.key(block))
+    }
+
+    /// This node may not write the block any more, nor, unless `retain`, read it. Returns its content, if it is cached:
+    /// what was dirty is the caller's to store, and counts as written to the device.
+    pub fn give_up(&self, block: BlockNo, retain: bool) -> Option<FrameRef> {
+        let pool = self.memory.frames();
+        let mut shard = self.lock_shard(block);
+        let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING))?;
+        let content = shard.share(slot, pool);
+        let was_dirty = shard.state(slot).any(BufferState::DIRTY);
+        if retain {
+            let state = shard.state(slot).without(BufferState::DIRTY);
+            shard.set_state(slot, state);
+        } else {
+            drop(shard.remove(slot, pool));
+        }
+        // With the shard locked: a later write of the block must not be counted as this one.
+        let mut state = self.state.lock();
+        let removed = self.forget_dirty(&mut state, block.run(1), retain);
+        if was_dirty {
+            // Otherwise the next flush would find nothing to do.
+            state.changes += 1;
+        }
+        drop(state);
+        drop(shard);
+        self.memory.subtract_dirty(removed);
+        Some(content)
+    }
+
+    fn forget_dirty(&self, state: &mut State, blocks: BlockRange, retain: bool) -> u64 {
+        if !retain {
+            state.unflushed.remove(blocks);
+        }
+        state.trouble.on_gone(blocks);
+        let removed = state.dirty.remove(blocks);
+        self.note_clean(state, removed);
+        removed
+    }
+}

@@ -1,0 +1,439 @@
+//! The state of a shared volume at this node, under one lock, and the steps in which it changes.
+//!
+//! The policy decides ([`coherence::Node`]); what it asks for is done here in its order, page by page. A step that must
+//! wait for the home's own storage holds up its page, not others: the policy hears of further messages about the page
+//! only when it is done. Nothing else waits, so the lock is never held across a wait, and no step waits for the network.
+//! Lock order: this lock, then the volume's (a shard, …) and a link's queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kernel::volume::Change;
+use kernel::{FrameRef, Processor, Volume};
+use machine::Errno;
+use policy::coherence::{self, Action, Actions, Address, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo};
+use policy::unit::BlockNo;
+
+use crate::Shared;
+use crate::unflushed::Flushes;
+use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
+use crate::wire::Word;
+
+/// Messages about one page that wait for its home's storage, at most.
+const INBOX_MAX: usize = 256;
+
+pub(crate) struct Core {
+    pub(crate) node: coherence::Node,
+    pub(crate) pages: BTreeMap<PageNo, Page>,
+    /// Bytes given up, until their home has them.
+    pub(crate) saving: BTreeMap<PageNo, Saving>,
+    /// Numbers them.
+    pub(crate) saves: u64,
+    /// Pages that may have steps to do.
+    pub(crate) due: Vec<PageNo>,
+    /// The incarnation of each node that was met last.
+    pub(crate) met: Vec<Option<Incarnation>>,
+    pub(crate) home: HomeState,
+    pub(crate) flushes: Flushes,
+}
+
+pub(crate) struct Saving {
+    pub(crate) number: u64,
+    /// `None`: the page was not cached. Then it is not dirty, unless it was abandoned.
+    pub(crate) frame: Option<FrameRef>,
+}
+
+/// Of the pages whose home this node is.
+#[derive(Default)]
+pub(crate) struct HomeState {
+    /// An earlier incarnation was met by others, and its storage ended with it: pages not stored since are lost.
+    pub(crate) has_lost: bool,
+    /// In storage that ends with the process: pages stored in this incarnation.
+    pub(crate) stored: BTreeSet<PageNo>,
+    /// A holder had abandoned what it wrote.
+    pub(crate) lost: BTreeSet<PageNo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Done,
+    /// A task goes on with it.
+    Running,
+}
+
+pub(crate) fn block(page: PageNo) -> BlockNo {
+    BlockNo(page.0)
+}
+
+fn page_of(message: &Message) -> Option<PageNo> {
+    match *message {
+        Message::Ask { page, .. }
+        | Message::Grant { page, .. }
+        | Message::Got { page, .. }
+        | Message::Recall { page, .. }
+        | Message::GaveUp { page, .. }
+        | Message::Taken { page, .. } => Some(page),
+        Message::Survey | Message::Surveyed => None,
+    }
+}
+
+/// The change of a part as one of the whole page, whose content is `loaded`, if there is a frame for it.
+fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
+    let Change::Part { part, from, spare: Some(mut spare) } = change else { return Err(change) };
+    match spare.bytes_mut() {
+        Some(bytes) => {
+            bytes.copy_from_slice(loaded.bytes());
+            bytes[part.clone()].copy_from_slice(&from.bytes()[part]);
+            Ok(Change::Whole(spare))
+        }
+        None => Err(Change::Part { part, from, spare: Some(spare) }),
+    }
+}
+
+impl Core {
+    pub(crate) fn page(&mut self, page: PageNo) -> &mut Page {
+        self.pages.entry(page).or_default()
+    }
+
+    fn with_page<T>(&mut self, page: PageNo, act: impl FnOnce(&mut Page) -> T) -> Option<T> {
+        self.pages.get_mut(&page).map(act)
+    }
+
+    /// Does the home have all that this node gave up of the page?
+    pub(crate) fn is_stored(&self, page: PageNo) -> bool {
+        let has_steps = self.pages.get(&page).is_some_and(|entry| !entry.has_no_steps());
+        !has_steps && !self.node.is_saving(page) && !self.saving.contains_key(&page)
+    }
+}
+
+impl Shared {
+    /// Notes what the policy wants done. `content`: what came with the message that it answers.
+    pub(crate) fn note(&self, core: &mut Core, actions: Actions, mut content: Content) {
+        for action in actions {
+            let page = match action {
+                Action::Send(Envelope { message, to, .. }) => match page_of(&message) {
+                    Some(page) => page,
+                    None => {
+                        self.say(to, Word::Page { message, lost: false }, None);
+                        continue;
+                    }
+                },
+                Action::Access { page, .. } | Action::Store { page, .. } => page,
+                Action::Protect(page)
+                | Action::Revoke(page)
+                | Action::Discard(page)
+                | Action::Saved(page)
+                | Action::Lost(page) => page,
+            };
+            let takes = matches!(action, Action::Access { .. } | Action::Store { .. });
+            let content = if takes { std::mem::take(&mut content) } else { Content::None };
+            core.page(page).steps.push_back(Step { action, content });
+            core.due.push(page);
+        }
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn drive(&self, cpu: &Processor, core: &mut Core) {
+        let Some(volume) = self.volume() else { return };
+        while let Some(page) = core.due.pop() {
+            self.pump(cpu, core, &volume, page);
+        }
+    }
+
+    fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {
+        loop {
+            let Some(entry) = core.pages.get_mut(&page) else { return };
+            if entry.is_running {
+                return;
+            }
+            if let Some(step) = entry.steps.pop_front() {
+                if self.step(cpu, core, volume, page, step) == Progress::Running {
+                    core.page(page).is_running = true;
+                    return;
+                }
+                continue;
+            }
+            self.settle(core, page);
+            let next = core.with_page(page, |entry| entry.inbox.pop_front()).flatten();
+            if let Some((envelope, content)) = next {
+                let actions = core.node.on_message(cpu.now(), envelope);
+                self.note(core, actions, content);
+            } else if !self.want(cpu, core, volume, page) {
+                if core.pages.get(&page).is_some_and(Page::is_idle) {
+                    core.pages.remove(&page);
+                }
+                return;
+            }
+        }
+    }
+
+    fn step(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo, step: Step) -> Progress {
+        match step.action {
+            Action::Send(envelope) => self.send(cpu, core, page, envelope),
+            Action::Access { mode, .. } => self.access(cpu, core, volume, page, (mode, step.content)),
+            Action::Store { .. } => self.store(cpu, core, page, step.content),
+            Action::Protect(_) | Action::Revoke(_) => {
+                let frame = volume.give_up(block(page), matches!(step.action, Action::Protect(_)));
+                match core.saving.get_mut(&page) {
+                    Some(saving) if frame.is_some() => saving.frame = frame,
+                    Some(_) => {}
+                    None => {
+                        core.saves += 1;
+                        core.saving.insert(page, Saving { number: core.saves, frame });
+                    }
+                }
+                Progress::Done
+            }
+            Action::Lost(_) => {
+                core.saving.remove(&page);
+                Progress::Done
+            }
+            // What is retained is looked at when the steps are done.
+            Action::Discard(_) | Action::Saved(_) => Progress::Done,
+        }
+    }
+
+    fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
+        let Envelope { to, message, .. } = envelope;
+        let say = |frame: Option<FrameRef>, lost| self.say(to, Word::Page { message, lost }, frame);
+        match message {
+            Message::Grant { data: Some(_), .. } => {
+                if self.is_lost(core, page) {
+                    say(None, true);
+                    return Progress::Done;
+                }
+                self.read_home(cpu, core, page, move |shared, _, core, content| {
+                    let frame = match content {
+                        Content::Page(Loaded::Frame(frame)) => Some(frame),
+                        _ => None,
+                    };
+                    shared.counters.grants.add(1);
+                    let lost = frame.is_none() || shared.is_lost(core, page);
+                    shared.say(to, Word::Page { message, lost }, frame.filter(|_| !lost));
+                })
+            }
+            Message::GaveUp { data: Some(_), .. } => {
+                let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
+                let lost = frame.is_none();
+                say(frame, lost);
+                Progress::Done
+            }
+            _ => {
+                if matches!(message, Message::Recall { .. }) {
+                    self.counters.recalls.add(1);
+                }
+                say(None, false);
+                Progress::Done
+            }
+        }
+    }
+
+    /// A request of this node is granted.
+    fn access(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        (mode, content): (Mode, Content),
+    ) -> Progress {
+        let entry = core.page(page);
+        let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
+        let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part);
+        let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
+        if !needs_content || is_here || !self.is_home(page) {
+            self.granted(core, volume, page, mode, content);
+            return Progress::Done;
+        }
+        if self.is_lost(core, page) {
+            self.granted(core, volume, page, mode, Content::Lost);
+            return Progress::Done;
+        }
+        let volume = Arc::clone(volume);
+        self.read_home(cpu, core, page, move |shared, _, core, content| {
+            shared.granted(core, &volume, page, mode, content);
+        })
+    }
+
+    /// The content of a granted page is there, if it is needed: readers and writers have it at once, before a recall.
+    fn granted(&self, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mode: Mode, content: Content) {
+        let is_lost = matches!(content, Content::Lost);
+        let mut loaded = None;
+        match content {
+            Content::Page(content) => {
+                self.counters.fetches.add(1);
+                match &content {
+                    Loaded::Frame(frame) => volume.put(block(page), frame.clone()),
+                    Loaded::Bytes(_) => volume.unload(block(page)),
+                }
+                core.page(page).finish_loads(page, &Ok(content.clone()));
+                loaded = Some(content);
+            }
+            Content::Lost => core.page(page).finish_loads(page, &Err(Errno::IO)),
+            Content::None => {}
+        }
+        let changed = if mode == Mode::Write { self.apply(core, volume, page, (loaded, is_lost)) } else { 0 };
+        if mode == Mode::Write && changed == 0 {
+            core.node.unwritten(page);
+        }
+        if is_lost && changed == 0 && core.node.holds(page).is_some() && !core.node.is_waiting(page) {
+            // What nobody has is not to be read.
+            if let Ok(actions) = core.node.on_local(policy::unit::Instant::ZERO, Local::Drop, page) {
+                self.note(core, actions, Content::None);
+            }
+        }
+    }
+
+    /// Makes the changes that wait for this page, which this node may write; returns their number. One that needs
+    /// content which is neither cached nor `loaded` stays, with all after it.
+    fn apply(
+        &self,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        (mut loaded, mut is_lost): (Option<Loaded>, bool),
+    ) -> usize {
+        let entry = core.page(page);
+        let mut changed = 0;
+        while let Some(Pending { wish, job, group, deadline }) = entry.changes.pop_front() {
+            let change = match wish {
+                Wish::Change(Change::Part { .. }) if is_lost => {
+                    group.done(page, Err(Errno::IO));
+                    continue;
+                }
+                Wish::Change(change) => change,
+                Wish::Again => {
+                    changed += usize::from(volume.cached(block(page)).is_some());
+                    group.done(page, Ok(()));
+                    continue;
+                }
+            };
+            let made = volume.change(block(page), change, job);
+            let made = made.or_else(|change| match loaded.take() {
+                Some(loaded) => whole(change, &loaded).and_then(|change| volume.change(block(page), change, job)),
+                None => Err(change),
+            });
+            match made {
+                Ok(()) => {
+                    changed += 1;
+                    is_lost = false;
+                    group.done(page, Ok(()));
+                }
+                Err(change) => {
+                    entry.changes.push_front(Pending { wish: Wish::Change(change), job, group, deadline });
+                    break;
+                }
+            }
+        }
+        changed
+    }
+
+    /// Asks for what the page's readers and writers wait for, or gives it to them; true if there is something to do.
+    fn want(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
+        let Some(entry) = core.pages.get(&page) else { return false };
+        let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
+        if (!writes && !reads) || core.node.is_waiting(page) {
+            return false;
+        }
+        let held = core.node.holds(page).map(|(mode, _)| mode);
+        let is_dirty = core.node.is_dirty(page);
+        if writes && held == Some(Mode::Write) && self.write_held(cpu, core, volume, page) {
+            return true;
+        }
+        if !writes
+            && held.is_some()
+            && let Some(frame) = volume.cached(block(page))
+        {
+            core.page(page).finish_loads(page, &Ok(Loaded::Frame(frame)));
+            return true;
+        }
+        if held.is_some() && is_dirty {
+            // Written, and not cached any more: the volume has abandoned it.
+            let entry = core.page(page);
+            entry.finish_loads(page, &Err(Errno::IO));
+            entry.changes.drain(..).for_each(|pending| pending.group.done(page, Err(Errno::IO)));
+            return true;
+        }
+        let is_cached = volume.cached(block(page)).is_some();
+        let is_whole = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Whole(_)));
+        let first = core.pages.get(&page).and_then(|entry| entry.changes.front());
+        let access = match first {
+            None => Local::Read,
+            Some(first) if is_whole(first) => Local::Overwrite,
+            Some(_) => Local::Write,
+        };
+        let wants = [Some(Local::Drop).filter(|_| held.is_some() && !is_cached), Some(access)];
+        let mut asked = false;
+        for want in wants.into_iter().flatten() {
+            if let Ok(actions) = core.node.on_local(cpu.now(), want, page) {
+                asked |= !actions.is_empty();
+                self.note(core, actions, Content::None);
+            }
+        }
+        asked
+    }
+
+    /// Changes a page that this node may write; true if a writer waits less.
+    fn write_held(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
+        let was_dirty = core.node.is_dirty(page);
+        let waiting = core.page(page).changes.len();
+        // That it may is known: nothing is asked.
+        let _ = core.node.on_local(cpu.now(), Local::Write, page);
+        let changed = self.apply(core, volume, page, (None, false));
+        if changed == 0 && !was_dirty {
+            core.node.unwritten(page);
+        }
+        core.page(page).changes.len() < waiting
+    }
+
+    /// The steps of a page are done: bytes that its home has are not retained.
+    fn settle(&self, core: &mut Core, page: PageNo) {
+        if !core.saving.contains_key(&page) {
+            return;
+        }
+        if core.node.is_saving(page) {
+            let home = self.config.policy().home(page);
+            let incarnation = self.incarnation_of(core, home);
+            core.flushes.touch(home, incarnation);
+        } else {
+            core.saving.remove(&page);
+            self.changed.wake_all();
+        }
+    }
+
+    pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
+        let own = (node == self.me.node).then_some(self.me.incarnation);
+        own.or(core.met[usize::from(node.0)]).unwrap_or_default()
+    }
+
+    pub(crate) fn is_home(&self, page: PageNo) -> bool {
+        self.config.policy().home(page) == self.me.node
+    }
+
+    pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
+        Address { node, incarnation: self.incarnation_of(core, node) }
+    }
+
+    /// A message about a page.
+    pub(crate) fn on_message(&self, cpu: &Processor, envelope: Envelope, content: Content) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        match page_of(&envelope.message) {
+            Some(page) if page.0 >= self.config.policy().pages => {}
+            // Dropped as if the connection had lost it: its sender says it again.
+            Some(page) if core.page(page).inbox.len() >= INBOX_MAX => {}
+            Some(page) => {
+                if matches!(envelope.message, Message::Recall { .. }) {
+                    self.counters.invalidations.add(1);
+                }
+                core.page(page).inbox.push_back((envelope, content));
+                core.due.push(page);
+            }
+            None => {
+                let actions = core.node.on_message(cpu.now(), envelope);
+                self.note(core, actions, content);
+            }
+        }
+        self.drive(cpu, core);
+    }
+}

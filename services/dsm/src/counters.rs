@@ -1,0 +1,64 @@
+//! What a shared volume has done at this node.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Shared;
+
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Pages fetched into this node's cache.
+    pub fetches: Counter,
+    /// Pages that this node gave up because others wanted them.
+    pub invalidations: Counter,
+    /// Pages sent to other nodes by this home.
+    pub grants: Counter,
+    /// Recalls sent by this home.
+    pub recalls: Counter,
+    /// Pages stored at this home.
+    pub stores: Counter,
+    pub messages: Counter,
+    /// Sends in which they left.
+    pub batches: Counter,
+}
+
+/// The state of a shared volume at this node now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Pages that this node may read, as others may.
+    pub shared: usize,
+    /// Pages that it alone may write.
+    pub exclusive: usize,
+    /// Pages given up and not stored yet.
+    pub saving: usize,
+    /// Pages that requests of this node wait for.
+    pub awaited: usize,
+    /// Peers that are connected.
+    pub peers: usize,
+}
+
+impl Shared {
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub fn gauges(&self) -> Gauges {
+        let core = self.core.lock();
+        let [shared, exclusive] = core.node.held();
+        let awaits = |page: &&crate::waiting::Page| !page.loads.is_empty() || !page.changes.is_empty();
+        let awaited = core.pages.values().filter(awaits).count();
+        Gauges { shared, exclusive, saving: core.saving.len(), awaited, peers: self.connected() }
+    }
+}

@@ -1,0 +1,172 @@
+//! The storage of the pages whose home this node is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use kernel::request::{Action, Context, JobId, Outcome, Request};
+use kernel::wait::WaitList;
+use kernel::{FrameRef, Frames, Processor};
+use machine::Errno;
+use parking_lot::Mutex;
+use policy::coherence::PageNo;
+
+use crate::Shared;
+use crate::core::{Core, Progress, block};
+use crate::waiting::{Content, Loaded};
+
+/// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Frames that are only for [`Shared::store_bytes`].
+const RESERVED: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct Reserve {
+    frames: Mutex<Frames>,
+    given_back: WaitList,
+}
+
+impl Reserve {
+    pub(crate) async fn fill(&self, cpu: &Processor) {
+        let mut frames = cpu.kernel().allocate(cpu, RESERVED).await;
+        self.frames.lock().append(&mut frames);
+        self.given_back.wake_all();
+    }
+
+    async fn take(&self) -> FrameRef {
+        self.given_back.until(|| self.frames.lock().pop()).await
+    }
+
+    fn give_back(&self, frame: FrameRef) {
+        self.frames.lock().push(frame);
+        self.given_back.wake_all();
+    }
+}
+
+impl Shared {
+    /// Does nobody have the page's bytes?
+    pub(crate) fn is_lost(&self, core: &Core, page: PageNo) -> bool {
+        let ended = self.config.is_volatile && core.home.has_lost && !core.home.stored.contains(&page);
+        ended || core.home.lost.contains(&page)
+    }
+
+    /// Reads a page of this home's storage, then does `then`.
+    pub(crate) fn read_home(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        page: PageNo,
+        then: impl FnOnce(&Shared, &Processor, &mut Core, Content) + 'static,
+    ) -> Progress {
+        let mut frames = Frames::new();
+        if self.storage.is_immediate() && cpu.kernel().try_allocate(1, &mut frames) {
+            let read = self.perform(cpu, Action::Read(block(page).run(1).bytes(), frames.clone()));
+            let read = read.now_or_never().unwrap_or(Err(Errno::IO));
+            then(self, cpu, core, content(read, frames));
+            return Progress::Done;
+        }
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        cpu.spawn(async move {
+            let frames = here.kernel().allocate(&here, 1).await;
+            let read = shared.perform(&here, Action::Read(block(page).run(1).bytes(), frames.clone())).await;
+            shared.go_on(&here, page, |core| then(&shared, &here, core, content(read, frames)));
+        });
+        Progress::Running
+    }
+
+    /// Stores the page's last copy.
+    pub(crate) fn store(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: Content) -> Progress {
+        let frame = match content {
+            Content::Page(Loaded::Frame(frame)) => frame,
+            Content::Page(Loaded::Bytes(bytes)) => return self.store_bytes(cpu, page, bytes),
+            Content::Lost => {
+                // In a survey others may have it, and what nobody has is lost without being named.
+                if !(self.config.is_volatile && core.node.is_surveying()) {
+                    core.home.lost.insert(page);
+                }
+                return Progress::Done;
+            }
+            // This node's own. It was not changed if it is not cached.
+            Content::None => {
+                core.flushes.touch(self.me.node, self.me.incarnation);
+                match core.saving.get(&page).and_then(|saving| saving.frame.clone()) {
+                    Some(frame) => frame,
+                    None => return Progress::Done,
+                }
+            }
+        };
+        if self.storage.is_immediate() {
+            let written = self.perform(cpu, write(page, &frame)).now_or_never();
+            if written == Some(Ok(())) {
+                self.note_stored(core, page);
+                return Progress::Done;
+            }
+        }
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        cpu.spawn(async move {
+            shared.write_home(&here, page, &frame).await;
+            shared.go_on(&here, page, |core| shared.note_stored(core, page));
+        });
+        Progress::Running
+    }
+
+    /// Stores a page that arrived when no frame was free. For this a few are reserved: memory may be short because of
+    /// what waits to be stored at another home, which may wait for the same.
+    fn store_bytes(&self, cpu: &Processor, page: PageNo, bytes: Arc<[u8]>) -> Progress {
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        cpu.spawn(async move {
+            let mut frame = shared.reserve.take().await;
+            if let Some(into) = frame.bytes_mut() {
+                into.copy_from_slice(&bytes);
+            }
+            shared.write_home(&here, page, &frame).await;
+            shared.reserve.give_back(frame);
+            shared.go_on(&here, page, |core| shared.note_stored(core, page));
+        });
+        Progress::Running
+    }
+
+    /// Writes a page to this home's storage, however often that takes.
+    async fn write_home(&self, cpu: &Processor, page: PageNo, frame: &FrameRef) {
+        while let Err(errno) = self.perform(cpu, write(page, frame)).await {
+            self.report(None, format!("a page could not be stored: {errno}; it is tried again every second"));
+            cpu.sleep(RETRY).await;
+        }
+    }
+
+    fn note_stored(&self, core: &mut Core, page: PageNo) {
+        self.counters.stores.add(1);
+        core.home.lost.remove(&page);
+        if self.config.is_volatile {
+            core.home.stored.insert(page);
+        }
+    }
+
+    /// Ends a step that waited.
+    fn go_on(&self, cpu: &Processor, page: PageNo, end: impl FnOnce(&mut Core)) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        end(core);
+        core.page(page).is_running = false;
+        core.due.push(page);
+        self.drive(cpu, core);
+    }
+
+    pub(crate) async fn perform(&self, cpu: &Processor, action: Action) -> Result<(), Errno> {
+        let context = Context::synchronous(JobId::default());
+        self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required)
+    }
+}
+
+fn write(page: PageNo, frame: &FrameRef) -> Action {
+    Action::Write(block(page).run(1).bytes(), Frames::from_iter([frame.clone()]))
+}
+
+/// What storage cannot read is lost to whoever asks, as long as it cannot.
+fn content(read: Result<(), Errno>, mut frames: Frames) -> Content {
+    match (read, frames.pop()) {
+        (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame)),
+        _ => Content::Lost,
+    }
+}

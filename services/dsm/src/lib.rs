@@ -1,0 +1,21 @@
+//! Shared volumes: one volume on several nodes, coherent. See "Shared volumes" in ARCHITECTURE.md.
+//!
+//! [`Shared`] is one volume at one node: a device below a volume's cache that fetches pages from their homes and stores
+//! them there, and the [`kernel::volume::Coherence`] beside it. Who may have a page is decided by
+//! [`policy::coherence`], the state machine that the model checker explores. [`Dsm`] is the protocol between nodes.
+
+mod core;
+mod counters;
+mod flush;
+mod hello;
+mod home;
+mod link;
+mod shared;
+mod tick;
+mod unflushed;
+mod waiting;
+mod wire;
+
+pub use counters::{Counter, Counters, Gauges};
+pub use link::{Connector, Dsm};
+pub use shared::{Report, SHARD_PAGES, Shared, SharedConfig, TIMEOUT};

@@ -1,0 +1,489 @@
+//! The connection to a peer: one for each volume, made by the node with the lower number, made again whenever it ends.
+//!
+//! What is to be said to a peer is queued by any processor; all that is queued when the link's task runs leaves in one
+//! send. Without a connection it is dropped: the policy says it again.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kernel::connection::{
+    Decoder, End, Handler, Headers, Holds, Inbound, Limits, Next, Outbound, Peer, Protocol, Release, Reply, Session,
+    Sessions, Step,
+};
+use kernel::wait::WaitList;
+use kernel::{FrameRef, Frames, Processor};
+use machine::{Connection, Errno};
+use parking_lot::Mutex;
+use policy::coherence::{Address, Envelope, Incarnation, NodeId};
+
+use crate::Shared;
+use crate::hello::{First, Hello};
+use crate::waiting::{Content, Loaded};
+use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
+
+/// Of the first message on a connection.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Between two attempts to connect.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// For the last words to leave the host.
+const LEAVE: Duration = Duration::from_millis(50);
+
+/// What is queued for one peer.
+#[derive(Default)]
+pub(crate) struct Link {
+    queue: Mutex<Queue>,
+    filled: WaitList,
+    /// When something was heard of the peer last. Nanoseconds.
+    heard: AtomicU64,
+    /// The last that people were told.
+    told: Mutex<String>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Numbers connections; a later one ends the one before.
+    generation: u64,
+    is_up: bool,
+    said: Vec<(Header, Option<FrameRef>)>,
+}
+
+impl Link {
+    pub(crate) fn push(&self, from: Incarnation, to: Incarnation, word: Word, frame: Option<FrameRef>) {
+        let mut queue = self.queue.lock();
+        if queue.is_up {
+            queue.said.push((Header { from, to, word }, frame));
+            drop(queue);
+            self.filled.wake_all();
+        }
+    }
+
+    /// Is the line another one than people were told last?
+    pub(crate) fn is_news(&self, line: &str) -> bool {
+        let mut told = self.told.lock();
+        let is_news = *told != line;
+        line.clone_into(&mut told);
+        is_news
+    }
+
+    fn begin(&self, cpu: &Processor) -> u64 {
+        let mut queue = self.queue.lock();
+        queue.generation += 1;
+        queue.is_up = true;
+        queue.said.clear();
+        self.heard.store(cpu.now().ns(), Ordering::Relaxed);
+        let generation = queue.generation;
+        drop(queue);
+        self.filled.wake_all();
+        generation
+    }
+
+    /// Ends a connection, unless a later one has begun. False: it has.
+    fn end(&self, generation: u64) -> bool {
+        let mut queue = self.queue.lock();
+        let is_last = queue.generation == generation;
+        if is_last && queue.is_up {
+            queue.is_up = false;
+            queue.said.clear();
+        }
+        drop(queue);
+        self.filled.wake_all();
+        is_last
+    }
+
+    fn is(&self, generation: u64) -> bool {
+        let queue = self.queue.lock();
+        queue.is_up && queue.generation == generation
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.queue.lock().is_up
+    }
+
+    /// Waits until what was said is on its way, or the connection has ended.
+    async fn until_said(&self) {
+        let is_said = || {
+            let queue = self.queue.lock();
+            !queue.is_up || queue.said.is_empty()
+        };
+        self.filled.until(|| is_said().then_some(())).await;
+    }
+
+    /// Ends the connection of a peer of which nothing was heard for `silence`.
+    pub(crate) fn end_if_silent(&self, cpu: &Processor, silence: Duration) {
+        let generation = self.queue.lock().generation;
+        let heard = policy::unit::Instant::from_ns(self.heard.load(Ordering::Relaxed));
+        if self.is(generation) && cpu.now().since(heard) >= silence {
+            self.end(generation);
+        }
+    }
+
+    /// Waits for something to say; `None`: the connection has ended.
+    async fn next(&self, generation: u64) -> Option<Vec<(Header, Option<FrameRef>)>> {
+        let take = || {
+            let mut queue = self.queue.lock();
+            if !queue.is_up || queue.generation != generation {
+                return Some(None);
+            }
+            (!queue.said.is_empty()).then(|| Some(std::mem::take(&mut queue.said)))
+        };
+        let said = self.filled.until(take).await;
+        self.filled.wake_all();
+        said
+    }
+}
+
+/// Sends what is queued until the connection ends.
+async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64, out: Out) {
+    let Out { connection, outbound, is_closed } = out;
+    while let Some(said) = shared.links[usize::from(node.0)].next(generation).await {
+        shared.counters.batches.add(1);
+        for (header, frame) in said {
+            let len = if frame.is_some() { PAGE_BYTES } else { 0 };
+            let frames: Frames = frame.into_iter().collect();
+            // Counted as a request in flight until it is sent: the session waits for that before it closes.
+            outbound.begin(0, Holds::Nothing);
+            let release = Release { requests: 1, bytes: 0 };
+            let header = header.encode().into_iter().collect();
+            outbound.push(Reply { header, frames, len, release, ..Reply::default() });
+        }
+        if outbound.is_broken() {
+            break;
+        }
+    }
+    shared.links[usize::from(node.0)].end(generation);
+    // Its number may be another connection's by now.
+    if !is_closed.get() {
+        cpu.shutdown(connection);
+    }
+}
+
+/// The sending side of a connection.
+struct Out {
+    connection: Connection,
+    outbound: Rc<Outbound>,
+    /// Has its session ended?
+    is_closed: Rc<Cell<bool>>,
+}
+
+/// Makes connections to peers.
+pub trait Connector: Send + Sync + 'static {
+    /// Connects to a node, and calls `made` with the result, from any thread.
+    fn connect(&self, node: NodeId, made: Box<dyn FnOnce(Result<Connection, Errno>) + Send>);
+}
+
+/// The cluster's protocol: shared volumes of one node, for connections of its peers.
+pub struct Dsm {
+    me: Address,
+    sessions: Arc<Sessions>,
+    volumes: Mutex<Vec<Arc<Shared>>>,
+    connector: Box<dyn Connector>,
+}
+
+impl Dsm {
+    pub fn new(me: Address, connector: impl Connector) -> Arc<Dsm> {
+        let limits = Limits { handshake_timeout: HANDSHAKE_TIMEOUT, ..Limits::default() };
+        let sessions = Arc::new(Sessions::new(limits));
+        Arc::new(Dsm { me, sessions, volumes: Mutex::default(), connector: Box::new(connector) })
+    }
+
+    pub fn address(&self) -> Address {
+        self.me
+    }
+
+    pub fn volumes(&self) -> Vec<Arc<Shared>> {
+        self.volumes.lock().clone()
+    }
+
+    /// Serves a volume from now on: its peers may connect.
+    pub fn add(&self, shared: &Arc<Shared>) {
+        self.volumes.lock().push(Arc::clone(shared));
+    }
+
+    /// Connects to the peers of a volume that have higher numbers than this node. To be called on the processor on which
+    /// the connections are.
+    pub fn serve(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>) {
+        for node in (self.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
+            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+        }
+        let (own, here) = (Arc::clone(shared), cpu.clone());
+        cpu.spawn(async move { own.reserve.fill(&here).await });
+        cpu.spawn(crate::tick::run(cpu.clone(), Arc::downgrade(shared), Arc::clone(&self.sessions)));
+    }
+
+    /// Tells the peers that this node has stored all that it wrote, and ends. To be called after the volumes were closed:
+    /// others need not wait then for what this node held.
+    pub async fn leave(&self, cpu: &Processor) {
+        for shared in self.volumes() {
+            for link in shared.links.iter().filter(|link| link.is_up()) {
+                link.push(self.me.incarnation, Incarnation::default(), Word::Bye, None);
+                link.until_said().await;
+            }
+        }
+        // The senders run before this task does again, and again until the connections have taken it.
+        cpu.sleep(LEAVE).await;
+        self.sessions.stop();
+    }
+
+    async fn keep_connected(self: Arc<Self>, cpu: Processor, shared: Arc<Shared>, node: NodeId) {
+        let dialled = Arc::new(Dialled { dsm: Arc::clone(&self), shared: Arc::clone(&shared), node });
+        while !self.sessions.is_stopping() {
+            match self.connect(node).await {
+                Ok(connection) => {
+                    let peer = shared.config.nodes[usize::from(node.0)].clone();
+                    kernel::connection::converse(Arc::clone(&dialled), cpu.clone(), connection, peer).await;
+                }
+                Err(errno) => shared.report(Some(node), format!("cannot be reached: {errno}; it is tried again")),
+            }
+            cpu.sleep(AGAIN).await;
+        }
+    }
+
+    async fn connect(&self, node: NodeId) -> Result<Connection, Errno> {
+        let made = Arc::new((Mutex::new(None), WaitList::default()));
+        let own = Arc::clone(&made);
+        self.connector.connect(
+            node,
+            Box::new(move |result| {
+                *own.0.lock() = Some(result);
+                own.1.wake_all();
+            }),
+        );
+        made.1.until(|| made.0.lock().take()).await
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<Shared>> {
+        self.volumes.lock().iter().find(|shared| shared.config.name == name).cloned()
+    }
+}
+
+/// Why this node does not want to talk to one that says this.
+fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
+    let names = &shared.config.nodes;
+    let known = names.get(usize::from(hello.from.0)).filter(|_| hello.from != shared.me.node);
+    let Some(name) = known else { return Some("it is no peer of this node".into()) };
+    if let Some(why) = shared.config.terms().refuse(&hello.terms) {
+        return Some(why);
+    }
+    if hello.to != shared.me.node {
+        return Some(format!("this is node {:?}, another one is meant", names[usize::from(shared.me.node.0)]));
+    }
+    let met = shared.met(hello.from).filter(|met| *met > hello.incarnation)?;
+    let (met, now) = (met.0, hello.incarnation.0);
+    Some(format!("node {name:?} has returned as number {met} already: number {now} is an old one"))
+}
+
+fn hello(shared: &Shared, to: NodeId) -> First {
+    First::Hello(Hello {
+        from: shared.me.node,
+        to,
+        incarnation: shared.me.incarnation,
+        met: shared.met(to),
+        terms: shared.config.terms(),
+    })
+}
+
+impl Protocol for Dsm {
+    type Handler = Conversation;
+
+    const NAME: &'static str = "dsm";
+
+    fn sessions(&self) -> &Arc<Sessions> {
+        &self.sessions
+    }
+
+    async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Conversation> {
+        let First::Hello(theirs) = First::receive(session).await? else { return None };
+        let Some(shared) = self.volume(&theirs.terms.volume) else {
+            let why = format!("volume {:?} is not served here", theirs.terms.volume);
+            First::Refused(why).send(session).await;
+            return None;
+        };
+        if let Some(why) = refusal(&shared, &theirs) {
+            let of = Some(theirs.from).filter(|node| usize::from(node.0) < shared.config.nodes.len());
+            shared.report(of, format!("is refused: {why}"));
+            First::Refused(why).send(session).await;
+            return None;
+        }
+        hello(&shared, theirs.from).send(session).await.then(|| Conversation::begin(session, shared, &theirs))
+    }
+}
+
+/// The protocol on a connection that this node made.
+struct Dialled {
+    dsm: Arc<Dsm>,
+    shared: Arc<Shared>,
+    node: NodeId,
+}
+
+impl Protocol for Dialled {
+    type Handler = Conversation;
+
+    const NAME: &'static str = Dsm::NAME;
+
+    fn sessions(&self) -> &Arc<Sessions> {
+        &self.dsm.sessions
+    }
+
+    async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Conversation> {
+        let (shared, node) = (&self.shared, self.node);
+        if !hello(shared, node).send(session).await {
+            return None;
+        }
+        match First::receive(session).await? {
+            First::Refused(why) => {
+                shared.report(Some(node), format!("refuses this node: {why}"));
+                None
+            }
+            First::Hello(theirs) if theirs.from == node => match refusal(shared, &theirs) {
+                Some(why) => {
+                    shared.report(Some(node), format!("is refused: {why}"));
+                    None
+                }
+                None => Some(Conversation::begin(session, Arc::clone(shared), &theirs)),
+            },
+            First::Hello(_) => {
+                shared.report(Some(node), "another node answers at its address".into());
+                None
+            }
+        }
+    }
+}
+
+/// What a peer says on one connection.
+pub struct Conversation {
+    shared: Arc<Shared>,
+    peer: Address,
+    generation: u64,
+    is_closed: Rc<Cell<bool>>,
+}
+
+impl Conversation {
+    fn begin(session: &Session, shared: Arc<Shared>, theirs: &Hello) -> Conversation {
+        let (cpu, peer) = (session.cpu(), Address { node: theirs.from, incarnation: theirs.incarnation });
+        let generation = shared.links[usize::from(peer.node.0)].begin(cpu);
+        let is_closed = Rc::new(Cell::new(false));
+        let out = Out {
+            connection: session.connection(),
+            outbound: Rc::clone(session.outbound()),
+            is_closed: Rc::clone(&is_closed),
+        };
+        cpu.spawn(send(Arc::clone(&shared), cpu.clone(), peer.node, generation, out));
+        shared.report(Some(peer.node), "is connected".into());
+        shared.on_connected(cpu, peer, theirs.met);
+        Conversation { shared, peer, generation, is_closed }
+    }
+
+    fn link(&self) -> &Link {
+        &self.shared.links[usize::from(self.peer.node.0)]
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.is_closed.set(true);
+        if self.link().end(self.generation) {
+            self.shared.report(Some(self.peer.node), "is not connected any more".into());
+        }
+    }
+}
+
+impl Handler for Conversation {
+    type Decoder = Headerwise;
+
+    fn decoder(&self) -> Headerwise {
+        Headerwise { header: [0; HEADER_BYTES], begun: 0 }
+    }
+
+    async fn call(&mut self, header: Header, inbound: &mut Inbound<'_, Headerwise>) -> Step {
+        let cpu = inbound.session().cpu().clone();
+        self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
+        let mut content = Content::None;
+        if header.has_page() {
+            content = match inbound.payload_anyway(PAGE_BYTES).await? {
+                Ok(mut frames) => frames.pop().map_or(Content::None, |frame| Content::Page(Loaded::Frame(frame))),
+                Err(bytes) => Content::Page(Loaded::Bytes(bytes.into())),
+            };
+        }
+        if header.from != self.peer.incarnation || !self.link().is(self.generation) {
+            return Step::Break(End::Closed);
+        }
+        let (shared, node) = (&self.shared, self.peer.node);
+        match header.word {
+            Word::Page { message, lost } => {
+                if lost {
+                    content = Content::Lost;
+                }
+                let to = Address { node: shared.me.node, incarnation: header.to };
+                shared.on_message(&cpu, Envelope { from: self.peer, to, message }, content);
+            }
+            Word::Flush(number) => shared.on_flush(&cpu, node, number),
+            Word::Flushed { number, ok } => {
+                shared.core.lock().flushes.on_answer(number, ok);
+                shared.changed.wake_all();
+            }
+            Word::Beat => {}
+            Word::Bye => shared.on_dead(&cpu, self.peer),
+        }
+        Step::Continue(())
+    }
+}
+
+/// The decoder of headers. Pages are left to the handler.
+pub struct Headerwise {
+    header: [u8; HEADER_BYTES],
+    begun: usize,
+}
+
+impl Decoder for Headerwise {
+    type Call = Header;
+
+    fn next(&mut self) -> Next<Header> {
+        if self.begun < HEADER_BYTES {
+            return Next::Bytes(HEADER_BYTES - self.begun);
+        }
+        self.begun = 0;
+        Header::decode(&self.header).map_or(Next::Malformed, Next::Call)
+    }
+
+    fn give(&mut self, _most: usize, source: impl FnOnce(&mut [u8]) -> usize) -> usize {
+        let count = source(&mut self.header[self.begun..]);
+        self.begun += count;
+        count
+    }
+
+    fn is_within_message(&self) -> bool {
+        self.begun > 0
+    }
+
+    fn has_payload(&self, header: &Header) -> bool {
+        header.has_page()
+    }
+
+    fn headers(&self) -> Headers {
+        Headers { first: HEADER_BYTES - self.begun, each: HEADER_BYTES }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_the_same_once_until_something_else_is_to_be_told() {
+        let link = Link::default();
+        let told: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
+        assert_eq!(told, [true, false, true, false, true]);
+    }
+
+    #[test]
+    fn without_a_connection_nothing_is_queued() {
+        let link = Link::default();
+        link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
+        assert!(link.queue.lock().said.is_empty());
+    }
+}

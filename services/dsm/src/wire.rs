@@ -1,0 +1,278 @@
+//! The messages between nodes: a header of fixed size, and for some of them one page.
+//!
+//! Every field has its place whatever the message, so that a header and a page could also be two entries of a ring that
+//! a network card fills (RDMA); nothing depends on TCP but its order. Integers are little-endian.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0, 1 | kind; flags |
+//! | 2..4 | zero |
+//! | 4..8, 8..12 | incarnation of the sender and of the receiver |
+//! | 12..16 | incarnation of the serial |
+//! | 16..24 | page; number of a flush |
+//! | 24..32 | request |
+//! | 32..40 | count of the serial |
+//! | 40..44 | incarnation of the version; 44..48 zero |
+//! | 48..56, 56..64 | count and writes of the version |
+
+use policy::coherence::{Incarnation, Message, Mode, PageNo, Request, Serial, Version};
+
+pub const HEADER_BYTES: usize = 64;
+pub const PAGE_BYTES: usize = 4096;
+
+/// What one node says to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// About a page. If it has data, they follow, unless they are `lost`: nobody has them.
+    Page {
+        message: Message,
+        lost: bool,
+    },
+    /// Make durable what you stored for me. Numbered by the sender.
+    Flush(u64),
+    Flushed {
+        number: u64,
+        ok: bool,
+    },
+    /// The sender is there.
+    Beat,
+    /// The sender has stored all that it wrote, holds nothing, and ends.
+    Bye,
+}
+
+/// A word and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub from: Incarnation,
+    pub to: Incarnation,
+    pub word: Word,
+}
+
+mod kind {
+    pub const ASK: u8 = 1;
+    pub const GRANT: u8 = 2;
+    pub const GOT: u8 = 3;
+    pub const RECALL: u8 = 4;
+    pub const GAVE_UP: u8 = 5;
+    pub const TAKEN: u8 = 6;
+    pub const SURVEY: u8 = 7;
+    pub const SURVEYED: u8 = 8;
+    pub const FLUSH: u8 = 9;
+    pub const FLUSHED: u8 = 10;
+    pub const BEAT: u8 = 11;
+    pub const BYE: u8 = 12;
+}
+
+mod flag {
+    /// To write; the recalled or surrendered copy may be read on; the flush succeeded.
+    pub const YES: u8 = 1;
+    /// The serial of a request that has a copy; the version of a message with data.
+    pub const SOME: u8 = 2;
+    pub const LOST: u8 = 4;
+    /// All of the page will be written.
+    pub const BLANK: u8 = 8;
+}
+
+/// The fields of a header, before they have a meaning.
+#[derive(Default)]
+struct Fields {
+    kind: u8,
+    flags: u8,
+    page: u64,
+    request: u64,
+    serial: Serial,
+    version: Version,
+}
+
+impl Fields {
+    fn of(kind: u8, yes: bool) -> Self {
+        Fields { kind, flags: if yes { flag::YES } else { 0 }, ..Fields::default() }
+    }
+
+    fn page(self, page: PageNo, serial: Serial) -> Self {
+        Fields { page: page.0, serial, ..self }
+    }
+
+    fn data(self, data: Option<Version>, lost: bool) -> Self {
+        let some = if data.is_some() { flag::SOME } else { 0 };
+        let lost = if lost { flag::LOST } else { 0 };
+        Fields { flags: self.flags | some | lost, version: data.unwrap_or_default(), ..self }
+    }
+
+    fn is(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn mode(&self) -> Mode {
+        if self.is(flag::YES) { Mode::Write } else { Mode::Read }
+    }
+}
+
+fn fields(word: Word) -> Fields {
+    let (message, lost) = match word {
+        Word::Page { message, lost } => (message, lost),
+        Word::Flush(number) => return Fields { page: number, ..Fields::of(kind::FLUSH, false) },
+        Word::Flushed { number, ok } => return Fields { page: number, ..Fields::of(kind::FLUSHED, ok) },
+        Word::Beat => return Fields::of(kind::BEAT, false),
+        Word::Bye => return Fields::of(kind::BYE, false),
+    };
+    match message {
+        Message::Ask { page, mode, request, have, blank } => {
+            let fields = Fields::of(kind::ASK, mode == Mode::Write).page(page, have.unwrap_or_default());
+            let some = if have.is_some() { flag::SOME } else { 0 };
+            let blank = if blank { flag::BLANK } else { 0 };
+            Fields { request: request.0, flags: fields.flags | some | blank, ..fields }
+        }
+        Message::Grant { page, mode, request, serial, data } => {
+            let fields = Fields::of(kind::GRANT, mode == Mode::Write).page(page, serial).data(data, lost);
+            Fields { request: request.0, ..fields }
+        }
+        Message::Got { page, serial } => Fields::of(kind::GOT, false).page(page, serial),
+        Message::Recall { page, serial, retain } => Fields::of(kind::RECALL, retain).page(page, serial),
+        Message::GaveUp { page, serial, retained, data } => {
+            Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost)
+        }
+        Message::Taken { page, serial } => Fields::of(kind::TAKEN, false).page(page, serial),
+        Message::Survey => Fields::of(kind::SURVEY, false),
+        Message::Surveyed => Fields::of(kind::SURVEYED, false),
+    }
+}
+
+fn word(fields: &Fields) -> Option<Word> {
+    let (page, serial, yes) = (PageNo(fields.page), fields.serial, fields.is(flag::YES));
+    let data = fields.is(flag::SOME).then_some(fields.version);
+    let request = Request(fields.request);
+    let message = match fields.kind {
+        kind::ASK => {
+            let (have, blank) = (fields.is(flag::SOME).then_some(serial), fields.is(flag::BLANK));
+            Message::Ask { page, mode: fields.mode(), request, have, blank }
+        }
+        kind::GRANT => Message::Grant { page, mode: fields.mode(), request, serial, data },
+        kind::GOT => Message::Got { page, serial },
+        kind::RECALL => Message::Recall { page, serial, retain: yes },
+        kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data },
+        kind::TAKEN => Message::Taken { page, serial },
+        kind::SURVEY => Message::Survey,
+        kind::SURVEYED => Message::Surveyed,
+        kind::FLUSH => return Some(Word::Flush(fields.page)),
+        kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes }),
+        kind::BEAT => return Some(Word::Beat),
+        kind::BYE => return Some(Word::Bye),
+        _ => return None,
+    };
+    Some(Word::Page { message, lost: fields.is(flag::LOST) })
+}
+
+impl Header {
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let fields = fields(self.word);
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = fields.kind;
+        bytes[1] = fields.flags;
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(4, &self.from.0.to_le_bytes());
+        put(8, &self.to.0.to_le_bytes());
+        put(12, &fields.serial.incarnation.0.to_le_bytes());
+        put(16, &fields.page.to_le_bytes());
+        put(24, &fields.request.to_le_bytes());
+        put(32, &fields.serial.count.to_le_bytes());
+        put(40, &fields.version.serial.incarnation.0.to_le_bytes());
+        put(48, &fields.version.serial.count.to_le_bytes());
+        put(56, &fields.version.writes.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: not a message.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let serial = Serial { incarnation: Incarnation(u32_at(bytes, 12)), count: u64_at(bytes, 32) };
+        let written = Serial { incarnation: Incarnation(u32_at(bytes, 40)), count: u64_at(bytes, 48) };
+        let fields = Fields {
+            kind: bytes[0],
+            flags: bytes[1],
+            page: u64_at(bytes, 16),
+            request: u64_at(bytes, 24),
+            serial,
+            version: Version { serial: written, writes: u64_at(bytes, 56) },
+        };
+        let (from, to) = (Incarnation(u32_at(bytes, 4)), Incarnation(u32_at(bytes, 8)));
+        word(&fields).map(|word| Header { from, to, word })
+    }
+
+    /// Does a page follow?
+    pub fn has_page(&self) -> bool {
+        matches!(self.word, Word::Page { message, lost: false } if message.data().is_some())
+    }
+}
+
+/// The number at an offset within the bytes.
+pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut value = [0; 4];
+    value.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(value)
+}
+
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message() -> impl Strategy<Value = Message> {
+        let serial = (any::<u32>(), any::<u64>())
+            .prop_map(|(incarnation, count)| Serial { incarnation: Incarnation(incarnation), count });
+        let version = (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
+        let parts = (0..8, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
+        parts.prop_map(|(kind, page, yes, request, serial, data)| {
+            let (page, mode, request) = (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
+            match kind {
+                0 => {
+                    Message::Ask { page, mode, request, have: data.map(|_| serial), blank: request.0.is_multiple_of(2) }
+                }
+                1 => Message::Grant { page, mode, request, serial, data },
+                2 => Message::Got { page, serial },
+                3 => Message::Recall { page, serial, retain: yes },
+                4 => Message::GaveUp { page, serial, retained: yes, data },
+                5 => Message::Taken { page, serial },
+                6 => Message::Survey,
+                _ => Message::Surveyed,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(message in message(), lost: bool, from: u32, to: u32) {
+            let (from, to) = (Incarnation(from), Incarnation(to));
+            let lost = lost && message.data().is_some();
+            let header = Header { from, to, word: Word::Page { message, lost } };
+            prop_assert_eq!(Header::decode(&header.encode()), Some(header));
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
+            let mut header = [0; HEADER_BYTES];
+            header.copy_from_slice(&bytes);
+            let known = (kind::ASK..=kind::BYE).contains(&header[0]);
+            prop_assert_eq!(Header::decode(&header).is_some(), known);
+        }
+    }
+
+    #[test]
+    fn the_cluster_s_own_words_are_encoded_too() {
+        let answers = [Word::Flushed { number: 8, ok: true }, Word::Flushed { number: 9, ok: false }];
+        for word in answers.into_iter().chain([Word::Flush(7), Word::Beat, Word::Bye]) {
+            let header = Header { from: Incarnation(1), to: Incarnation(2), word };
+            assert_eq!(Header::decode(&header.encode()), Some(header));
+            assert!(!header.has_page());
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Shared volumes on simulated nodes.
+
+mod clients;
+mod coherent;
+mod failures;
+mod scene;
