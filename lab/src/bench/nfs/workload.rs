@@ -173,10 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_flush_limit_is_asked_of_the_slow_disk_alone() {
+    fn a_part_of_the_flush_limit_is_asked_of_the_slow_disk_alone_and_of_its_own_load() {
         for Workload { subject, setup } in workloads() {
-            let is_limited = subject.bounds.iter().any(|bound| matches!(bound, Bound::OfLimit(..)));
-            assert!(!is_limited || setup.disk == Disk::SlowFlush, "{}", subject.name);
+            for bound in &subject.bounds {
+                let Bound::OfLimit(_, limit) = bound else { continue };
+                assert_eq!((setup.disk, *limit), (Disk::SlowFlush, setup.flush_limit()), "{}", subject.name);
+            }
         }
     }
 }

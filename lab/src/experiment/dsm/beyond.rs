@@ -22,8 +22,9 @@ const NODES: [usize; 7] = [2, 4, 16, 64, 256, 1024, 4096];
 /// As [`Grid`] has them.
 const RING: usize = 0;
 const LINES: usize = 1;
+type Measure = fn(&Traffic) -> f64;
 /// Measures that are reported. On a saturated ring, nodes wait and meanwhile use what they have: its traffic does not count.
-const MEASURES: [(&str, usize, fn(&Traffic) -> f64); 4] = [
+const MEASURES: [(&str, usize, Measure); 4] = [
     ("messages-lines", LINES, Traffic::messages_an_access),
     ("bytes-lines", LINES, Traffic::bytes_an_access),
     ("latency-ring", RING, Traffic::latency_us),
