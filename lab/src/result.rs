@@ -111,25 +111,6 @@ impl Cell {
 }
 
 impl Table {
-    pub fn new(name: impl Into<String>, title: impl Into<String>) -> Self {
-        Table { name: name.into(), title: title.into(), ..Table::default() }
-    }
-
-    #[must_use]
-    pub fn unit(self, unit: impl Into<String>, digits: usize) -> Self {
-        Table { unit: unit.into(), digits, ..self }
-    }
-
-    #[must_use]
-    pub fn rows(self, rows_are: &str, names: impl IntoIterator<Item: Into<String>>) -> Self {
-        Table { rows_are: rows_are.to_owned(), rows: names.into_iter().map(Into::into).collect(), ..self }
-    }
-
-    #[must_use]
-    pub fn columns(self, columns_are: &str, names: impl IntoIterator<Item: Into<String>>) -> Self {
-        Table { columns_are: columns_are.to_owned(), columns: names.into_iter().map(Into::into).collect(), ..self }
-    }
-
     #[must_use]
     pub fn of_rows(self, names: impl IntoIterator<Item: ToString>) -> Self {
         Table { rows: names.into_iter().map(|name| name.to_string()).collect(), ..self }
@@ -147,17 +128,6 @@ impl Table {
     #[must_use]
     pub fn of_columns(self, names: impl IntoIterator<Item: ToString>) -> Self {
         Table { columns: names.into_iter().map(|name| name.to_string()).collect(), ..self }
-    }
-
-    #[must_use]
-    pub fn cells(self, cells: Vec<Vec<Cell>>) -> Self {
-        Table { cells, ..self }
-    }
-
-    /// Its cells are percentages: they differ from the paper's in points.
-    #[must_use]
-    pub fn in_points(self) -> Self {
-        Table { in_points: true, ..self }
     }
 
     /// A line for each row and source, by the columns' names, which are numbers.
@@ -205,19 +175,6 @@ impl Plot {
         Plot { name: name.into(), title: title.into(), drawing: Drawing::Lines, x, y, series }
     }
 
-    /// Groups of bars; `groups_are` names what they stand for.
-    pub fn bars(
-        name: impl Into<String>,
-        title: impl Into<String>,
-        groups_are: &str,
-        groups: impl IntoIterator<Item: Into<String>>,
-        y: Axis,
-        series: Vec<Series>,
-    ) -> Self {
-        let drawing = Drawing::Bars(groups.into_iter().map(Into::into).collect());
-        Plot { drawing, ..Plot::lines(name, title, Axis::linear(groups_are, ""), y, series) }
-    }
-
     #[must_use]
     pub fn of_groups(self, names: impl IntoIterator<Item: ToString>) -> Self {
         Plot { drawing: Drawing::Bars(names.into_iter().map(|name| name.to_string()).collect()), ..self }
@@ -247,10 +204,6 @@ pub struct Axis {
 impl Axis {
     pub fn linear(label: &str, unit: &str) -> Self {
         Axis { label: label.to_owned(), unit: unit.to_owned(), logarithmic: false }
-    }
-
-    pub fn logarithmic(label: &str, unit: &str) -> Self {
-        Axis { logarithmic: true, ..Axis::linear(label, unit) }
     }
 }
 

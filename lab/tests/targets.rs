@@ -160,3 +160,18 @@ fn at_most_one_cell_of_a_table_is_fitted_and_no_more_parameters_than_cells() {
         assert_eq!(parameters == 0, cells == 0, "{}: a cell is marked that nothing was fitted on", order.name());
     }
 }
+
+#[test]
+fn every_table_and_plot_of_a_sheet_is_used_and_every_word_of_its_notes_and_titles_is_replaced() {
+    for Outcome { order, results } in all() {
+        let [tables, plots] = order.experiment.sheet().forms();
+        let unused_tables = tables.iter().filter(|name| !results.tables.iter().any(|table| table.name == **name));
+        let unused_plots = plots.iter().filter(|name| !results.plots.iter().any(|plot| plot.name == **name));
+        let unused: Vec<_> = unused_tables.chain(unused_plots).collect();
+        assert!(unused.is_empty(), "{}: {unused:?}", order.name());
+        let titles =
+            results.tables.iter().map(|table| &table.title).chain(results.plots.iter().map(|plot| &plot.title));
+        let left: Vec<_> = results.notes.iter().chain(titles).filter(|text| text.contains(['{', '}'])).collect();
+        assert!(left.is_empty(), "{}: {left:?}", order.name());
+    }
+}

@@ -12,6 +12,8 @@ use serde::Deserialize;
 
 use crate::measure::load::{Address, Endpoint, Session, Target, nbd};
 use crate::measure::process::{Interrupted, Process};
+use crate::parameter::Text;
+use crate::parameter::sheet::text;
 
 /// Printed when a program is missing.
 const GANESHA_PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";
@@ -22,21 +24,82 @@ const EXPORT: &str = "disk";
 const NULL_FILE_BYTES: u64 = 1 << 40;
 
 /// What is measured under one name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "Form")]
 pub struct Contender {
     /// Its name in the report.
-    pub label: &'static str,
+    pub label: Text,
     pub peer: Peer,
     /// Requests in flight, if not the workload's number.
     pub in_flight: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a workload names a contender: by the label of a known one, or, if it is Awase with something of its own, whole.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Form {
+    Known(String),
+    Own(Own),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Own {
+    #[serde(deserialize_with = "text")]
+    label: Text,
+    #[serde(default)]
+    peer: Peer,
+    in_flight: Option<u32>,
+}
+
+impl TryFrom<Form> for Contender {
+    type Error = String;
+
+    fn try_from(form: Form) -> std::result::Result<Self, String> {
+        match form {
+            Form::Own(Own { label, peer, in_flight }) => Ok(Contender { label, peer, in_flight }),
+            Form::Known(named) => {
+                let known = KNOWN.iter().find(|(label, _)| *label == named);
+                let (label, peer) = *known.ok_or_else(|| format!("there is no contender {named}"))?;
+                Ok(Contender { label, peer, in_flight: None })
+            }
+        }
+    }
+}
+
+const KNOWN: [(&str, Peer); 14] = [
+    ("Awase", Peer::Awase("")),
+    ("nbdkit file", Peer::NbdkitFile),
+    ("nbdkit memory", Peer::NbdkitMemory),
+    ("qemu-nbd", Peer::QemuNbd),
+    ("NFS-Ganesha", Peer::Ganesha),
+    ("NFS-Ganesha, chattr +D", Peer::GaneshaOnSynchronousDirectory),
+    // Nothing is stored.
+    ("null", Peer::Null("")),
+    // The same, which sleeps at once when there is nothing to do: less processor time, and less of the client's, where it
+    // shares the core.
+    ("null, asleep when idle", Peer::Null("--poll-us 0")),
+    // The same with data from all over the memory, as in a cache: what it costs to read memory that no processor's cache
+    // holds is part of every server's work.
+    ("null, data from 128 MiB", Peer::Null("--spread")),
+    // Each request to the disk, one flush for all in flight.
+    ("pass", Peer::Pass { part: 1, poll_us: 0 }),
+    // A flush for half as many: the other half is written meanwhile.
+    ("pass, half a group", Peer::Pass { part: 2, poll_us: 0 }),
+    // Where the time that it takes to wake up counts.
+    ("pass, polling", Peer::Pass { part: 1, poll_us: 500 }),
+    ("raw file (io_uring)", Peer::Raw),
+    // Changes of names without a server.
+    ("the host alone", Peer::Raw),
+];
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
 pub enum Peer {
     /// No server: the file itself, or changes of names by the host alone ([`super::nfs`]).
     Raw,
     /// The shortest server without a disk ([`crate::limit`]), with these flags.
-    Null(&'static str),
+    Null(#[serde(deserialize_with = "text")] Text),
     /// The shortest server with one request to the disk for each of the client's. A flush is for this part of the stable
     /// writes or flushes that are in flight.
     Pass {
@@ -44,7 +107,7 @@ pub enum Peer {
         poll_us: u32,
     },
     /// With these flags of `awase serve`.
-    Awase(&'static str),
+    Awase(#[serde(deserialize_with = "text")] Text),
     /// A directory with `names = "ordered"`.
     AwaseOrdered,
     NbdkitFile,
@@ -55,6 +118,12 @@ pub enum Peer {
     Ganesha,
     /// The same, on a directory in which names change durably (`chattr +D`): Ganesha has no setting for that.
     GaneshaOnSynchronousDirectory,
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        Peer::Awase("")
+    }
 }
 
 /// What a contender is in a comparison.
@@ -85,34 +154,6 @@ impl Contender {
             Peer::Awase(_) | Peer::AwaseOrdered => Role::Own,
             _ => Role::Peer,
         }
-    }
-
-    pub const fn new(label: &'static str, peer: Peer) -> Contender {
-        Contender { label, peer, in_flight: None }
-    }
-
-    /// Nothing is stored.
-    pub const NULL: Contender = Contender::new("null", Peer::Null(""));
-
-    /// The same, which sleeps at once when there is nothing to do: less processor time, and less of the client's, where
-    /// it shares the core.
-    pub const NULL_ASLEEP: Contender = Contender::new("null, asleep when idle", Peer::Null("--poll-us 0"));
-
-    /// The same with data from all over the memory, as in a cache: what it costs to read memory that no processor's cache
-    /// holds is part of every server's work.
-    pub const NULL_SPREAD: Contender = Contender::new("null, data from 128 MiB", Peer::Null("--spread"));
-
-    /// Each request to the disk, one flush for all in flight.
-    pub const PASS: Contender = Contender::new("pass", Peer::Pass { part: 1, poll_us: 0 });
-
-    /// A flush for half as many: the other half is written meanwhile.
-    pub const PASS_HALF: Contender = Contender::new("pass, half a group", Peer::Pass { part: 2, poll_us: 0 });
-
-    /// Where the time that it takes to wake up counts.
-    pub const PASS_POLLING: Contender = Contender::new("pass, polling", Peer::Pass { part: 1, poll_us: 500 });
-
-    pub const fn awase(label: &'static str, flags: &'static str) -> Contender {
-        Contender::new(label, Peer::Awase(flags))
     }
 }
 

@@ -7,50 +7,31 @@ use serde::{Deserialize, Deserializer};
 use crate::bench::contender::{Contender, Role};
 use crate::bench::sample::{Sample, Unit};
 use crate::measure::spread::Spread;
+use crate::parameter::Text;
+use crate::parameter::sheet::text;
 
 /// What is compared, in one figure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Subject {
     /// Its name, for `--only`.
     pub name: String,
     pub title: String,
-    pub about: &'static str,
+    #[serde(default, deserialize_with = "text")]
+    pub about: Text,
     pub unit: Unit,
     pub contenders: Vec<Contender>,
     /// The targets of Awase.
+    #[serde(default)]
     pub bounds: Vec<Bound>,
 }
 
 /// A subject, and how it is set up: `S` is what only one kind of server needs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Workload<S> {
+    #[serde(flatten)]
     pub subject: Subject,
     pub setup: S,
-}
-
-impl<S> Workload<S> {
-    pub fn new(
-        name: impl Into<String>,
-        title: impl Into<String>,
-        unit: Unit,
-        contenders: &[Contender],
-        setup: S,
-    ) -> Self {
-        let (name, title, contenders) = (name.into(), title.into(), contenders.to_vec());
-        Workload { subject: Subject { name, title, about: "", unit, contenders, bounds: Vec::new() }, setup }
-    }
-
-    #[must_use]
-    pub fn about(mut self, about: &'static str) -> Self {
-        self.subject.about = about;
-        self
-    }
-
-    #[must_use]
-    pub fn bounds(mut self, bounds: &[Bound]) -> Self {
-        self.subject.bounds.extend(bounds);
-        self
-    }
 }
 
 /// Leaves only those contenders, and those workloads that have any.
@@ -258,6 +239,13 @@ mod tests {
                 assert!(others.iter().chain(&["Awase"]).all(has), "{}: {bound:?}", subject.name);
             }
         }
+    }
+
+    #[test]
+    fn a_key_that_no_workload_has_is_an_error() {
+        let text = "name = 'a'\ntitle = 'A'\nunit = 'mib'\ncontenders = ['Awase']\nsetup = 1";
+        assert!(toml::from_str::<Workload<u32>>(text).is_ok());
+        assert!(toml::from_str::<Workload<u32>>(&format!("tittle = 'B'\n{text}")).is_err());
     }
 
     #[test]

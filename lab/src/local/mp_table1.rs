@@ -284,9 +284,22 @@ fn gain_table(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> T
     let (waits, counts) = (waits(effort), processes(effort));
     let repetitions = gains.iter().map(|[times, _]| times.count).max().unwrap_or(0);
     let local = |times: &Times| Cell { local: Some(gain(times)), ..Cell::default() };
-    Table::new(format!("here-{name}"), format!(
-            "On this host: {name}, {processors} processors, improvement of symmetric over funnelled access (fastest of {repetitions})"
-        )).unit("%", 1).rows("wait count", waits.iter().map(u32::to_string)).columns("processes", counts.iter().map(u64::to_string)).cells(gains.chunks(counts.len()).map(|row| row.iter().map(local).collect()).collect()).in_points()
+    Table {
+        name: format!("here-{name}"),
+        title: format!(
+            "On this host: {name}, {processors} processors, improvement of symmetric over funnelled access (fastest of \
+             {repetitions})"
+        ),
+        unit: "%".to_owned(),
+        digits: 1,
+        rows_are: "wait count".to_owned(),
+        columns_are: "processes".to_owned(),
+        cells: gains.chunks(counts.len()).map(|row| row.iter().map(local).collect()).collect(),
+        in_points: true,
+        ..Table::default()
+    }
+    .of_rows(waits)
+    .of_columns(counts)
 }
 
 fn gain_plot(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> Plot {

@@ -61,9 +61,16 @@ pub(super) fn table(name: &str, title: &str, unit: &str, digits: usize, rows: Ve
     let counts = rows.iter().map(|(_, spread)| spread.count);
     let (least, most) = (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0));
     let times = if least == most { least.to_string() } else { format!("{least} to {most}") };
-    Table::new(name, format!("On this host: {title} (repetitions in turn: {times})"))
-        .unit(unit, digits)
-        .rows("what", rows.iter().map(|(name, _)| name.as_str()))
-        .columns("of the repetitions", ["median", "least", "most"])
-        .cells(rows.iter().map(|(_, s)| [s.median, s.least, s.most].map(local).to_vec()).collect())
+    Table {
+        name: name.to_owned(),
+        title: format!("On this host: {title} (repetitions in turn: {times})"),
+        unit: unit.to_owned(),
+        digits,
+        rows_are: "what".to_owned(),
+        columns_are: "of the repetitions".to_owned(),
+        cells: rows.iter().map(|(_, s)| [s.median, s.least, s.most].map(local).to_vec()).collect(),
+        ..Table::default()
+    }
+    .of_rows(rows.iter().map(|(name, _)| name))
+    .of_columns(["median", "least", "most"])
 }

@@ -81,6 +81,11 @@ impl Sheet {
         self.modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value)
     }
 
+    /// Names of its tables, and of its plots.
+    pub fn forms(&self) -> [Vec<&str>; 2] {
+        [self.tables.keys().map(String::as_str).collect(), self.plots.keys().map(String::as_str).collect()]
+    }
+
     /// What the paper published of a table.
     pub fn published(&self, table: &str) -> &[Vec<f64>] {
         self.published.get(table).map_or(&[], Vec::as_slice)
@@ -238,6 +243,14 @@ mod tests {
                 let parameter = sheet.parameters.iter().find(|parameter| parameter.name == *of);
                 assert!(parameter.is_some_and(|parameter| parameter.range.contains(value)), "{name}: {of}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_fitted_is_a_cell_of_a_table() {
+        for (name, _) in COMPLETE {
+            let sheet = named(name);
+            assert!(sheet.fitted.keys().all(|table| sheet.tables.contains_key(table)), "{name}: {:?}", sheet.fitted);
         }
     }
 

@@ -1,8 +1,8 @@
 //! A server process for a test: in its own directory, on a Unix socket there, so that tests do not share servers.
 
 use std::fs::Permissions;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tempfile::TempDir;
 
 /// Only a server that hangs takes longer.
@@ -126,8 +128,7 @@ pub fn nfs_port(banner: &str) -> u16 {
 }
 
 pub fn is_root() -> bool {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 /// `AWASE_ENGINE` applies unless the test chooses the engine.
@@ -198,9 +199,8 @@ impl Server {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: numbers only; the child was not waited for yet, so its id was not reused.
-        let result = unsafe { libc::kill(self.child.id() as i32, signal) };
-        assert_eq!(result, 0, "kill: {}", io::Error::last_os_error());
+        let signal = Signal::from_named_raw(signal).expect("a signal");
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("kill");
     }
 
     /// Waits for its end. Returns the status, standard output and standard error.
@@ -231,12 +231,7 @@ impl Server {
 
     /// A descriptor that becomes readable when the process ends (pidfd_open(2)).
     fn process(&self) -> OwnedFd {
-        // SAFETY: pidfd_open takes numbers and returns a new descriptor that is not owned elsewhere.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
-            assert!(fd >= 0, "pidfd_open: {}", io::Error::last_os_error());
-            OwnedFd::from_raw_fd(fd as i32)
-        }
+        pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("pidfd_open")
     }
 
     fn read_output(&mut self) -> (String, String) {
@@ -260,11 +255,10 @@ impl Drop for Server {
 
 /// Waits until a descriptor is readable; returns which are. None on timeout.
 fn poll<const N: usize>(fds: [BorrowedFd<'_>; N]) -> [bool; N] {
-    let mut polled = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-    // SAFETY: `N` structures, which outlive the call.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, TIMEOUT.as_millis() as i32) };
-    assert!(ready >= 0, "poll: {}", io::Error::last_os_error());
-    polled.map(|polled| polled.revents & libc::POLLIN != 0)
+    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let timeout: Timespec = TIMEOUT.try_into().expect("seconds");
+    rustix::event::poll(&mut polled, Some(&timeout)).expect("poll");
+    polled.map(|polled| polled.revents().contains(PollFlags::IN))
 }
 
 /// Polls until `is_so`.

@@ -5,11 +5,8 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::fio::Job;
-use crate::bench::contender::{Contender, Memory, Peer};
-use crate::bench::results::{self, Bound};
-use crate::bench::sample::Unit;
-use crate::parameter::Text;
-use crate::parameter::sheet::text;
+use crate::bench::contender::Memory;
+use crate::bench::results;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -81,57 +78,12 @@ pub type Workload = results::Workload<Setup>;
 #[cfg(test)]
 pub const PEERS: &[&str] = &["nbdkit file", "qemu-nbd"];
 
-const CONTENDERS: [Contender; 11] = [
-    Contender::awase("Awase", ""),
-    Contender::new("nbdkit file", Peer::NbdkitFile),
-    Contender::new("nbdkit memory", Peer::NbdkitMemory),
-    Contender::new("qemu-nbd", Peer::QemuNbd),
-    Contender::NULL,
-    Contender::NULL_ASLEEP,
-    Contender::NULL_SPREAD,
-    Contender::PASS,
-    Contender::PASS_HALF,
-    Contender::PASS_POLLING,
-    Contender::new("raw file (io_uring)", Peer::Raw),
-];
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    comparison: Vec<Compared>,
-    switch: Vec<Switch>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Compared {
-    name: String,
-    title: String,
-    #[serde(default, deserialize_with = "text")]
-    about: Text,
-    unit: Unit,
-    /// By their labels.
-    contenders: Vec<String>,
-    #[serde(default)]
-    bounds: Vec<Bound>,
-    setup: Setup,
-}
-
-/// A switch of Awase, and a load that it should affect.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Switch {
-    name: String,
-    title: String,
-    #[serde(default, deserialize_with = "text")]
-    about: Text,
-    unit: Unit,
-    /// Flags that turn it on.
-    #[serde(deserialize_with = "text")]
-    on: Text,
-    #[serde(deserialize_with = "text")]
-    off: Text,
-    setup: Setup,
+    comparison: Vec<Workload>,
+    /// Each switch of Awase on and off, under a load that it should affect.
+    switch: Vec<Workload>,
 }
 
 static FILE: LazyLock<File> = LazyLock::new(|| {
@@ -139,20 +91,10 @@ static FILE: LazyLock<File> = LazyLock::new(|| {
 });
 
 pub fn comparison() -> Vec<Workload> {
-    let workload = |Compared { name, title, about, unit, contenders, bounds, setup }: &Compared| {
-        let named = |label: &String| CONTENDERS.into_iter().find(|contender| contender.label == label);
-        let of = |label| named(label).unwrap_or_else(|| panic!("{name}: there is no contender {label}"));
-        let contenders: Vec<Contender> = contenders.iter().map(of).collect();
-        Workload::new(name, title, *unit, &contenders, setup.clone()).about(about).bounds(bounds)
-    };
-    FILE.comparison.iter().map(workload).collect()
+    FILE.comparison.clone()
 }
 
 /// Each switch of Awase on and off.
 pub fn switches() -> Vec<Workload> {
-    let workload = |Switch { name, title, about, unit, on, off, setup }: &Switch| {
-        let contenders = [Contender::awase("on", on), Contender::awase("off", off)];
-        Workload::new(name, title, *unit, &contenders, setup.clone()).about(about)
-    };
-    FILE.switch.iter().map(workload).collect()
+    FILE.switch.clone()
 }

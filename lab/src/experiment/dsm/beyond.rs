@@ -8,22 +8,27 @@ use super::super::Run;
 use super::cluster::{AccessCosts, Pattern, Sizes, Traffic, share};
 use super::machine::Machine;
 use super::patterns::{Few, patterns};
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
+use crate::result::{Finding, Results, Series, Table};
 
 /// Writes among a hundred accesses.
 const WRITES: [u64; 5] = [0, 1, 10, 50, 100];
-/// How the workstations of the paper may use the shared memory.
-const WAYS: [&str; 3] = ["no buffer cache", "buffer cache, consistent", "mapped"];
+/// How the workstations of the paper may use the shared memory: without a buffer cache, with a consistent one, mapped.
+const WAYS: [usize; 3] = [0, 1, 2];
 /// Shared pages: 256 KB.
 const SHARED_PAGES: u64 = 64;
 /// Accesses of each workstation.
 const STEPS: u32 = 2000;
 const NODES: [usize; 7] = [2, 4, 16, 64, 256, 1024, 4096];
-/// Reported measures of each run.
-const MEASURES: [(&str, &str, &str); 3] = [
-    ("messages", "messages an access", ""),
-    ("bytes", "bytes on the network an access", "bytes"),
-    ("latency", "time of an access", "us"),
+/// As [`Grid`] has them.
+const RING: usize = 0;
+const LINES: usize = 1;
+type Measure = fn(&Traffic) -> f64;
+/// Measures that are reported. On a saturated ring, nodes wait and meanwhile use what they have: its traffic does not count.
+const MEASURES: [(&str, usize, Measure); 4] = [
+    ("messages-lines", LINES, Traffic::messages_an_access),
+    ("bytes-lines", LINES, Traffic::bytes_an_access),
+    ("latency-ring", RING, Traffic::latency_us),
+    ("latency-lines", LINES, Traffic::latency_us),
 ];
 
 fn nodes(run: &Run<'_>) -> Vec<usize> {
@@ -63,64 +68,36 @@ fn way(machine: &Machine, way: usize) -> AccessCosts {
 
 fn writers(machine: &Machine, run: &Run<'_>, results: &mut Results) {
     let stations = (run.get("ring.stations") as usize).max(2);
-    let mut cells = Vec::new();
-    for index in 0..WAYS.len() {
+    let times = WAYS.map(|index| {
         let costs = way(machine, index);
-        let of = |writes: u64| {
+        WRITES.map(|writes| {
             let pattern: Rc<dyn Pattern> = Rc::new(Few { pages: SHARED_PAGES, writes });
             let network = machine.own_network();
             let traffic = share((stations, STEPS), &pattern, network, (costs, sizes(machine)), run.seed);
             run.step();
-            Cell::simulated(traffic.latency_us() / 1000.0)
-        };
-        cells.push(WRITES.map(of).to_vec());
-    }
-    let value = |row: usize, column: usize| cells[row][column].simulated.unwrap_or_default();
+            traffic.latency_us() / 1000.0
+        })
+    });
     results.findings.extend([
         Finding::new(
             "A buffer cache that the policy keeps consistent pays as long as there is more reading than writing.",
-            (0..3).all(|column| value(1, column) < value(0, column)),
+            (0..3).all(|column| times[1][column] < times[0][column]),
         ),
         Finding::new(
             "The more is written, the less the buffer cache saves.",
-            (1..WRITES.len()).all(|column| value(1, column) > value(1, column - 1)),
+            (1..WRITES.len()).all(|column| times[1][column] > times[1][column - 1]),
         ),
         Finding::new(
             "Mapped, an access takes less time than through the driver, however much is written.",
-            (0..WRITES.len()).all(|column| value(2, column) < value(0, column)),
+            (0..WRITES.len()).all(|column| times[2][column] < times[0][column]),
         ),
     ]);
-    let series = |row: usize| {
-        Series::simulated(
-            WAYS[row].to_owned(),
-            WRITES.iter().enumerate().map(|(column, writes)| (*writes as f64, value(row, column))),
-        )
-    };
-    results.plots.push(Plot::lines(
-        "writers",
-        "Several writers: time of an access by how many of them write",
-        Axis::linear("writes", "%"),
-        Axis::linear("time of an access", "ms"),
-        (0..WAYS.len()).map(series).collect(),
-    ));
-    results.tables.push(
-        Table::new(
-            "writers",
-            format!("{stations} workstations read and write 256 KB: time of an access to a page, all of it"),
-        )
-        .unit("ms", 3)
-        .rows("way", WAYS.map(str::to_owned).to_vec())
-        .columns("writes", WRITES.iter().map(|writes| format!("{writes} %")))
-        .cells(cells),
-    );
-}
-
-fn measure(traffic: &Traffic, measure: usize) -> f64 {
-    match measure {
-        0 => traffic.messages_an_access(),
-        1 => traffic.bytes_an_access(),
-        _ => traffic.latency_us(),
-    }
+    let table = run.table("writers", times).of_columns(WRITES.map(|writes| format!("{writes} %")));
+    let points = |times: [f64; WRITES.len()]| WRITES.map(|writes| writes as f64).into_iter().zip(times);
+    let series = table.rows.iter().zip(times).map(|(way, times)| Series::simulated(way, points(times)));
+    results.plots.push(run.plot("writers", series.collect()));
+    let title = table.title.replace("{stations}", &stations.to_string());
+    results.tables.push(Table { title, ..table });
 }
 
 /// `[network][pattern][size]`: the ring, and lines of the same rate.
@@ -144,46 +121,21 @@ fn grid(machine: &Machine, run: &Run<'_>) -> Grid {
     vec![of(false), of(true)]
 }
 
-const NETWORKS: [(&str, &str); 2] = [("ring", "one ring for all"), ("lines", "a line for each node")];
-
 fn scaling(machine: &Machine, run: &Run<'_>, results: &mut Results) {
-    let (grid, sizes) = (grid(machine, run), nodes(run));
-    for (index, (name, title, unit)) in MEASURES.into_iter().enumerate() {
-        for (network, (short, long)) in NETWORKS.into_iter().enumerate() {
-            // On a saturated ring, nodes wait and meanwhile use what they have: traffic is counted without that.
-            if index < 2 && network == 0 {
-                continue;
-            }
-            let cell = |pattern: usize, size: usize| Cell::simulated(measure(&grid[network][pattern][size], index));
-            results.tables.push(
-                Table::new(format!("{name}-{short}"), format!("{title}, by sharing pattern: {long}"))
-                    .unit(unit, if index == 1 { 0 } else { 2 })
-                    .rows("nodes", sizes.iter().map(ToString::to_string))
-                    .columns("pattern", patterns().iter().map(|(name, _)| (*name).to_owned()))
-                    .cells(
-                        (0..sizes.len()).map(|size| (0..patterns().len()).map(|p| cell(p, size)).collect()).collect(),
-                    ),
-            );
-            results.plots.push(plot(&grid[network], &sizes, index, (short, long)));
-        }
+    let (grid, sizes, patterns) = (grid(machine, run), nodes(run), patterns());
+    for (name, network, measure) in MEASURES {
+        let patterned = &grid[network];
+        let rows = (0..sizes.len()).map(|size| patterned.iter().map(move |of| measure(&of[size])));
+        results.tables.push(run.table(name, rows).of_rows(&sizes).of_columns(patterns.iter().map(|(name, _)| name)));
+        // A logarithmic axis has no place for zero.
+        let points = |of: &[Traffic]| -> Vec<(f64, f64)> {
+            let all = sizes.iter().zip(of).map(|(nodes, traffic)| (*nodes as f64, measure(traffic)));
+            all.filter(|(_, value)| *value > 0.0).collect()
+        };
+        let series = patterns.iter().zip(patterned).map(|((name, _), of)| Series::simulated(*name, points(of)));
+        results.plots.push(run.plot(name, series.collect()));
     }
     findings(&grid, results);
-}
-
-fn plot(patterned: &[Vec<Traffic>], sizes: &[usize], index: usize, (short, long): (&str, &str)) -> Plot {
-    let (name, title, unit) = MEASURES[index];
-    let points = |of: &[Traffic]| -> Vec<(f64, f64)> {
-        // A logarithmic axis has no place for zero.
-        let all = sizes.iter().zip(of).map(|(nodes, traffic)| (*nodes as f64, measure(traffic, index)));
-        all.filter(|(_, value)| *value > 0.0).collect()
-    };
-    Plot::lines(
-        format!("{name}-{short}"),
-        format!("{title}: {long}"),
-        Axis::logarithmic("nodes", ""),
-        Axis::logarithmic(title, unit),
-        patterns().iter().zip(patterned).map(|((name, _), of)| Series::simulated(*name, points(of))).collect(),
-    )
 }
 
 fn findings(grid: &Grid, results: &mut Results) {

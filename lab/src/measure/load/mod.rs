@@ -84,29 +84,45 @@ impl Operation {
 }
 
 /// How a client sends its next requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sends {
     /// All at once that a batch of replies makes room for: the most that a server can be asked for.
+    #[default]
     Batched,
     /// One by one, each after as much work on a reply as fio and libnbd do.
     Single { work: Duration },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
 pub struct Load {
     pub operation: Operation,
     pub request_bytes: u32,
     /// Start of the region in a file.
+    #[serde(skip)]
     pub from: u64,
     /// Length of the region in a file.
+    #[serde(default = "file_bytes")]
     pub file_bytes: u64,
+    #[serde(default = "one")]
     pub connections: u32,
     /// Do all connections use the same files? In order, each then begins in its own part.
+    #[serde(skip)]
     pub shared: bool,
     /// Files of a connection; its requests go to one after another.
+    #[serde(default = "one")]
     pub files: u32,
     pub in_flight: u32,
+    #[serde(skip)]
     pub sends: Sends,
+}
+
+const fn file_bytes() -> u64 {
+    256 << 20
+}
+
+const fn one() -> u32 {
+    1
 }
 
 impl Load {
@@ -116,10 +132,10 @@ impl Load {
             operation,
             request_bytes: request_kib << 10,
             from: 0,
-            file_bytes: 256 << 20,
-            connections: 1,
+            file_bytes: file_bytes(),
+            connections: one(),
             shared: false,
-            files: 1,
+            files: one(),
             in_flight,
             sends: Sends::Batched,
         }

@@ -18,9 +18,7 @@ mod content;
 mod system;
 mod tree;
 
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,11 +108,9 @@ impl FailingDisk {
 
     fn unmount(&mut self) {
         let Some(session) = self.session.take() else { return };
-        let path = CString::new(self.path.as_os_str().as_bytes()).expect("no zero in a path");
-        // SAFETY: the path is a C string. Detaching does not wait for open files.
-        let result = unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-        if result != 0 {
-            eprintln!("{} is left mounted: {}", self.path.display(), io::Error::last_os_error());
+        // Detaching does not wait for open files.
+        if let Err(error) = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH) {
+            eprintln!("{} is left mounted: {error}", self.path.display());
             return;
         }
         // It ends when the file system is no longer used.
