@@ -18,7 +18,7 @@
 //! (releases with the fix of etcd-io/etcd#15247 see to it; one etcd alone has no other leader). A change of the leader
 //! gives every lease its whole time to live anew, which only prolongs it.
 //!
-//! The daemon does not use it yet: its configuration has no cluster.
+//! The daemon does not use it yet: the peers of its cluster are fixed.
 
 mod ask;
 mod etcd;
