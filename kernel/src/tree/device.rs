@@ -62,7 +62,7 @@ const OUTRUN_MAX: u32 = 3;
 /// Writes that extend a file, shorter than this and followed by a flush, go through the host's page cache: written directly,
 /// each waits for its own allocation and transfer before the flush that it needs anyway, which then writes all of it at once.
 /// Parts of a stream (`policy::early`) are longer. Bytes; judged. Measured: trees of small files are made faster. Forced
-/// writes need no flush: directly they were 1.5 and 1.9 times as fast as through the page cache with 1 and 4 in flight
+/// writes need no flush: directly they were 1.6 and 2.0 times as fast as through the page cache with 1 and 4 in flight
 /// (8 KiB behind the end, medians of 3 runs on a busy machine), with 16 there was no difference.
 const GROWTH_DIRECT_MIN: u64 = 64 << 10;
 
