@@ -98,6 +98,19 @@ pub enum Message {
 }
 
 impl Message {
+    /// The page that it is about.
+    pub fn page(&self) -> Option<PageNo> {
+        match *self {
+            Message::Ask { page, .. }
+            | Message::Grant { page, .. }
+            | Message::Got { page, .. }
+            | Message::Recall { page, .. }
+            | Message::GaveUp { page, .. }
+            | Message::Taken { page, .. } => Some(page),
+            Message::Survey | Message::Surveyed => None,
+        }
+    }
+
     /// The page whose bytes are attached, and their version.
     pub fn data(&self) -> Option<(PageNo, Version)> {
         match *self {

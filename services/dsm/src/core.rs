@@ -65,18 +65,6 @@ pub(crate) fn block(page: PageNo) -> BlockNo {
     BlockNo(page.0)
 }
 
-fn page_of(message: &Message) -> Option<PageNo> {
-    match *message {
-        Message::Ask { page, .. }
-        | Message::Grant { page, .. }
-        | Message::Got { page, .. }
-        | Message::Recall { page, .. }
-        | Message::GaveUp { page, .. }
-        | Message::Taken { page, .. } => Some(page),
-        Message::Survey | Message::Surveyed => None,
-    }
-}
-
 /// The change of a part as one of the whole page, whose content is `loaded`, if there is a frame for it.
 fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
     let Change::Part { part, from, spare: Some(mut spare) } = change else { return Err(change) };
@@ -111,7 +99,7 @@ impl Shared {
     pub(crate) fn note(&self, core: &mut Core, actions: Actions, mut content: Content) {
         for action in actions {
             let page = match action {
-                Action::Send(Envelope { message, to, .. }) => match page_of(&message) {
+                Action::Send(Envelope { message, to, .. }) => match message.page() {
                     Some(page) => page,
                     None => {
                         self.say(to, Word::Page { message, lost: false }, None);
@@ -418,7 +406,7 @@ impl Shared {
     pub(crate) fn on_message(&self, cpu: &Processor, envelope: Envelope, content: Content) {
         let mut core = self.core.lock();
         let core = &mut *core;
-        match page_of(&envelope.message) {
+        match envelope.message.page() {
             Some(page) if page.0 >= self.config.policy().pages => {}
             // Dropped as if the connection had lost it: its sender says it again.
             Some(page) if core.page(page).inbox.len() >= INBOX_MAX => {}

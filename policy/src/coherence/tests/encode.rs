@@ -81,18 +81,6 @@ impl Numbers {
     }
 }
 
-fn page_of(message: &Message) -> Option<PageNo> {
-    match *message {
-        Message::Ask { page, .. }
-        | Message::Grant { page, .. }
-        | Message::Got { page, .. }
-        | Message::Recall { page, .. }
-        | Message::GaveUp { page, .. }
-        | Message::Taken { page, .. } => Some(page),
-        Message::Survey | Message::Surveyed => None,
-    }
-}
-
 fn numbers(world: &World, all: &mut Vec<Numbers>) {
     all.resize_with(world.latest.len(), Numbers::default);
     all.iter_mut().for_each(Numbers::clear);
@@ -111,7 +99,7 @@ fn numbers(world: &World, all: &mut Vec<Numbers>) {
         }
     }
     for envelope in &world.network {
-        if let Some(page) = page_of(&envelope.message) {
+        if let Some(page) = envelope.message.page() {
             all[page.0 as usize].add_message(envelope.from.node, &envelope.message);
         }
     }
@@ -186,7 +174,7 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
     let (from, to) = (envelope.from, envelope.to);
     let lives = from.incarnation.0 as u8 * 16 + to.incarnation.0 as u8;
     let ends = from.node.0 as u8 * 16 + to.node.0 as u8;
-    let page = page_of(&envelope.message).map_or(255, |page| page.0 as u8);
+    let page = envelope.message.page().map_or(255, |page| page.0 as u8);
     let mut bytes = [0; 12];
     bytes[..3].copy_from_slice(&[ends, lives, page]);
     let numbers = if page == 255 { &all[0] } else { &all[usize::from(page)] };
