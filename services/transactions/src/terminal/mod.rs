@@ -1,0 +1,1 @@
+//! Terminals: clients that speak PostgreSQL's protocol (its documentation, "Frontend/Backend Protocol").
