@@ -4,6 +4,7 @@
 //! runs the programs that read and write them; [`terminal`] is the protocol by which they are called, PostgreSQL's. What
 //! joins the three is the [`Monitor`].
 
+pub mod counters;
 mod monitor;
 pub mod program;
 pub mod store;

@@ -6,8 +6,9 @@ use kernel::Processor;
 use thiserror::Error;
 
 use crate::Value;
+use crate::counters::Counters;
 use crate::program::{Function, ProgramError, Programs};
-use crate::store::{CommitError, Conflict, Database, StoreError, Transaction};
+use crate::store::{Commit, CommitError, Conflict, Database, StoreError, Transaction};
 
 /// A call that conflicts is executed again, this often at most.
 const ATTEMPTS: usize = 100;
@@ -26,11 +27,12 @@ pub struct Monitor {
     name: String,
     database: Arc<Database>,
     programs: Programs,
+    counters: Counters,
 }
 
 impl Monitor {
     pub fn new(name: String, database: Arc<Database>, programs: Programs) -> Arc<Self> {
-        Arc::new(Monitor { name, database, programs })
+        Arc::new(Monitor { name, database, programs, counters: Counters::default() })
     }
 
     /// The database's name.
@@ -42,28 +44,58 @@ impl Monitor {
         &self.programs
     }
 
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     pub fn begin(&self) -> Transaction {
         self.database.begin()
     }
 
-    /// Executes one call as a transaction, until it does not conflict. When this returns, it is durable.
+    /// Executes `work` as a transaction, until it does not conflict. It is to be awaited that the result is durable.
     ///
     /// # Errors
-    /// If the program, or the database's volume, fails, or others were faster too often.
-    pub async fn call(&self, cpu: &Processor, function: &Function, arguments: &[Value]) -> Result<Value, CallError> {
+    /// If `work` or the database's volume fails, or others were faster too often.
+    pub async fn transact<T, E: From<CallError>>(
+        &self,
+        cpu: &Processor,
+        mut work: impl AsyncFnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<(T, Commit), E> {
         for _ in 0..ATTEMPTS {
             let mut transaction = self.begin();
-            match function.call(cpu, arguments, &mut transaction).await {
-                Err(error) if !transaction.conflicts() => return Err(error.into()),
-                Err(_) => {}
+            match work(&mut transaction).await {
+                // What it concluded from reads of two times may be nonsense.
+                Err(_) if transaction.conflicts() => {}
+                Err(error) => {
+                    self.counters.abort();
+                    return Err(error);
+                }
                 Ok(value) => match transaction.commit(cpu) {
-                    Ok(commit) => return Ok(commit.durable(cpu).await.map(|()| value)?),
-                    Err(CommitError::Store(error)) => return Err(error.into()),
+                    Ok(commit) => {
+                        self.counters.commit();
+                        return Ok((value, commit));
+                    }
+                    Err(CommitError::Store(error)) => {
+                        self.counters.abort();
+                        return Err(CallError::from(error).into());
+                    }
                     Err(CommitError::Conflict(_)) => {}
                 },
             }
+            self.counters.conflict();
             cpu.yield_now().await;
         }
-        Err(Conflict.into())
+        Err(CallError::from(Conflict).into())
+    }
+
+    /// Executes one call as a transaction. When this returns, it is durable.
+    ///
+    /// # Errors
+    /// As [`Monitor::transact`].
+    pub async fn call(&self, cpu: &Processor, function: &Function, arguments: &[Value]) -> Result<Value, CallError> {
+        let call = async |transaction: &mut Transaction| Ok(function.call(cpu, arguments, transaction).await?);
+        let (value, commit) = self.transact::<_, CallError>(cpu, call).await?;
+        commit.durable(cpu).await?;
+        Ok(value)
     }
 }

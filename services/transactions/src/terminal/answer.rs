@@ -1,0 +1,145 @@
+//! The replies to what was executed, and statements that are about the session alone.
+
+use bytes::BytesMut;
+use pgwire::messages::data::{NoData, ParameterDescription};
+use pgwire::messages::response::EmptyQueryResponse;
+
+use super::conversation::Conversation;
+use super::cycle::{Item, Step};
+use super::prepared::{Bound, Prepared};
+use super::refusal::{Refusal, SqlState};
+use super::reply::{complete, describe, put, row};
+use super::settings::report;
+use super::sql::{QueryKind, Statement};
+use super::types::Format;
+use crate::Value;
+
+pub fn describe_statement(out: &mut BytesMut, prepared: &Prepared) {
+    put(out, &ParameterDescription::new(prepared.parameters.iter().map(|of| of.oid()).collect()));
+    // The formats are chosen later.
+    describe_columns(out, prepared, |_| Format::Text);
+}
+
+pub fn describe_portal(out: &mut BytesMut, bound: &Bound) {
+    describe_columns(out, &bound.prepared, bound.format());
+}
+
+fn describe_columns(out: &mut BytesMut, prepared: &Prepared, format: impl Fn(usize) -> Format) {
+    match &prepared.columns {
+        Some(columns) => describe(out, columns, format),
+        None => put(out, &NoData::new()),
+    }
+}
+
+impl Conversation {
+    /// Appends the replies to items that were executed. `rows`: of the queries among them.
+    pub(super) fn write(&mut self, items: &[Item], rows: Vec<Vec<Value>>) {
+        let mut rows = rows.into_iter();
+        for item in items {
+            match item {
+                Item::Reply(bytes) => self.cycle.out.extend_from_slice(bytes),
+                Item::Step(step) if step.bound.prepared.query().is_some() => {
+                    let values = rows.next().unwrap_or_default();
+                    self.write_row(step, &values);
+                }
+                Item::Step(step) => self.local(step),
+                Item::Failure(_) => {}
+            }
+        }
+    }
+
+    fn write_row(&mut self, step: &Step, values: &[Value]) {
+        let (bound, out) = (&step.bound, &mut self.cycle.out);
+        if let Some(columns) = &bound.prepared.columns {
+            if step.describes {
+                describe(out, columns, bound.format());
+            }
+            row(out, columns, values, bound.format());
+        }
+        let is_call = bound.prepared.query().is_some_and(|query| query.kind == QueryKind::Call);
+        complete(out, if is_call { "CALL" } else { "SELECT 1" });
+    }
+
+    /// Would [`Conversation::local`] fail?
+    pub(super) fn check(&self, statement: &Statement) -> Result<(), Refusal> {
+        match statement {
+            Statement::Set { name, value } => self.settings.clone().set(name, value.as_deref()).map(drop),
+            Statement::Show(Some(name)) => self.settings.get(name).map(drop),
+            Statement::Deallocate(Some(name)) if self.statements.get(name).is_none() => {
+                let message = format!("prepared statement {name:?} does not exist");
+                Err(Refusal::new(SqlState::UNKNOWN_STATEMENT, message))
+            }
+            Statement::DiscardAll if self.block.is_explicit() => {
+                let message = "DISCARD ALL cannot run inside a transaction block";
+                Err(Refusal::new(SqlState::ACTIVE_TRANSACTION, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Executes a statement that is about the session alone. It was checked: it does not fail.
+    fn local(&mut self, step: &Step) {
+        let tag = match &step.bound.prepared.statement {
+            Statement::Set { name, value } => {
+                if let Ok(Some((name, value))) = self.settings.set(name, value.as_deref()) {
+                    report(&mut self.cycle.out, name, &value);
+                }
+                if value.is_some() { "SET" } else { "RESET" }
+            }
+            Statement::ResetAll => {
+                self.reset_settings();
+                "RESET"
+            }
+            Statement::Show(name) => return self.show(name.as_deref(), step),
+            Statement::DiscardAll => {
+                self.reset_settings();
+                self.forget_statements();
+                "DISCARD ALL"
+            }
+            Statement::Deallocate(Some(name)) => {
+                self.statements.remove(name);
+                "DEALLOCATE"
+            }
+            Statement::Deallocate(None) => {
+                self.forget_statements();
+                "DEALLOCATE ALL"
+            }
+            Statement::Nothing("") => return put(&mut self.cycle.out, &EmptyQueryResponse::new()),
+            Statement::Nothing(tag) => tag,
+            Statement::Query(_) | Statement::Begin | Statement::Commit | Statement::Rollback => return,
+        };
+        self.complete(tag);
+    }
+
+    fn reset_settings(&mut self) {
+        let before = std::mem::take(&mut self.settings);
+        for (name, _) in before.changed() {
+            if let Ok((name, value)) = self.settings.get(name) {
+                report(&mut self.cycle.out, name, value);
+            }
+        }
+    }
+
+    fn show(&mut self, name: Option<&str>, step: &Step) {
+        let Some(columns) = &step.bound.prepared.columns else { return };
+        let out = &mut self.cycle.out;
+        if step.describes {
+            describe(out, columns, step.bound.format());
+        }
+        let text = |text: &str| Value::Text(text.to_owned());
+        let mut shown = 0;
+        match name {
+            Some(name) => {
+                let value = self.settings.get(name).map_or("", |(_, value)| value);
+                row(out, columns, &[text(value)], step.bound.format());
+            }
+            None => {
+                for (name, value) in self.settings.all() {
+                    row(out, columns, &[text(name), text(value)], step.bound.format());
+                    shown += 1;
+                }
+            }
+        }
+        complete(out, &if shown > 0 { format!("SELECT {shown}") } else { "SHOW".to_owned() });
+    }
+}

@@ -1,0 +1,115 @@
+//! The transaction that is open between two messages of a client.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use kernel::Processor;
+use pgwire::messages::response::TransactionStatus;
+use policy::unit::Instant;
+
+use crate::store::Transaction;
+
+/// How often an open transaction's age is looked at.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub enum State {
+    #[default]
+    None,
+    Open {
+        transaction: Transaction,
+        /// By BEGIN; else it ends at the next Sync.
+        explicit: bool,
+    },
+    /// A statement of it is being executed; it has the transaction.
+    Busy { explicit: bool },
+    /// It failed, and its end is awaited.
+    Failed,
+    /// Its client was idle for too long.
+    Expired,
+}
+
+/// A session's transaction block.
+#[derive(Default)]
+pub struct Block {
+    pub state: RefCell<State>,
+    used: Cell<Option<Instant>>,
+    is_watched: Cell<bool>,
+    timeout: Cell<Option<Duration>>,
+}
+
+impl Block {
+    pub fn status(&self) -> TransactionStatus {
+        match &*self.state.borrow() {
+            State::None | State::Open { explicit: false, .. } | State::Busy { explicit: false } => {
+                TransactionStatus::Idle
+            }
+            State::Open { explicit: true, .. } | State::Busy { explicit: true } => TransactionStatus::Transaction,
+            State::Failed | State::Expired => TransactionStatus::Error,
+        }
+    }
+
+    pub fn is_explicit(&self) -> bool {
+        !matches!(&*self.state.borrow(), State::None | State::Open { explicit: false, .. })
+    }
+
+    /// Takes the transaction to execute a statement in it; [`Block::put_back`] follows, or the state is set otherwise.
+    pub fn take(&self) -> Option<(Transaction, bool)> {
+        let mut state = self.state.borrow_mut();
+        match std::mem::take(&mut *state) {
+            State::Open { transaction, explicit } => {
+                *state = State::Busy { explicit };
+                Some((transaction, explicit))
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    pub fn put_back(&self, transaction: Transaction, explicit: bool) {
+        self.state.replace(State::Open { transaction, explicit });
+    }
+
+    pub fn set(&self, state: State) {
+        self.state.replace(state);
+    }
+
+    /// The client's turn: from now on it has `timeout` until the transaction is given up.
+    pub fn await_client(self: &Rc<Self>, cpu: &Processor, timeout: Option<Duration>) {
+        if !matches!(&*self.state.borrow(), State::Open { .. }) {
+            return;
+        }
+        self.used.set(Some(cpu.now()));
+        self.timeout.set(timeout);
+        if timeout.is_some() && !self.is_watched.replace(true) {
+            let (here, block) = (cpu.clone(), Rc::clone(self));
+            cpu.spawn(async move { block.watch(&here).await });
+        }
+    }
+
+    /// Ends the transaction when its client is idle for too long. Ends when there is none: a task for each transaction
+    /// would outlive it by the timeout.
+    async fn watch(&self, cpu: &Processor) {
+        while let (Some(used), Some(timeout)) = (self.used.get(), self.timeout.get()) {
+            let (now, deadline) = (cpu.now(), used + timeout);
+            match &*self.state.borrow() {
+                State::Open { .. } if now >= deadline => break,
+                State::Open { .. } | State::Busy { .. } => {}
+                State::None | State::Failed | State::Expired => {
+                    self.is_watched.set(false);
+                    return;
+                }
+            }
+            let look = now + LOOK_INTERVAL_MAX.min(timeout);
+            cpu.sleep_until(if now < deadline { deadline.min(look) } else { look }).await;
+        }
+        self.is_watched.set(false);
+        let mut state = self.state.borrow_mut();
+        if matches!(&*state, State::Open { .. }) && self.timeout.get().is_some() {
+            *state = State::Expired;
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One session: its statements, portals and transaction, and what its messages do.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use kernel::Processor;
+use kernel::connection::{End, Handler, Holds, Inbound, Release, Session, Step as Next};
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT,
+};
+
+use pgwire::messages::response::EmptyQueryResponse;
+
+use super::block::Block;
+use super::cancel::Registered;
+use super::cycle::{CYCLE_BYTES_MAX, Cycle, Item, STEPS_MAX, Step, Until};
+use super::message::{Call, Message, Messages};
+use super::prepared::{Bound, Facts, Prepared};
+use super::refusal::{Refusal, SqlState};
+use super::replies::Replies;
+use super::reply::{complete, put, ready};
+use super::settings::Settings;
+use super::sql::{Statement, parse};
+use super::startup::Started;
+use super::terminals::Terminals;
+use crate::Monitor;
+
+/// Prepared statements, and portals, of one session at most.
+const NAMED_MAX: usize = 1024;
+/// The texts of prepared statements, and the values in portals, of one session at most. Bytes.
+const NAMED_BYTES_MAX: usize = 4 << 20;
+
+/// What has a name in a session; the empty name is one like others.
+pub(super) struct Names<T> {
+    all: HashMap<String, (T, usize)>,
+    bytes: usize,
+}
+
+impl<T> Default for Names<T> {
+    fn default() -> Self {
+        Names { all: HashMap::new(), bytes: 0 }
+    }
+}
+
+impl<T> Names<T> {
+    pub fn get(&self, name: &str) -> Option<&T> {
+        self.all.get(name).map(|(value, _)| value)
+    }
+
+    pub fn remove(&mut self, name: &str) -> bool {
+        let removed = self.all.remove(name);
+        self.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
+        removed.is_some()
+    }
+
+    fn clear(&mut self) {
+        *self = Names::default();
+    }
+
+    fn insert(&mut self, name: String, value: T, bytes: usize) -> Result<(), Refusal> {
+        let bytes = bytes + name.len();
+        self.remove(&name);
+        if self.all.len() == NAMED_MAX || self.bytes + bytes > NAMED_BYTES_MAX {
+            let message =
+                format!("a session has at most {NAMED_MAX} statements and portals, of {NAMED_BYTES_MAX} bytes");
+            return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
+        }
+        self.bytes += bytes;
+        self.all.insert(name, (value, bytes));
+        Ok(())
+    }
+}
+
+pub(super) struct Portal {
+    bound: Bound,
+    /// A portal has one row: it is executed once.
+    is_done: bool,
+}
+
+/// The handler of a session's messages.
+pub struct Conversation {
+    pub(super) cpu: Processor,
+    pub(super) monitor: Arc<Monitor>,
+    pub(super) facts: Facts,
+    pub(super) settings: Settings,
+    pub(super) statements: Names<Rc<Prepared>>,
+    pub(super) portals: Names<Portal>,
+    pub(super) block: Rc<Block>,
+    pub(super) cycle: Cycle,
+    pub(super) registered: Registered,
+    replies: Rc<Replies>,
+}
+
+impl Conversation {
+    pub(super) fn new(_terminals: &Arc<Terminals>, session: &Session, started: Started) -> Conversation {
+        let Started { monitor, user, process, settings, registered } = started;
+        Conversation {
+            cpu: session.cpu().clone(),
+            monitor,
+            facts: Facts { user, process },
+            settings,
+            statements: Names::default(),
+            portals: Names::default(),
+            block: Rc::default(),
+            cycle: Cycle::default(),
+            registered,
+            replies: Replies::new(session.outbound()),
+        }
+    }
+
+    pub(super) fn complete(&mut self, tag: &str) {
+        complete(&mut self.cycle.out, tag);
+    }
+
+    pub(super) fn warn(&mut self, state: SqlState, message: &str) {
+        Refusal::new(state, message).write_warning(&mut self.cycle.out);
+    }
+
+    pub(super) fn forget_statement(&mut self, name: &str) {
+        self.statements.remove(name);
+    }
+
+    pub(super) fn forget_statements(&mut self) {
+        self.statements.clear();
+    }
+
+    fn query(&mut self, query: &str) -> Result<(), Refusal> {
+        let statements = parse(query)?;
+        if statements.is_empty() {
+            put(self.cycle.reply(), &EmptyQueryResponse::new());
+        }
+        // All names are looked up before anything is executed, as in PostgreSQL all is parsed before.
+        let mut steps = Vec::with_capacity(statements.len());
+        for statement in statements {
+            let prepared = Prepared::new(&self.monitor, statement, &[])?;
+            if !prepared.parameters.is_empty() {
+                return Err(super::sql::no_parameter(&prepared.parameters.len()));
+            }
+            steps.push(Step { bound: Bound::plain(Rc::new(prepared)), describes: true });
+        }
+        self.cycle.items.extend(steps.into_iter().map(Item::Step));
+        Ok(())
+    }
+
+    fn parse(&mut self, parse_message: Parse) -> Result<(), Refusal> {
+        let name = parse_message.name.unwrap_or_default();
+        if !name.is_empty() && self.statements.get(&name).is_some() {
+            let message = format!("prepared statement {name:?} already exists");
+            return Err(Refusal::new(SqlState::DUPLICATE_STATEMENT, message));
+        }
+        let mut statements = parse(&parse_message.query)?;
+        if statements.len() > 1 {
+            let message = "cannot insert multiple commands into a prepared statement";
+            return Err(Refusal::new(SqlState::SYNTAX, message));
+        }
+        let statement = statements.pop().unwrap_or(Statement::Nothing(""));
+        let prepared = Prepared::new(&self.monitor, statement, &parse_message.type_oids)?;
+        self.statements.insert(name.clone(), Rc::new(prepared), parse_message.query.len())?;
+        self.cycle.made.push((self.cycle.items.len(), name));
+        put(self.cycle.reply(), &ParseComplete::new());
+        Ok(())
+    }
+
+    fn bind(&mut self, bind: Bind) -> Result<(), Refusal> {
+        let prepared = Rc::clone(self.statement(bind.statement_name.as_deref())?);
+        let name = bind.portal_name.unwrap_or_default();
+        if !name.is_empty() && self.portals.get(&name).is_some() {
+            return Err(Refusal::new(SqlState::DUPLICATE_PORTAL, format!("portal {name:?} already exists")));
+        }
+        let (formats, results) = (&bind.parameter_format_codes, &bind.result_column_format_codes);
+        let bound = Bound::new(prepared, formats, &bind.parameters, results)?;
+        let bytes = bind.parameters.iter().flatten().map(|value| value.len()).sum();
+        self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
+        put(self.cycle.reply(), &BindComplete::new());
+        Ok(())
+    }
+
+    fn statement(&self, name: Option<&str>) -> Result<&Rc<Prepared>, Refusal> {
+        let name = name.unwrap_or_default();
+        self.statements.get(name).ok_or_else(|| {
+            Refusal::new(SqlState::UNKNOWN_STATEMENT, format!("prepared statement {name:?} does not exist"))
+        })
+    }
+
+    fn describe(&mut self, describe: &Describe) -> Result<(), Refusal> {
+        if describe.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            let prepared = Rc::clone(self.statement(describe.name.as_deref())?);
+            super::answer::describe_statement(self.cycle.reply(), &prepared);
+        } else {
+            let bound = self.portal(describe.name.as_deref())?.bound.clone();
+            super::answer::describe_portal(self.cycle.reply(), &bound);
+        }
+        Ok(())
+    }
+
+    fn portal(&mut self, name: Option<&str>) -> Result<&mut Portal, Refusal> {
+        let name = name.unwrap_or_default();
+        let found = self.portals.all.get_mut(name).map(|(portal, _)| portal);
+        found.ok_or_else(|| Refusal::new(SqlState::UNKNOWN_PORTAL, format!("portal {name:?} does not exist")))
+    }
+
+    async fn execute_portal(&mut self, execute: &Execute) -> Result<(), Refusal> {
+        let portal = self.portal(execute.name.as_deref())?;
+        if std::mem::replace(&mut portal.is_done, true) && portal.bound.prepared.query().is_some() {
+            complete(self.cycle.reply(), "SELECT 0");
+            return Ok(());
+        }
+        let bound = portal.bound.clone();
+        let is_control = bound.prepared.is_control();
+        self.cycle.items.push(Item::Step(Step { bound, describes: false }));
+        // In a block there is nothing to wait for: it is committed by a statement of its own.
+        if is_control || self.block.is_explicit() {
+            self.work_off(Until::Flush).await;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, close: &Close) {
+        let name = close.name.as_deref().unwrap_or_default();
+        if close.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            self.statements.remove(name);
+        } else {
+            self.portals.remove(name);
+        }
+        put(self.cycle.reply(), &CloseComplete::new());
+    }
+
+    async fn extended(&mut self, message: Message) {
+        let done = match message {
+            Message::Parse(parse) => self.parse(parse),
+            Message::Bind(bind) => self.bind(bind),
+            Message::Describe(describe) => self.describe(&describe),
+            Message::Execute(execute) => self.execute_portal(&execute).await,
+            Message::Close(close) => {
+                self.close(&close);
+                Ok(())
+            }
+            Message::Refused { refusal, .. } => Err(refusal),
+            _ => Ok(()),
+        };
+        let is_too_much = self.cycle.bytes > CYCLE_BYTES_MAX || self.cycle.items.len() > STEPS_MAX;
+        let too_much = || {
+            let message = format!("more than {STEPS_MAX} statements or {CYCLE_BYTES_MAX} bytes without a Sync");
+            Refusal::new(SqlState::LIMIT_EXCEEDED, message)
+        };
+        if let Err(refusal) = done.and_then(|()| if is_too_much { Err(too_much()) } else { Ok(()) }) {
+            self.cycle.fail(refusal);
+        }
+    }
+
+    /// Executes what is pending, and sends the replies when what they say is durable.
+    async fn answer(&mut self, until: Until, inbound: &mut Inbound<'_, Messages>) {
+        inbound.session().end_batch();
+        let release = inbound.admit(self.cycle.bytes as u64, Holds::Nothing).await;
+        self.work_off(until).await;
+        if until == Until::Sync {
+            ready(&mut self.cycle.out, self.block.status());
+            self.cycle.failed = false;
+            if !self.block.is_explicit() {
+                self.portals.clear();
+            }
+        }
+        self.cycle.bytes = 0;
+        self.block.await_client(&self.cpu, self.settings.idle_timeout());
+        if !self.cycle.commits.is_empty() {
+            inbound.acknowledge();
+        }
+        self.send(until, release).await;
+    }
+
+    async fn send(&mut self, until: Until, release: Release) {
+        let mut out = self.cycle.out.split();
+        let (slot, replies) = (self.replies.reserve(), Rc::clone(&self.replies));
+        let commits = std::mem::take(&mut self.cycle.commits);
+        if commits.is_empty() {
+            return replies.fill(slot, out, release);
+        }
+        let (cpu, status) = (self.cpu.clone(), self.block.status());
+        self.cpu
+            .spawn_unless_ready(async move {
+                for (position, commit) in commits {
+                    if let Err(error) = commit.durable(&cpu).await {
+                        out.truncate(position);
+                        Refusal::from(&error).write(&mut out);
+                        if until == Until::Sync {
+                            ready(&mut out, status);
+                        }
+                        break;
+                    }
+                }
+                replies.fill(slot, out, release);
+            })
+            .await;
+    }
+
+    /// The client does not speak the protocol.
+    async fn refuse_malformed(&mut self, inbound: &mut Inbound<'_, Messages>) {
+        let release = inbound.admit(0, Holds::Nothing).await;
+        let mut out = BytesMut::new();
+        Refusal::new(SqlState::PROTOCOL_VIOLATION, "invalid message format").write_fatal(&mut out);
+        let slot = self.replies.reserve();
+        self.replies.fill(slot, out, release);
+    }
+}
+
+impl Handler for Conversation {
+    type Decoder = Messages;
+
+    fn decoder(&self) -> Messages {
+        Messages::default()
+    }
+
+    async fn call(&mut self, call: Call, inbound: &mut Inbound<'_, Messages>) -> Next {
+        self.cycle.bytes += call.bytes;
+        match call.message {
+            Message::Terminate => return Next::Break(End::Closed),
+            Message::Malformed => {
+                self.refuse_malformed(inbound).await;
+                return Next::Break(End::Malformed);
+            }
+            Message::Sync => self.answer(Until::Sync, inbound).await,
+            _ if self.cycle.failed => self.cycle.bytes -= call.bytes,
+            Message::Flush => self.answer(Until::Flush, inbound).await,
+            Message::Query(query) => {
+                if let Err(refusal) = self.query(&query) {
+                    self.cycle.fail(refusal);
+                }
+                self.answer(Until::Sync, inbound).await;
+            }
+            Message::Refused { refusal, of_simple: true } => {
+                self.cycle.fail(refusal);
+                self.answer(Until::Sync, inbound).await;
+            }
+            message => self.extended(message).await,
+        }
+        Next::Continue(())
+    }
+}

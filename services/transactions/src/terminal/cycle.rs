@@ -1,0 +1,73 @@
+//! What a client asked for since the last Sync, in order: replies that are known, and steps that are still to be executed.
+//!
+//! Calls outside of a transaction block are executed when the Sync arrives, all of them as one transaction, as in
+//! PostgreSQL. Nothing of its replies has been sent then, so where it conflicts it is executed again without the client
+//! noticing.
+
+use bytes::BytesMut;
+
+use super::prepared::Bound;
+use super::refusal::Refusal;
+use crate::store::Commit;
+
+/// Replies and arguments between two Syncs, at most. Bytes.
+pub const CYCLE_BYTES_MAX: usize = 4 << 20;
+/// Statements between two Syncs, at most.
+pub const STEPS_MAX: usize = 4096;
+
+pub enum Item {
+    Reply(BytesMut),
+    Step(Step),
+    /// The client is refused: what is not committed is given up.
+    Failure(Refusal),
+}
+
+pub struct Step {
+    pub bound: Bound,
+    /// The simple protocol describes each result.
+    pub describes: bool,
+}
+
+/// When steps are executed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// What was asked for outside of a block is committed.
+    Sync,
+    /// The client wants what is known; more may follow.
+    Flush,
+}
+
+#[derive(Default)]
+pub struct Cycle {
+    /// What is sent next.
+    pub out: BytesMut,
+    pub items: Vec<Item>,
+    /// Each must be durable before what follows it in `out`, from a position on.
+    pub commits: Vec<(usize, Commit)>,
+    /// Until the next Sync, everything is ignored.
+    pub failed: bool,
+    pub bytes: usize,
+    /// Named statements made since, and how many items were before each.
+    pub made: Vec<(usize, String)>,
+}
+
+impl Cycle {
+    /// Where the reply to the next message goes.
+    pub fn reply(&mut self) -> &mut BytesMut {
+        if self.items.is_empty() {
+            return &mut self.out;
+        }
+        if !matches!(self.items.last(), Some(Item::Reply(_))) {
+            self.items.push(Item::Reply(BytesMut::new()));
+        }
+        match self.items.last_mut() {
+            Some(Item::Reply(bytes)) => bytes,
+            _ => &mut self.out,
+        }
+    }
+
+    pub fn fail(&mut self, refusal: Refusal) {
+        self.items.push(Item::Failure(refusal));
+        self.failed = true;
+    }
+}

@@ -1,0 +1,367 @@
+//! Executes the steps of a cycle: calls as transactions, and the statements about transactions.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use super::block::State;
+use super::conversation::Conversation;
+use super::cycle::{Item, Step, Until};
+use super::prepared::Cell;
+use super::refusal::{Refusal, SqlState};
+use super::sql::Statement;
+use crate::store::{CommitError, Conflict, Transaction};
+use crate::{CallError, Value};
+
+/// The results of queries, up to one that failed.
+type Rows = Vec<Vec<Value>>;
+
+/// Why a transaction was given up.
+pub enum Failure {
+    Refused(Refusal),
+    Call(CallError),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        Failure::Call(error)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        match failure {
+            Failure::Refused(refusal) => refusal,
+            Failure::Call(error) => (&error).into(),
+        }
+    }
+}
+
+/// What a statement does to the transaction block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Control {
+    Begin,
+    Commit,
+    Rollback,
+}
+
+/// What becomes of the transaction of a segment outside of a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Commit,
+    Keep,
+    Drop,
+}
+
+fn control(item: &Item) -> Option<Control> {
+    let Item::Step(step) = item else { return None };
+    match step.bound.prepared.statement {
+        Statement::Begin => Some(Control::Begin),
+        Statement::Commit => Some(Control::Commit),
+        Statement::Rollback => Some(Control::Rollback),
+        _ => None,
+    }
+}
+
+fn ends_segment(item: &Item) -> bool {
+    control(item).is_some() || matches!(item, Item::Failure(_))
+}
+
+/// What becomes of the transaction before `next`.
+fn then(next: Option<&Item>, until: Until) -> Then {
+    match next.map(control) {
+        None if until == Until::Sync => Then::Commit,
+        None | Some(Some(Control::Begin)) => Then::Keep,
+        Some(Some(Control::Commit)) => Then::Commit,
+        Some(Some(Control::Rollback) | None) => Then::Drop,
+    }
+}
+
+fn steps(items: &[Item]) -> impl Iterator<Item = (usize, &Step)> {
+    items.iter().enumerate().filter_map(|(at, item)| if let Item::Step(step) = item { Some((at, step)) } else { None })
+}
+
+impl Conversation {
+    /// Executes all that is pending.
+    pub(super) async fn work_off(&mut self, until: Until) {
+        let items = std::mem::take(&mut self.cycle.items);
+        let done = match self.execute(&items, until).await {
+            Ok(()) => items.len(),
+            Err((failed, refusal)) => {
+                refusal.write(&mut self.cycle.out);
+                self.cycle.failed = true;
+                let state = if self.block.is_explicit() { State::Failed } else { State::None };
+                self.block.set(state);
+                failed
+            }
+        };
+        // The client takes what follows a failure for not executed.
+        let made = std::mem::take(&mut self.cycle.made);
+        made.iter().filter(|(before, _)| *before > done).for_each(|(_, name)| self.forget_statement(name));
+        if until == Until::Sync {
+            self.end_implicit();
+        }
+    }
+
+    /// # Errors
+    /// The index of the item that failed, and why.
+    async fn execute(&mut self, items: &[Item], until: Until) -> Result<(), (usize, Refusal)> {
+        let mut at = 0;
+        while at < items.len() {
+            let end = items[at..].iter().position(ends_segment).map_or(items.len(), |len| at + len);
+            if end > at {
+                let segment = self.segment(&items[at..end], then(items.get(end), until)).await;
+                segment.map_err(|(failed, refusal)| (at + failed, refusal))?;
+            }
+            match items.get(end) {
+                Some(Item::Failure(refusal)) => return Err((end, refusal.clone())),
+                Some(item) => {
+                    let done = control(item).map_or(Ok(()), |control| self.control(control));
+                    done.map_err(|refusal| (end, refusal))?;
+                }
+                None => {}
+            }
+            at = end + 1;
+        }
+        Ok(())
+    }
+
+    /// Executes items of which none is about the block.
+    async fn segment(&mut self, items: &[Item], then: Then) -> Result<(), (usize, Refusal)> {
+        if let Some((at, _)) = steps(items).next() {
+            self.refuse_after_failure().map_err(|refusal| (at, refusal))?;
+        }
+        // What can fail is tried first: a transaction that is committed is answered as such.
+        let refused = steps(items).find_map(|(at, step)| {
+            let refused = self.check(&step.bound.prepared.statement).err()?;
+            Some((at, refused))
+        });
+        let end = refused.as_ref().map_or(items.len(), |(at, _)| *at);
+        let queries: Vec<_> = steps(&items[..end]).filter(|(_, step)| step.bound.prepared.query().is_some()).collect();
+        let mut rows = Rows::new();
+        let then = if refused.is_some() { Then::Drop } else { then };
+        let executed = if queries.is_empty() { Ok(()) } else { self.queries(&queries, then, &mut rows).await };
+        let failed = executed.err().map(|failure| (queries.get(rows.len()).map_or(end, |(at, _)| *at), failure.into()));
+        let written = failed.as_ref().map_or(end, |(at, _)| *at);
+        self.write(&items[..written], rows);
+        failed.or(refused).map_or(Ok(()), Err)
+    }
+
+    /// Executes queries in the transaction that is open, else in one of their own.
+    async fn queries(&mut self, queries: &[(usize, &Step)], then: Then, rows: &mut Rows) -> Result<(), Failure> {
+        if let Some((mut transaction, explicit)) = self.block.take() {
+            let executed = self.interruptible(self.rows(queries, &mut transaction, rows)).await;
+            return match executed {
+                Ok(Ok(())) => {
+                    self.block.put_back(transaction, explicit);
+                    Ok(())
+                }
+                Ok(Err(Failure::Call(CallError::Program(_)))) if transaction.conflicts() => {
+                    self.monitor.counters().conflict();
+                    Err(CallError::from(Conflict).into())
+                }
+                Ok(Err(failure)) => self.aborted(failure),
+                Err(refusal) => self.aborted(refusal.into()),
+            };
+        }
+        if !queries.iter().any(|(_, step)| step.bound.prepared.calls()) {
+            return self.constants(queries, rows).map_err(Failure::from);
+        }
+        if then == Then::Commit {
+            return self.committed(queries, rows).await;
+        }
+        let mut transaction = self.monitor.begin();
+        match self.interruptible(self.rows(queries, &mut transaction, rows)).await {
+            Ok(Ok(())) if then == Then::Keep => self.block.put_back(transaction, false),
+            Ok(Ok(())) => self.monitor.counters().abort(),
+            Ok(Err(failure)) => return self.aborted(failure),
+            Err(refusal) => return self.aborted(refusal.into()),
+        }
+        Ok(())
+    }
+
+    fn aborted(&self, failure: Failure) -> Result<(), Failure> {
+        self.monitor.counters().abort();
+        Err(failure)
+    }
+
+    /// Executes queries as one transaction, again and again until it does not conflict.
+    async fn committed(&mut self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Failure> {
+        let work = self.monitor.transact(&self.cpu, async |transaction| {
+            rows.clear();
+            self.rows(queries, transaction, rows).await
+        });
+        let ((), commit) = match self.interruptible(work).await {
+            Ok(done) => done?,
+            Err(refusal) => return self.aborted(refusal.into()),
+        };
+        self.cycle.commits.push((self.cycle.out.len(), commit));
+        Ok(())
+    }
+
+    async fn rows(
+        &self,
+        queries: &[(usize, &Step)],
+        transaction: &mut Transaction,
+        rows: &mut Rows,
+    ) -> Result<(), Failure> {
+        for (_, step) in queries {
+            let cells = step.bound.prepared.cells(&self.monitor, &step.bound.values, &self.facts)?;
+            let mut row = Vec::with_capacity(cells.len());
+            for cell in cells {
+                row.push(match cell {
+                    Cell::Value(value) => value,
+                    Cell::Call(function, tally, arguments) => {
+                        let result = function.call(&self.cpu, &arguments, transaction).await;
+                        tally.note(result.is_ok());
+                        result.map_err(CallError::from)?
+                    }
+                });
+            }
+            rows.push(row);
+        }
+        Ok(())
+    }
+
+    /// Rows without calls.
+    fn constants(&self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Refusal> {
+        for (_, step) in queries {
+            let cells = step.bound.prepared.cells(&self.monitor, &step.bound.values, &self.facts)?;
+            let value = |cell| if let Cell::Value(value) = cell { value } else { Value::Null };
+            rows.push(cells.into_iter().map(value).collect());
+        }
+        Ok(())
+    }
+
+    /// `work`, unless the client cancels it or it takes too long. Then it is dropped where it waits.
+    async fn interruptible<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
+        self.registered.cancel.begin();
+        let timeout = self.settings.statement_timeout();
+        let mut work = pin!(work);
+        let mut cancelled = pin!(self.registered.cancel.requested());
+        let mut late = pin!(async {
+            match timeout {
+                Some(timeout) => self.cpu.sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        });
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            let why = if cancelled.as_mut().poll(cx).is_ready() {
+                "canceling statement due to user request"
+            } else if late.as_mut().poll(cx).is_ready() {
+                "canceling statement due to statement timeout"
+            } else {
+                return Poll::Pending;
+            };
+            Poll::Ready(Err(Refusal::new(SqlState::QUERY_CANCELLED, why)))
+        })
+        .await
+    }
+
+    fn refuse_after_failure(&self) -> Result<(), Refusal> {
+        match &*self.block.state.borrow() {
+            State::Failed => Err(Refusal::new(
+                SqlState::IN_FAILED_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )),
+            State::Expired => Err(Refusal::new(
+                SqlState::IDLE_IN_TRANSACTION_TIMEOUT,
+                "the transaction was idle for longer than idle_in_transaction_session_timeout, and was rolled back",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn control(&mut self, control: Control) -> Result<(), Refusal> {
+        match control {
+            Control::Begin => {
+                self.refuse_after_failure()?;
+                match self.block.take() {
+                    Some((transaction, explicit)) => {
+                        self.block.put_back(transaction, true);
+                        if explicit {
+                            self.warn(SqlState::ACTIVE_TRANSACTION, "there is already a transaction in progress");
+                        }
+                    }
+                    None => self.block.put_back(self.monitor.begin(), true),
+                }
+                self.complete("BEGIN");
+            }
+            Control::Commit => {
+                if matches!(&*self.block.state.borrow(), State::Expired) {
+                    self.refuse_after_failure()?;
+                }
+                self.commit_block()?;
+            }
+            Control::Rollback => {
+                if self.block.take().is_some() {
+                    self.monitor.counters().abort();
+                } else if !self.block.is_explicit() {
+                    self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+                }
+                self.block.set(State::None);
+                self.complete("ROLLBACK");
+            }
+        }
+        Ok(())
+    }
+
+    fn commit_block(&mut self) -> Result<(), Refusal> {
+        let Some((transaction, explicit)) = self.block.take() else {
+            // After a failure there is nothing to commit, and the client must see that.
+            let has_failed = self.block.is_explicit();
+            if !has_failed {
+                self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+            }
+            self.block.set(State::None);
+            self.complete(if has_failed { "ROLLBACK" } else { "COMMIT" });
+            return Ok(());
+        };
+        self.block.set(State::None);
+        self.commit(transaction)?;
+        if !explicit {
+            self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+        }
+        self.complete("COMMIT");
+        Ok(())
+    }
+
+    fn commit(&mut self, transaction: Transaction) -> Result<(), Refusal> {
+        match transaction.commit(&self.cpu) {
+            Ok(commit) => {
+                self.monitor.counters().commit();
+                self.cycle.commits.push((self.cycle.out.len(), commit));
+                Ok(())
+            }
+            Err(error) => {
+                match &error {
+                    CommitError::Conflict(_) => self.monitor.counters().conflict(),
+                    CommitError::Store(_) => self.monitor.counters().abort(),
+                }
+                Err((&error).into())
+            }
+        }
+    }
+
+    /// At a Sync, a transaction that nobody began by BEGIN is over.
+    fn end_implicit(&mut self) {
+        if self.block.is_explicit() {
+            return;
+        }
+        if let Some((transaction, _)) = self.block.take() {
+            self.block.set(State::None);
+            if let Err(refusal) = self.commit(transaction) {
+                refusal.write(&mut self.cycle.out);
+            }
+        }
+    }
+}

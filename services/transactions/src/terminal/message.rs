@@ -1,0 +1,206 @@
+//! Decodes what a client sends once its session has begun.
+
+use bytes::BytesMut;
+use kernel::connection::{Decoder, Headers, Next};
+use pgwire::messages::extendedquery::{Bind, Close, Describe, Execute, Parse};
+use pgwire::messages::{DecodeContext, PgWireFrontendMessage};
+
+use super::refusal::{Refusal, SqlState};
+use super::shape::{self, Misshapen};
+
+/// Longest message, in bytes: far more than the arguments of a call may be. Longer ones are skipped and refused.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Nobody who speaks this protocol announces more (PostgreSQL's `PQ_LARGE_MESSAGE_LIMIT`).
+const ANNOUNCED_BYTES_MAX: usize = 1 << 30;
+/// Kind and length.
+const HEADER_BYTES: usize = 5;
+/// Memory for a message grows as it arrives, by this. Bytes.
+const PIECE_BYTES: usize = 32 << 10;
+
+#[derive(Debug)]
+pub enum Message {
+    Query(String),
+    Parse(Parse),
+    Bind(Bind),
+    Describe(Describe),
+    Execute(Execute),
+    Close(Close),
+    Flush,
+    Sync,
+    Terminate,
+    /// Without meaning now, and harmless.
+    Ignored,
+    /// Not of the protocol: the stream is unusable.
+    Malformed,
+    /// `of_simple`: in place of a [`Message::Query`].
+    Refused {
+        refusal: Refusal,
+        of_simple: bool,
+    },
+}
+
+/// A message, and how many bytes it had.
+pub struct Call {
+    pub message: Message,
+    pub bytes: usize,
+}
+
+/// What was received of the next message.
+#[derive(Default)]
+pub struct Messages {
+    message: BytesMut,
+    /// Bytes of a message that is too long, still to be skipped.
+    skipped: usize,
+    /// Of that one.
+    kind: u8,
+}
+
+impl Messages {
+    /// Length of the message with its header, once that is known.
+    fn announced(&self) -> Option<usize> {
+        let header = self.message.get(..HEADER_BYTES)?;
+        let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]);
+        Some(1 + len as usize)
+    }
+
+    /// The message, which is complete.
+    fn take(&mut self) -> Next<Call> {
+        let mut bytes = std::mem::take(&mut self.message);
+        let (kind, len) = (bytes[0], bytes.len());
+        let message = match shape::check(kind, &bytes[HEADER_BYTES..]) {
+            Err(Misshapen::Malformed) => return malformed(),
+            Err(Misshapen::NotUtf8) => {
+                let refusal = Refusal::new(SqlState::INVALID_BYTES, "invalid byte sequence for encoding \"UTF8\"");
+                Message::Refused { refusal, of_simple: kind == b'Q' }
+            }
+            Ok(()) => match PgWireFrontendMessage::decode(&mut bytes, &context()) {
+                Ok(Some(message)) => own(message),
+                _ => return malformed(),
+            },
+        };
+        Next::Call(Call { message, bytes: len })
+    }
+}
+
+/// The client is told before the session ends.
+fn malformed() -> Next<Call> {
+    Next::Call(Call { message: Message::Malformed, bytes: 0 })
+}
+
+/// Of a session that has begun.
+fn context() -> DecodeContext {
+    let mut context = DecodeContext::default();
+    context.awaiting_frontend_ssl = false;
+    context.awaiting_frontend_startup = false;
+    context
+}
+
+fn own(message: PgWireFrontendMessage) -> Message {
+    match message {
+        PgWireFrontendMessage::Query(query) => Message::Query(query.query),
+        PgWireFrontendMessage::Parse(parse) => Message::Parse(parse),
+        PgWireFrontendMessage::Bind(bind) => Message::Bind(bind),
+        PgWireFrontendMessage::Describe(describe) => Message::Describe(describe),
+        PgWireFrontendMessage::Execute(execute) => Message::Execute(execute),
+        PgWireFrontendMessage::Close(close) => Message::Close(close),
+        PgWireFrontendMessage::Flush(_) => Message::Flush,
+        PgWireFrontendMessage::Sync(_) => Message::Sync,
+        PgWireFrontendMessage::Terminate(_) => Message::Terminate,
+        _ => Message::Ignored,
+    }
+}
+
+impl Decoder for Messages {
+    type Call = Call;
+
+    fn next(&mut self) -> Next<Call> {
+        if self.skipped > 0 {
+            return Next::Skip(self.skipped);
+        }
+        if self.kind != 0 {
+            let message = format!("a message is longer than {MESSAGE_BYTES_MAX} bytes");
+            let refusal = Refusal::new(SqlState::LIMIT_EXCEEDED, message);
+            let of_simple = std::mem::take(&mut self.kind) == b'Q';
+            return Next::Call(Call { message: Message::Refused { refusal, of_simple }, bytes: 0 });
+        }
+        let Some(announced) = self.announced() else { return Next::Bytes(HEADER_BYTES - self.message.len()) };
+        if !(HEADER_BYTES..=ANNOUNCED_BYTES_MAX).contains(&announced) {
+            return malformed();
+        }
+        if announced > MESSAGE_BYTES_MAX {
+            self.skipped = announced - HEADER_BYTES;
+            self.kind = self.message[0].max(1);
+            self.message = BytesMut::new();
+            return Next::Skip(self.skipped);
+        }
+        match announced - self.message.len() {
+            0 => self.take(),
+            missing => Next::Bytes(missing),
+        }
+    }
+
+    fn give(&mut self, most: usize, source: impl FnOnce(&mut [u8]) -> usize) -> usize {
+        let at = self.message.len();
+        self.message.resize(at + most.min(PIECE_BYTES), 0);
+        let count = source(&mut self.message[at..]);
+        self.message.truncate(at + count);
+        count
+    }
+
+    fn pass(&mut self, count: usize) {
+        self.skipped -= count;
+    }
+
+    fn is_within_message(&self) -> bool {
+        !self.message.is_empty() || self.kind != 0
+    }
+
+    fn has_payload(&self, _call: &Call) -> bool {
+        false
+    }
+
+    fn headers(&self) -> Headers {
+        Headers { first: HEADER_BYTES, each: HEADER_BYTES }
+    }
+}
+
+/// Decodes a stream as a session would, for tests: how many messages of each outcome it holds. `cuts`: sizes of the
+/// pieces in which it arrives, repeated; the result must not depend on them.
+#[cfg(test)]
+pub fn decode(stream: &[u8], cuts: &[usize]) -> (usize, usize, bool) {
+    let mut messages = Messages::default();
+    let (mut good, mut refused) = (0, 0);
+    let (mut at, mut arrived) = (0, 0);
+    let mut cuts = cuts.iter().copied().cycle();
+    loop {
+        let there = arrived - at;
+        let used = match messages.next() {
+            Next::Bytes(most) => messages.give(most, |to| {
+                let len = to.len().min(there);
+                to[..len].copy_from_slice(&stream[at..at + len]);
+                len
+            }),
+            Next::Skip(most) => {
+                messages.pass(most.min(there));
+                most.min(there)
+            }
+            Next::Call(call) => {
+                match call.message {
+                    Message::Refused { .. } => refused += 1,
+                    Message::Malformed => return (good, refused, true),
+                    _ => good += 1,
+                }
+                continue;
+            }
+            Next::Malformed => return (good, refused, true),
+        };
+        at += used;
+        assert!(messages.message.capacity() <= 2 * MESSAGE_BYTES_MAX, "memory for more than a message");
+        if used == 0 {
+            if arrived == stream.len() {
+                return (good, refused, false);
+            }
+            arrived = (arrived + cuts.next().unwrap_or(usize::MAX).max(1)).min(stream.len());
+        }
+    }
+}

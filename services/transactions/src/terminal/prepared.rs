@@ -1,0 +1,364 @@
+//! Statements whose names are resolved and whose types are known, and what is bound to them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::refusal::{Refusal, SqlState};
+use super::reply::Column;
+use super::sql::{Call, Constant, Expression, Known, Literal, Query, QueryKind, Statement, no_parameter};
+use super::types::{Format, SqlType, argument};
+use crate::counters::Tally;
+use crate::program::Function;
+use crate::{Monitor, Signature, Value};
+
+/// A statement that clients may execute again and again (OLTP-5: its names are resolved once).
+pub struct Prepared {
+    pub statement: Statement,
+    pub parameters: Vec<SqlType>,
+    /// `None`: it returns no rows.
+    pub columns: Option<Vec<Column>>,
+    /// Of each column that is a call.
+    functions: Vec<Option<Resolved>>,
+}
+
+struct Resolved {
+    function: Arc<Function>,
+    tally: Arc<Tally>,
+}
+
+/// What is known of a session, for [`Known`].
+pub struct Facts {
+    pub user: String,
+    pub process: i32,
+}
+
+/// The result of evaluating a column: a value, or a call that returns it.
+pub enum Cell {
+    Value(Value),
+    Call(Arc<Function>, Arc<Tally>, Vec<Value>),
+}
+
+impl Prepared {
+    /// `declared`: the types of the first parameters by their numbers, 0 for those that are to be found out.
+    ///
+    /// # Errors
+    /// If a name or type is unknown.
+    pub fn new(monitor: &Monitor, statement: Statement, declared: &[u32]) -> Result<Prepared, Refusal> {
+        let mut types = Types::new(declared)?;
+        let mut prepared = Prepared { statement, parameters: Vec::new(), columns: None, functions: Vec::new() };
+        if let Statement::Query(query) = &prepared.statement {
+            let mut columns = Vec::new();
+            for column in &query.columns {
+                let resolved = match &column.what {
+                    Expression::Call(call) => Some(resolve(monitor, call)?),
+                    Expression::Constant(_) | Expression::Known(_) => None,
+                };
+                types.learn(&column.what, resolved.as_ref().map(|resolved| resolved.function.signature()));
+                let of = type_of(&column.what, resolved.as_ref(), &types);
+                let name = column.alias.clone().unwrap_or_else(|| default_name(&column.what));
+                columns.push(Column { name, of });
+                prepared.functions.push(resolved);
+            }
+            prepared.columns = has_row(query, &columns).then_some(columns);
+        }
+        if let Statement::Show(name) = &prepared.statement {
+            let column = |name: &str| Column { name: name.to_owned(), of: SqlType::Text };
+            let columns =
+                name.as_ref().map_or_else(|| vec![column("name"), column("setting")], |name| vec![column(name)]);
+            prepared.columns = Some(columns);
+        }
+        prepared.parameters = types.all()?;
+        Ok(prepared)
+    }
+
+    pub fn query(&self) -> Option<&Query> {
+        if let Statement::Query(query) = &self.statement { Some(query) } else { None }
+    }
+
+    /// Is it about the transaction block?
+    pub fn is_control(&self) -> bool {
+        matches!(self.statement, Statement::Begin | Statement::Commit | Statement::Rollback)
+    }
+
+    /// Must it be executed in a transaction?
+    pub fn calls(&self) -> bool {
+        self.functions.iter().any(Option::is_some)
+    }
+
+    /// Evaluates the columns. A function that was installed anew since is called in its new version.
+    ///
+    /// # Errors
+    /// If an argument does not fit, or the function is not what it was.
+    pub fn cells(&self, monitor: &Monitor, values: &[Value], facts: &Facts) -> Result<Vec<Cell>, Refusal> {
+        let columns = self.query().map_or(&[][..], |query| &query.columns);
+        let cell = |(column, resolved): (&super::sql::Column, &Option<Resolved>)| match (&column.what, resolved) {
+            (Expression::Call(call), Some(resolved)) => {
+                let function = resolved.current(monitor, call)?;
+                let arguments = arguments(function.signature(), call, values)?;
+                Ok(Cell::Call(function, Arc::clone(&resolved.tally), arguments))
+            }
+            (Expression::Constant(constant), _) => constant_value(constant, values).map(Cell::Value),
+            (Expression::Known(known), _) => Ok(Cell::Value(facts.value(*known, monitor))),
+            (Expression::Call(call), None) => Err(unknown(monitor, call)),
+        };
+        columns.iter().zip(&self.functions).map(cell).collect()
+    }
+}
+
+impl Resolved {
+    fn current(&self, monitor: &Monitor, call: &Call) -> Result<Arc<Function>, Refusal> {
+        let found = monitor.programs().find(&call.function).ok_or_else(|| unknown(monitor, call))?;
+        if !Arc::ptr_eq(&found, &self.function) && found.signature() != self.function.signature() {
+            let message = format!("cached plan must not change: function {} is another one now", call.function);
+            return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).hint("Prepare the statement again."));
+        }
+        Ok(found)
+    }
+}
+
+impl Facts {
+    fn value(&self, known: Known, monitor: &Monitor) -> Value {
+        match known {
+            Known::Version => Value::Text(concat!("PostgreSQL 15.0 (Awase ", env!("CARGO_PKG_VERSION"), ")").into()),
+            Known::Database => Value::Text(monitor.name().to_owned()),
+            Known::Schema => Value::Text("public".into()),
+            Known::User => Value::Text(self.user.clone()),
+            Known::ProcessId => Value::BigInt(self.process.into()),
+            Known::InRecovery => Value::Bool(false),
+            Known::Nothing => Value::Null,
+        }
+    }
+}
+
+fn resolve(monitor: &Monitor, call: &Call) -> Result<Resolved, Refusal> {
+    let function = monitor.programs().find(&call.function).ok_or_else(|| unknown(monitor, call))?;
+    let signature = function.signature();
+    let (has, given) = (signature.arguments.len(), call.arguments.len());
+    if has != given {
+        let message = format!("function {} takes {has} arguments, not {given}", call.function);
+        let refusal = Refusal::new(SqlState::UNKNOWN_FUNCTION, message);
+        return Err(refusal.hint(format!("It is {signature}.")).at(call.position));
+    }
+    let tally = monitor.counters().function(&call.function);
+    Ok(Resolved { function, tally })
+}
+
+/// Names functions that there are.
+fn unknown(monitor: &Monitor, call: &Call) -> Refusal {
+    const NAMED_MAX: usize = 20;
+    let functions = monitor.programs().functions();
+    let mut names: Vec<_> = functions.iter().take(NAMED_MAX).map(|function| function.signature().to_string()).collect();
+    if functions.len() > NAMED_MAX {
+        names.push("...".into());
+    }
+    let message = format!("function {} does not exist", call.function);
+    let refusal = Refusal::new(SqlState::UNKNOWN_FUNCTION, message).at(call.position);
+    refusal.hint(if names.is_empty() {
+        format!("No program is installed in database {:?}.", monitor.name())
+    } else {
+        format!("Installed: {}.", names.join("; "))
+    })
+}
+
+fn has_row(query: &Query, columns: &[Column]) -> bool {
+    query.kind == QueryKind::Select || columns.iter().any(|column| column.of != SqlType::Void)
+}
+
+fn default_name(what: &Expression) -> String {
+    match what {
+        Expression::Call(call) => call.function.clone(),
+        Expression::Constant(_) => "?column?".into(),
+        Expression::Known(known) => match known {
+            Known::Version => "version",
+            Known::Database => "current_database",
+            Known::Schema => "current_schema",
+            Known::User => "current_user",
+            Known::ProcessId => "pg_backend_pid",
+            Known::InRecovery => "pg_is_in_recovery",
+            Known::Nothing => "pg_advisory_unlock_all",
+        }
+        .into(),
+    }
+}
+
+fn type_of(what: &Expression, resolved: Option<&Resolved>, types: &Types) -> SqlType {
+    match what {
+        Expression::Call(_) => {
+            let returns = resolved.and_then(|resolved| resolved.function.signature().returns);
+            returns.map_or(SqlType::Void, SqlType::from)
+        }
+        Expression::Constant(Constant { literal, casts }) => match (casts.last(), literal) {
+            (Some(of), _) => *of,
+            (None, Literal::Parameter(number)) => types.of(*number),
+            (None, Literal::Null | Literal::Text(_)) => SqlType::Text,
+            (None, Literal::Bool(_)) => SqlType::Bool,
+            (None, Literal::Number(text)) => number_type(text),
+        },
+        Expression::Known(Known::ProcessId) => SqlType::Int4,
+        Expression::Known(Known::InRecovery) => SqlType::Bool,
+        Expression::Known(Known::Nothing) => SqlType::Void,
+        Expression::Known(_) => SqlType::Text,
+    }
+}
+
+/// The smallest integer type that holds it, else `numeric`.
+fn number_type(text: &str) -> SqlType {
+    match text.parse::<i64>() {
+        Ok(number) if i32::try_from(number).is_ok() => SqlType::Int4,
+        Ok(_) => SqlType::Int8,
+        Err(_) => SqlType::Numeric,
+    }
+}
+
+fn literal_value(literal: &Literal, values: &[Value]) -> Result<Value, Refusal> {
+    match literal {
+        Literal::Null => Ok(Value::Null),
+        Literal::Bool(value) => Ok(Value::Bool(*value)),
+        Literal::Text(text) => Ok(Value::Text(text.clone())),
+        Literal::Number(text) => SqlType::Numeric.read_as_text(text),
+        Literal::Parameter(number) => values.get(usize::from(*number) - 1).cloned().ok_or_else(|| no_parameter(number)),
+    }
+}
+
+fn constant_value(constant: &Constant, values: &[Value]) -> Result<Value, Refusal> {
+    let value = literal_value(&constant.literal, values)?;
+    constant.casts.iter().try_fold(value, |value, of| of.cast(value))
+}
+
+fn arguments(signature: &Signature, call: &Call, values: &[Value]) -> Result<Vec<Value>, Refusal> {
+    let arguments = signature.arguments.iter().zip(&call.arguments);
+    let value = |(parameter, constant)| {
+        let parameter: &crate::Argument = parameter;
+        constant_value(constant, values).and_then(|value| argument(value, parameter.of)).map_err(|refusal| {
+            let message = format!("argument {:?} of {}: {}", parameter.name, call.function, refusal.message);
+            Refusal { message, ..refusal }.at(call.position)
+        })
+    };
+    arguments.map(value).collect()
+}
+
+/// The types of a statement's parameters, as far as they are known.
+struct Types {
+    known: Vec<Option<SqlType>>,
+}
+
+impl Types {
+    fn new(declared: &[u32]) -> Result<Types, Refusal> {
+        let known = |oid: &u32| match oid {
+            0 => Ok(None),
+            oid => SqlType::of_oid(*oid).map(Some).ok_or_else(|| {
+                Refusal::new(
+                    SqlState::NOT_SUPPORTED,
+                    format!("parameters of the type with number {oid} are not served"),
+                )
+            }),
+        };
+        Ok(Types { known: declared.iter().map(known).collect::<Result<_, _>>()? })
+    }
+
+    /// Learns from a column's expression, by its casts or by the parameters of the function.
+    fn learn(&mut self, what: &Expression, signature: Option<&Signature>) {
+        match what {
+            Expression::Constant(constant) => self.learn_of(constant, SqlType::Text),
+            Expression::Call(call) => {
+                let of = |index: usize| Some(SqlType::from(signature?.arguments.get(index)?.of));
+                let arguments = call.arguments.iter().enumerate();
+                arguments.for_each(|(index, constant)| self.learn_of(constant, of(index).unwrap_or(SqlType::Text)));
+            }
+            Expression::Known(_) => {}
+        }
+    }
+
+    fn learn_of(&mut self, constant: &Constant, otherwise: SqlType) {
+        let Literal::Parameter(number) = constant.literal else { return };
+        let index = usize::from(number) - 1;
+        if self.known.len() <= index {
+            self.known.resize(index + 1, None);
+        }
+        let known = &mut self.known[index];
+        if known.is_none_or(|of| of == SqlType::Unknown) {
+            *known = Some(constant.casts.first().copied().unwrap_or(otherwise));
+        }
+    }
+
+    fn of(&self, number: u16) -> SqlType {
+        self.known.get(usize::from(number) - 1).copied().flatten().unwrap_or(SqlType::Text)
+    }
+
+    fn all(self) -> Result<Vec<SqlType>, Refusal> {
+        let known = |(index, known): (usize, Option<SqlType>)| {
+            known.ok_or_else(|| {
+                let message = format!("could not determine data type of parameter ${}", index + 1);
+                Refusal::new(SqlState::INDETERMINATE_TYPE, message)
+            })
+        };
+        self.known.into_iter().enumerate().map(known).collect()
+    }
+}
+
+/// A statement with the values of its parameters.
+#[derive(Clone)]
+pub struct Bound {
+    pub prepared: Rc<Prepared>,
+    pub values: Rc<[Value]>,
+    formats: Rc<[Format]>,
+}
+
+impl Bound {
+    /// Without parameters, as in the simple protocol.
+    pub fn plain(prepared: Rc<Prepared>) -> Bound {
+        Bound { prepared, values: Rc::new([]), formats: Rc::new([]) }
+    }
+
+    /// # Errors
+    /// If values and formats are not as many as there must be, or values not of their types.
+    pub fn new(
+        prepared: Rc<Prepared>,
+        formats: &[i16],
+        values: &[Option<Bytes>],
+        results: &[i16],
+    ) -> Result<Bound, Refusal> {
+        let (has, given) = (prepared.parameters.len(), values.len());
+        if has != given {
+            let message =
+                format!("bind message supplies {given} parameters, but the prepared statement requires {has}");
+            return Err(Refusal::new(SqlState::PROTOCOL_VIOLATION, message));
+        }
+        let formats = all_formats(formats, given, "parameters")?;
+        let mut bound = Vec::with_capacity(given);
+        for (index, (of, value)) in prepared.parameters.iter().zip(values).enumerate() {
+            bound.push(match value {
+                None => Value::Null,
+                Some(bytes) => of.read(format_of(&formats, index), bytes).map_err(|refusal| Refusal {
+                    message: format!("parameter ${}: {}", index + 1, refusal.message),
+                    ..refusal
+                })?,
+            });
+        }
+        let columns = prepared.columns.as_ref().map_or(0, Vec::len);
+        let results = all_formats(results, columns, "result columns")?;
+        Ok(Bound { prepared, values: bound.into(), formats: results.into() })
+    }
+
+    pub fn format(&self) -> impl Fn(usize) -> Format {
+        |index| format_of(&self.formats, index)
+    }
+}
+
+/// None given: all as text; one: all in it.
+fn format_of(formats: &[Format], index: usize) -> Format {
+    match formats {
+        [one] => *one,
+        _ => formats.get(index).copied().unwrap_or_default(),
+    }
+}
+
+fn all_formats(codes: &[i16], count: usize, what: &str) -> Result<Vec<Format>, Refusal> {
+    if codes.len() > 1 && codes.len() != count {
+        let message = format!("bind message has {} formats for {count} {what}", codes.len());
+        return Err(Refusal::new(SqlState::PROTOCOL_VIOLATION, message));
+    }
+    codes.iter().map(|code| Format::of(*code)).collect()
+}

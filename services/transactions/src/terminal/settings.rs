@@ -1,0 +1,194 @@
+//! The settings that clients set and ask for by themselves. They change nothing but what is said here.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use pgwire::messages::startup::ParameterStatus;
+
+use super::refusal::{Refusal, SqlState};
+use super::reply::put;
+
+/// Longest value, in bytes.
+const VALUE_BYTES_MAX: usize = 1024;
+
+/// What drivers expect of a server of the version that they were written for.
+const SERVER_VERSION: &str = concat!("15.0 (Awase ", env!("CARGO_PKG_VERSION"), ")");
+
+/// For how long a transaction may wait for its client by default.
+const IDLE_TIMEOUT: &str = "60s";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// Anything, without effect.
+    Any,
+    /// A length of time.
+    Time,
+    /// One of these, in any case; all mean its default.
+    Only(&'static [&'static str]),
+    /// It is the server's.
+    Nothing,
+}
+
+struct Setting {
+    /// As shown.
+    name: &'static str,
+    default: &'static str,
+    takes: Takes,
+    /// Clients are told of its value.
+    reported: bool,
+}
+
+const fn setting(name: &'static str, default: &'static str, takes: Takes, reported: bool) -> Setting {
+    Setting { name, default, takes, reported }
+}
+
+const ON: Takes = Takes::Only(&["on", "true", "1", "yes"]);
+const OFF: Takes = Takes::Only(&["off", "false", "0", "no"]);
+
+const SETTINGS: &[Setting] = &[
+    setting("application_name", "", Takes::Any, true),
+    setting("bytea_output", "hex", Takes::Only(&["hex"]), false),
+    setting("client_encoding", "UTF8", Takes::Only(&["utf8", "utf-8", "unicode"]), true),
+    setting("client_min_messages", "notice", Takes::Any, false),
+    setting("DateStyle", "ISO, MDY", Takes::Any, true),
+    setting("default_transaction_isolation", "serializable", Takes::Any, false),
+    setting("default_transaction_read_only", "off", OFF, true),
+    setting("extra_float_digits", "1", Takes::Any, false),
+    setting("idle_in_transaction_session_timeout", IDLE_TIMEOUT, Takes::Time, false),
+    setting("in_hot_standby", "off", Takes::Nothing, true),
+    setting("integer_datetimes", "on", Takes::Nothing, true),
+    setting("IntervalStyle", "postgres", Takes::Any, true),
+    setting("is_superuser", "off", Takes::Nothing, true),
+    setting("lock_timeout", "0", Takes::Any, false),
+    setting("max_identifier_length", "63", Takes::Nothing, false),
+    setting("row_security", "on", Takes::Any, false),
+    setting("search_path", "public", Takes::Any, false),
+    setting("server_encoding", "UTF8", Takes::Nothing, true),
+    setting("server_version", SERVER_VERSION, Takes::Nothing, true),
+    setting("server_version_num", "150000", Takes::Nothing, false),
+    setting("standard_conforming_strings", "on", ON, true),
+    setting("statement_timeout", "0", Takes::Time, false),
+    setting("synchronous_commit", "on", Takes::Any, false),
+    setting("TimeZone", "UTC", Takes::Any, true),
+    setting("transaction_isolation", "serializable", Takes::Any, false),
+    setting("transaction_read_only", "off", OFF, false),
+];
+
+/// Those of a session: the ones that differ from their defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    changed: Vec<(&'static str, String)>,
+}
+
+fn find(name: &str) -> Result<&'static Setting, Refusal> {
+    SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let name: String = name.chars().take(80).collect();
+        Refusal::new(SqlState::UNKNOWN_NAME, format!("unrecognized configuration parameter {name:?}"))
+            .hint("SHOW ALL lists those that there are.")
+    })
+}
+
+impl Settings {
+    /// Sets one, or with `None` resets it. Returns the name and value that the client must be told.
+    ///
+    /// # Errors
+    /// If there is none of that name, or it does not take the value.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<Option<(&'static str, String)>, Refusal> {
+        let setting = find(name)?;
+        let invalid = || {
+            let shown: String = value.unwrap_or_default().chars().take(80).collect();
+            let message = format!("invalid value for parameter {:?}: {shown:?}", setting.name);
+            Refusal::new(SqlState::INVALID_PARAMETER_VALUE, message)
+        };
+        let value = match (setting.takes, value) {
+            (Takes::Nothing, _) => {
+                let message = format!("parameter {:?} cannot be changed", setting.name);
+                return Err(Refusal::new(SqlState("55P02"), message));
+            }
+            (_, None) => None,
+            (_, Some(text)) if text.len() > VALUE_BYTES_MAX => return Err(invalid()),
+            (Takes::Only(all), Some(text)) => {
+                let is_known = all.iter().any(|one| one.eq_ignore_ascii_case(text));
+                if !is_known {
+                    return Err(invalid().hint(format!("Served: {}.", setting.default)));
+                }
+                None
+            }
+            (Takes::Time, Some(text)) => {
+                time(text).ok_or_else(invalid)?;
+                Some(text)
+            }
+            (Takes::Any, Some(text)) => Some(text),
+        };
+        self.changed.retain(|(own, _)| *own != setting.name);
+        self.changed
+            .extend(value.filter(|value| *value != setting.default).map(|value| (setting.name, value.to_owned())));
+        Ok(setting.reported.then(|| (setting.name, self.value(setting).to_owned())))
+    }
+
+    /// Those that have other values than their defaults.
+    pub fn changed(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.changed.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    /// Its name as shown, and its value.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn get(&self, name: &str) -> Result<(&'static str, &str), Refusal> {
+        find(name).map(|setting| (setting.name, self.value(setting)))
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        SETTINGS.iter().map(|setting| (setting.name, self.value(setting)))
+    }
+
+    fn value(&self, setting: &Setting) -> &str {
+        self.changed.iter().find(|(name, _)| *name == setting.name).map_or(setting.default, |(_, value)| value)
+    }
+
+    /// `None`: unlimited.
+    pub fn statement_timeout(&self) -> Option<Duration> {
+        self.timeout("statement_timeout")
+    }
+
+    /// `None`: unlimited.
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        self.timeout("idle_in_transaction_session_timeout")
+    }
+
+    fn timeout(&self, name: &str) -> Option<Duration> {
+        if self.changed.is_empty() && name == "statement_timeout" {
+            return None;
+        }
+        let (_, value) = self.get(name).ok()?;
+        time(value).filter(|timeout| !timeout.is_zero())
+    }
+
+    /// What a client is told when its session begins.
+    pub fn report(&self, out: &mut BytesMut) {
+        for setting in SETTINGS.iter().filter(|setting| setting.reported) {
+            report(out, setting.name, self.value(setting));
+        }
+    }
+}
+
+pub fn report(out: &mut BytesMut, name: &str, value: &str) {
+    put(out, &ParameterStatus::new(name.to_owned(), value.to_owned()));
+}
+
+/// Of a number without unit, milliseconds.
+fn time(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let ms = match unit.trim() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(ms).filter(|ms| *ms <= i32::MAX as u64).map(Duration::from_millis)
+}

@@ -1,0 +1,105 @@
+//! The SQL that is served: calls of functions, transactions, and the little that clients send by themselves.
+
+mod lexer;
+mod parser;
+mod session;
+
+pub use lexer::no_parameter;
+pub use parser::parse;
+
+use super::types::SqlType;
+
+/// Statements of one query at most.
+pub const STATEMENTS_MAX: usize = 1000;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Statement {
+    Query(Query),
+    Begin,
+    Commit,
+    Rollback,
+    /// `None`: its default.
+    Set {
+        name: String,
+        value: Option<String>,
+    },
+    ResetAll,
+    /// `None`: all.
+    Show(Option<String>),
+    /// As a new session, but for an open transaction.
+    DiscardAll,
+    /// `None`: all.
+    Deallocate(Option<String>),
+    /// What is accepted though there is nothing to do; its tag.
+    Nothing(&'static str),
+}
+
+/// A statement with one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Query {
+    pub columns: Vec<Column>,
+    pub kind: QueryKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryKind {
+    Select,
+    /// A function that returns nothing has no row.
+    Call,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    pub what: Expression,
+    pub alias: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Expression {
+    Constant(Constant),
+    Call(Call),
+    /// What is known of the session.
+    Known(Known),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    Version,
+    Database,
+    Schema,
+    User,
+    ProcessId,
+    /// Of `pg_is_in_recovery`.
+    InRecovery,
+    /// Of functions that connection pools call and that have nothing to do.
+    Nothing,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub function: String,
+    pub arguments: Vec<Constant>,
+    /// Characters, from 1.
+    pub position: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constant {
+    pub literal: Literal,
+    /// From the inside.
+    pub casts: Vec<SqlType>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Literal {
+    Null,
+    Bool(bool),
+    /// As written, with its sign.
+    Number(String),
+    Text(String),
+    /// From 1.
+    Parameter(u16),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,484 @@
+//! Parses statements. A parser for all of SQL would be larger than everything else here, and refuse no less in the end.
+
+use super::lexer::{Placed, Token, tokens};
+use super::{Call, Column, Constant, Expression, Known, Literal, Query, QueryKind, STATEMENTS_MAX, Statement};
+use crate::terminal::refusal::{Refusal, SqlState};
+use crate::terminal::types::SqlType;
+
+/// Items of one list at most, as in PostgreSQL (`FUNC_MAX_ARGS`).
+const ITEMS_MAX: usize = 100;
+
+const SERVED: &str = "Served: SELECT f(...), SELECT * FROM f(...), CALL f(...) of installed functions; BEGIN, COMMIT, \
+                      ROLLBACK; SET, RESET, SHOW, DISCARD ALL, DEALLOCATE; SELECT of constants.";
+
+/// The first words of statements that PostgreSQL knows and that are not served.
+const NOT_SERVED: &[&str] = &[
+    "alter",
+    "analyze",
+    "checkpoint",
+    "cluster",
+    "comment",
+    "copy",
+    "create",
+    "declare",
+    "delete",
+    "do",
+    "drop",
+    "execute",
+    "explain",
+    "fetch",
+    "grant",
+    "import",
+    "insert",
+    "listen",
+    "load",
+    "lock",
+    "merge",
+    "move",
+    "notify",
+    "prepare",
+    "reassign",
+    "refresh",
+    "reindex",
+    "release",
+    "revoke",
+    "savepoint",
+    "security",
+    "table",
+    "truncate",
+    "update",
+    "vacuum",
+    "values",
+    "with",
+];
+
+pub struct Parser {
+    tokens: Vec<Placed>,
+    at: usize,
+    /// Where the query ends: characters, from 1.
+    end: usize,
+}
+
+/// Parses a query: statements with `;` between them.
+///
+/// # Errors
+/// If any of them is not served.
+pub fn parse(query: &str) -> Result<Vec<Statement>, Refusal> {
+    let mut parser = Parser { tokens: tokens(query)?, at: 0, end: query.chars().count() + 1 };
+    let mut statements = Vec::new();
+    loop {
+        while parser.takes_symbol(';') {}
+        if parser.peek().is_none() {
+            return Ok(statements);
+        }
+        if statements.len() == STATEMENTS_MAX {
+            let message = format!("a query holds more than {STATEMENTS_MAX} statements");
+            return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
+        }
+        statements.push(parser.statement()?);
+        if parser.peek().is_some() && !parser.takes_symbol(';') {
+            return Err(parser.unexpected());
+        }
+    }
+}
+
+impl Parser {
+    pub fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at).map(|placed| &placed.token)
+    }
+
+    pub fn position(&self) -> usize {
+        self.tokens.get(self.at).map_or(self.end, |placed| placed.position)
+    }
+
+    pub fn next(&mut self) -> Option<Token> {
+        let token = self.peek().cloned()?;
+        self.at += 1;
+        Some(token)
+    }
+
+    /// Before the token that was taken last.
+    pub fn back(&mut self) -> &Self {
+        self.at -= 1;
+        self
+    }
+
+    pub fn takes_symbol(&mut self, symbol: char) -> bool {
+        let takes = self.peek() == Some(&Token::Symbol(symbol));
+        self.at += usize::from(takes);
+        takes
+    }
+
+    pub fn takes_word(&mut self, word: &str) -> bool {
+        let takes = matches!(self.peek(), Some(Token::Word(own)) if own == word);
+        self.at += usize::from(takes);
+        takes
+    }
+
+    pub fn takes_any(&mut self, words: &[&str]) -> bool {
+        words.iter().any(|word| self.takes_word(word))
+    }
+
+    fn expect_symbol(&mut self, symbol: char) -> Result<(), Refusal> {
+        if self.takes_symbol(symbol) { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    /// Is the statement over?
+    pub fn is_over(&self) -> bool {
+        matches!(self.peek(), None | Some(Token::Symbol(';')))
+    }
+
+    pub fn unexpected(&self) -> Refusal {
+        let message = match self.peek() {
+            None => "syntax error at end of input".to_owned(),
+            Some(token) => format!("syntax error at or near {:?}", shown(token)),
+        };
+        Refusal::new(SqlState::SYNTAX, message).hint(SERVED).at(self.position())
+    }
+
+    fn not_served(&self, what: &str) -> Refusal {
+        Refusal::new(SqlState::NOT_SUPPORTED, format!("{what} is not served")).hint(SERVED).at(self.position())
+    }
+
+    fn statement(&mut self) -> Result<Statement, Refusal> {
+        let Some(Token::Word(word)) = self.peek().cloned() else { return Err(self.unexpected()) };
+        if NOT_SERVED.contains(&word.as_str()) {
+            return Err(self.not_served(&word.to_uppercase()));
+        }
+        self.at += 1;
+        let statement = match word.as_str() {
+            "select" => self.select().map(Statement::Query),
+            "call" => self.called().map(Statement::Query),
+            _ => self.session_statement(&word),
+        };
+        if statement.is_err() {
+            return statement;
+        }
+        if self.is_over() { statement } else { Err(self.unexpected_end(&word)) }
+    }
+
+    /// What follows a complete statement. SQL of other kinds than is served usually fails here.
+    fn unexpected_end(&self, word: &str) -> Refusal {
+        match self.peek() {
+            Some(Token::Word(_) | Token::Symbol('+' | '-' | '*' | '/' | '<' | '>' | '=' | '|' | '%'))
+                if word == "select" =>
+            {
+                self.not_served("this form of SELECT")
+            }
+            _ => self.unexpected(),
+        }
+    }
+
+    fn select(&mut self) -> Result<Query, Refusal> {
+        if self.takes_symbol('*') {
+            if !self.takes_word("from") {
+                return Err(self.unexpected());
+            }
+            return self.from();
+        }
+        let mut columns = Vec::new();
+        loop {
+            if columns.len() == ITEMS_MAX {
+                return Err(too_many("columns", self.position()));
+            }
+            let what = self.expression()?;
+            let alias = self.alias()?;
+            columns.push(Column { what, alias });
+            if !self.takes_symbol(',') {
+                return Ok(Query { columns, kind: QueryKind::Select });
+            }
+        }
+    }
+
+    /// `f(...) [AS alias]`: its one column is called as the alias.
+    fn from(&mut self) -> Result<Query, Refusal> {
+        let position = self.position();
+        let what = self.expression()?;
+        if matches!(what, Expression::Constant(_)) {
+            return Err(Refusal::new(SqlState::NOT_SUPPORTED, "only functions can be selected from")
+                .hint(SERVED)
+                .at(position));
+        }
+        let alias = self.alias()?;
+        Ok(Query { columns: vec![Column { what, alias }], kind: QueryKind::Select })
+    }
+
+    fn called(&mut self) -> Result<Query, Refusal> {
+        let position = self.position();
+        let what = self.expression()?;
+        if !matches!(what, Expression::Call(_)) {
+            return Err(Refusal::new(SqlState::SYNTAX, "CALL needs the call of an installed function").at(position));
+        }
+        Ok(Query { columns: vec![Column { what, alias: None }], kind: QueryKind::Call })
+    }
+
+    fn alias(&mut self) -> Result<Option<String>, Refusal> {
+        if self.takes_word("as") {
+            return self.name().map(Some);
+        }
+        match self.peek() {
+            Some(Token::Word(word)) if !is_reserved(word) => self.name().map(Some),
+            Some(Token::Quoted(_)) => self.name().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    pub fn name(&mut self) -> Result<String, Refusal> {
+        match self.peek() {
+            Some(Token::Word(name) | Token::Quoted(name)) if !name.is_empty() => {
+                let name = name.clone();
+                self.at += 1;
+                Ok(name)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn expression(&mut self) -> Result<Expression, Refusal> {
+        let position = self.position();
+        let is_quoted = matches!(self.peek(), Some(Token::Quoted(_)));
+        let word = match self.peek() {
+            Some(Token::Word(word)) if !self.is_constant_word(word) => word.clone(),
+            Some(Token::Quoted(name)) => name.clone(),
+            _ => return self.constant().map(Expression::Constant),
+        };
+        self.at += 1;
+        if let Some(known) = known_word(&word).filter(|_| !is_quoted && self.peek() != Some(&Token::Symbol('('))) {
+            return Ok(Expression::Known(known));
+        }
+        let (mut function, mut schema) = (word, None);
+        if self.takes_symbol('.') {
+            schema = Some(std::mem::replace(&mut function, self.name()?));
+        }
+        if self.peek() != Some(&Token::Symbol('(')) {
+            return Err(self.column(&function, position));
+        }
+        match schema.as_deref() {
+            None | Some("public" | "pg_catalog") => {}
+            Some(schema) => {
+                let message = format!("schema {schema:?} does not exist");
+                return Err(Refusal::new(SqlState("3F000"), message).at(position));
+            }
+        }
+        let arguments = self.arguments()?;
+        match known_function(&function, &arguments).filter(|_| schema.as_deref() != Some("public")) {
+            Some(known) => Ok(Expression::Known(known)),
+            None => Ok(Expression::Call(Call { function, arguments, position })),
+        }
+    }
+
+    /// There are no tables to take columns from.
+    fn column(&self, name: &str, position: usize) -> Refusal {
+        let message = format!("column {name:?} does not exist");
+        Refusal::new(SqlState("42703"), message).hint(SERVED).at(position)
+    }
+
+    fn is_constant_word(&self, word: &str) -> bool {
+        let is_call = self.tokens.get(self.at + 1).is_some_and(|next| next.token == Token::Symbol('('));
+        match word {
+            "null" | "true" | "false" => true,
+            "cast" => is_call,
+            // `bigint '1'`
+            _ => {
+                let is_text = self.tokens.get(self.at + 1).is_some_and(|next| matches!(next.token, Token::Text(_)));
+                is_text && SqlType::named(word).is_some()
+            }
+        }
+    }
+
+    fn arguments(&mut self) -> Result<Vec<Constant>, Refusal> {
+        self.expect_symbol('(')?;
+        let mut arguments = Vec::new();
+        if self.takes_symbol(')') {
+            return Ok(arguments);
+        }
+        loop {
+            if arguments.len() == ITEMS_MAX {
+                return Err(too_many("arguments", self.position()));
+            }
+            arguments.push(self.constant()?);
+            if self.takes_symbol(')') {
+                return Ok(arguments);
+            }
+            if !self.takes_symbol(',') {
+                return Err(self.not_constant());
+            }
+        }
+    }
+
+    fn not_constant(&self) -> Refusal {
+        match self.peek() {
+            None | Some(Token::Symbol(';')) => self.unexpected(),
+            Some(_) => {
+                let message = "arguments can be constants and parameters, with casts; no other expressions are served";
+                Refusal::new(SqlState::NOT_SUPPORTED, message).at(self.position())
+            }
+        }
+    }
+
+    fn constant(&mut self) -> Result<Constant, Refusal> {
+        let mut constant = self.uncast()?;
+        while self.peek() == Some(&Token::Cast) {
+            self.at += 1;
+            constant.casts.push(self.type_name()?);
+            if constant.casts.len() > ITEMS_MAX {
+                return Err(too_many("casts", self.position()));
+            }
+        }
+        Ok(constant)
+    }
+
+    fn uncast(&mut self) -> Result<Constant, Refusal> {
+        let plain = |literal| Ok(Constant { literal, casts: Vec::new() });
+        let start = self.at;
+        let token = self.next();
+        match token {
+            Some(Token::Text(text)) => plain(Literal::Text(text)),
+            Some(Token::Number(number)) => plain(Literal::Number(number)),
+            Some(Token::Parameter(number)) => plain(Literal::Parameter(number)),
+            Some(Token::Symbol(sign @ ('-' | '+'))) => match self.next() {
+                Some(Token::Number(number)) if sign == '-' => plain(Literal::Number(format!("-{number}"))),
+                Some(Token::Number(number)) => plain(Literal::Number(number)),
+                _ => {
+                    self.at = start;
+                    Err(self.not_constant())
+                }
+            },
+            Some(Token::Word(word)) => match word.as_str() {
+                "null" => plain(Literal::Null),
+                "true" => plain(Literal::Bool(true)),
+                "false" => plain(Literal::Bool(false)),
+                "cast" if self.takes_symbol('(') => self.cast(),
+                _ => {
+                    self.at = start;
+                    self.typed_text()
+                }
+            },
+            _ => {
+                self.at = start;
+                Err(self.not_constant())
+            }
+        }
+    }
+
+    /// The rest of `CAST(x AS type)`. Not nested: the depth would be the client's choice.
+    fn cast(&mut self) -> Result<Constant, Refusal> {
+        if matches!(self.peek(), Some(Token::Word(word)) if word == "cast") {
+            return Err(self.not_constant());
+        }
+        let mut constant = self.constant()?;
+        if !self.takes_word("as") {
+            return Err(self.unexpected());
+        }
+        constant.casts.push(self.type_name()?);
+        self.expect_symbol(')')?;
+        Ok(constant)
+    }
+
+    /// `bigint '1'`
+    fn typed_text(&mut self) -> Result<Constant, Refusal> {
+        let start = self.at;
+        if let Some(Token::Word(word)) = self.next()
+            && let Some(of) = SqlType::named(&word)
+            && let Some(Token::Text(text)) = self.next()
+        {
+            return Ok(Constant { literal: Literal::Text(text), casts: vec![of] });
+        }
+        self.at = start;
+        Err(self.not_constant())
+    }
+
+    fn type_name(&mut self) -> Result<SqlType, Refusal> {
+        let position = self.position();
+        let mut name = self.name()?;
+        if name == "pg_catalog" && self.takes_symbol('.') {
+            name = self.name()?;
+        }
+        for (first, second) in [("double", "precision"), ("character", "varying")] {
+            if name == first && self.takes_word(second) {
+                name = format!("{first} {second}");
+            }
+        }
+        let unknown = || {
+            let message = format!("type {name:?} is not served");
+            Refusal::new(SqlState::UNKNOWN_NAME, message)
+                .hint("Served: boolean, smallint, integer, bigint, real, double precision, numeric, text, varchar, bytea.")
+                .at(position)
+        };
+        let of = SqlType::named(&name).filter(|of| *of != SqlType::Void).ok_or_else(unknown)?;
+        if self.takes_symbol('(') {
+            let message = "types with a length or precision are not served";
+            return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).at(position));
+        }
+        Ok(of)
+    }
+}
+
+fn shown(token: &Token) -> String {
+    match token {
+        Token::Word(text) | Token::Quoted(text) | Token::Text(text) | Token::Number(text) => {
+            text.chars().take(80).collect()
+        }
+        Token::Parameter(number) => format!("${number}"),
+        Token::Cast => "::".into(),
+        Token::Symbol(symbol) => symbol.to_string(),
+    }
+}
+
+/// Words that follow a column, and are no alias without AS.
+fn is_reserved(word: &str) -> bool {
+    matches!(
+        word,
+        "from"
+            | "where"
+            | "group"
+            | "having"
+            | "order"
+            | "limit"
+            | "offset"
+            | "union"
+            | "intersect"
+            | "except"
+            | "for"
+            | "into"
+            | "window"
+            | "fetch"
+            | "and"
+            | "or"
+            | "not"
+            | "is"
+            | "in"
+            | "like"
+            | "between"
+            | "join"
+            | "on"
+            | "collate"
+            | "as"
+    )
+}
+
+fn known_word(word: &str) -> Option<Known> {
+    match word {
+        "current_catalog" => Some(Known::Database),
+        "current_schema" => Some(Known::Schema),
+        "current_user" | "session_user" | "user" | "current_role" => Some(Known::User),
+        _ => None,
+    }
+}
+
+fn known_function(name: &str, arguments: &[Constant]) -> Option<Known> {
+    match name {
+        _ if !arguments.is_empty() => None,
+        "version" => Some(Known::Version),
+        "current_database" => Some(Known::Database),
+        "current_schema" => Some(Known::Schema),
+        "pg_backend_pid" => Some(Known::ProcessId),
+        "pg_is_in_recovery" => Some(Known::InRecovery),
+        "pg_advisory_unlock_all" => Some(Known::Nothing),
+        _ => None,
+    }
+}
+
+fn too_many(what: &str, position: usize) -> Refusal {
+    Refusal::new(SqlState::LIMIT_EXCEEDED, format!("more than {ITEMS_MAX} {what}")).at(position)
+}

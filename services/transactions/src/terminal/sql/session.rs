@@ -1,0 +1,157 @@
+//! Statements about transactions and the session.
+
+use super::Statement;
+use super::lexer::Token;
+use super::parser::Parser;
+use crate::terminal::refusal::{Refusal, SqlState};
+
+impl Parser {
+    /// What begins with `word`, which has been taken.
+    pub fn session_statement(&mut self, word: &str) -> Result<Statement, Refusal> {
+        match word {
+            "begin" => {
+                self.takes_any(&["work", "transaction"]);
+                self.modes().map(|()| Statement::Begin)
+            }
+            "start" if self.takes_word("transaction") => self.modes().map(|()| Statement::Begin),
+            "commit" | "end" => self.ended().map(|()| Statement::Commit),
+            "rollback" | "abort" => self.ended().map(|()| Statement::Rollback),
+            "set" => self.set(),
+            "reset" if self.takes_word("all") => Ok(Statement::ResetAll),
+            "reset" => Ok(Statement::Set { name: self.setting()?, value: None }),
+            "show" if self.takes_word("all") => Ok(Statement::Show(None)),
+            "show" => Ok(Statement::Show(Some(self.setting()?))),
+            "discard" if self.takes_word("all") => Ok(Statement::DiscardAll),
+            "discard" if self.takes_any(&["plans", "sequences", "temp", "temporary"]) => {
+                Ok(Statement::Nothing("DISCARD"))
+            }
+            "deallocate" => {
+                self.takes_word("prepare");
+                let name = if self.takes_word("all") { None } else { Some(self.name()?) };
+                Ok(Statement::Deallocate(name))
+            }
+            "unlisten" if self.takes_symbol('*') => Ok(Statement::Nothing("UNLISTEN")),
+            "unlisten" => self.name().map(|_| Statement::Nothing("UNLISTEN")),
+            "close" if self.takes_word("all") => Ok(Statement::Nothing("CLOSE CURSOR ALL")),
+            _ => Err(self.back().unexpected()),
+        }
+    }
+
+    /// Of BEGIN. Every transaction is serializable, which is as strict as any level that is asked for.
+    fn modes(&mut self) -> Result<(), Refusal> {
+        while !self.is_over() {
+            if self.takes_word("isolation") && self.takes_word("level") {
+                self.level()?;
+            } else if self.takes_word("read") && self.takes_word("write") {
+            } else if self.takes_word("only") {
+                let message = "read-only transactions are not served";
+                return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).at(self.position()));
+            } else {
+                self.takes_word("not");
+                if !self.takes_word("deferrable") {
+                    return Err(self.unexpected());
+                }
+            }
+            self.takes_symbol(',');
+        }
+        Ok(())
+    }
+
+    fn level(&mut self) -> Result<(), Refusal> {
+        let is_level = match self.peek() {
+            Some(Token::Word(word)) if word == "serializable" => self.takes_word("serializable"),
+            Some(Token::Word(word)) if word == "repeatable" => self.takes_word("repeatable") && self.takes_word("read"),
+            _ => self.takes_word("read") && self.takes_any(&["committed", "uncommitted"]),
+        };
+        if is_level { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    /// Of COMMIT and ROLLBACK.
+    fn ended(&mut self) -> Result<(), Refusal> {
+        self.takes_any(&["work", "transaction"]);
+        let position = self.position();
+        let not_served =
+            |what: &str| Err(Refusal::new(SqlState::NOT_SUPPORTED, format!("{what} is not served")).at(position));
+        if self.takes_any(&["prepared"]) {
+            return not_served("two-phase commit");
+        }
+        if self.takes_word("to") {
+            return not_served("SAVEPOINT");
+        }
+        if self.takes_word("and") {
+            if self.takes_word("no") && self.takes_word("chain") {
+                return Ok(());
+            }
+            return not_served("AND CHAIN");
+        }
+        Ok(())
+    }
+
+    fn set(&mut self) -> Result<Statement, Refusal> {
+        if self.takes_word("transaction") {
+            return self.modes().map(|()| Statement::Nothing("SET"));
+        }
+        if self.takes_word("session") {
+            if self.takes_word("characteristics") {
+                let is_whole = self.takes_word("as") && self.takes_word("transaction");
+                return if is_whole {
+                    self.modes().map(|()| Statement::Nothing("SET"))
+                } else {
+                    Err(self.unexpected())
+                };
+            }
+        } else {
+            self.takes_word("local");
+        }
+        if self.takes_word("time") {
+            return if self.takes_word("zone") { self.set_to("timezone".into()) } else { Err(self.unexpected()) };
+        }
+        if self.takes_word("names") {
+            return self.set_to("client_encoding".into());
+        }
+        let name = self.setting()?;
+        if !self.takes_symbol('=') && !self.takes_word("to") {
+            return Err(self.unexpected());
+        }
+        self.set_to(name)
+    }
+
+    /// The name of a setting; those of two words are shown as one.
+    fn setting(&mut self) -> Result<String, Refusal> {
+        let mut name = self.name()?.to_lowercase();
+        if name == "transaction" && self.takes_word("isolation") && self.takes_word("level") {
+            return Ok("transaction_isolation".into());
+        }
+        if name == "time" && self.takes_word("zone") {
+            return Ok("timezone".into());
+        }
+        while self.takes_symbol('.') {
+            name = format!("{name}.{}", self.name()?.to_lowercase());
+        }
+        Ok(name)
+    }
+
+    /// A value, or several with commas between them.
+    fn set_to(&mut self, name: String) -> Result<Statement, Refusal> {
+        if self.takes_word("default") {
+            return Ok(Statement::Set { name, value: None });
+        }
+        let mut values = Vec::new();
+        loop {
+            let sign = if self.takes_symbol('-') { "-" } else { "" };
+            let position = self.position();
+            match self.next() {
+                Some(Token::Word(text) | Token::Quoted(text) | Token::Text(text) | Token::Number(text)) => {
+                    values.push(format!("{sign}{text}"));
+                }
+                _ => {
+                    let message = format!("the value of {name} is missing");
+                    return Err(Refusal::new(SqlState::SYNTAX, message).at(position));
+                }
+            }
+            if !self.takes_symbol(',') {
+                return Ok(Statement::Set { name, value: Some(values.join(", ")) });
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::terminal::refusal::Refusal;
+
+fn one(query: &str) -> Statement {
+    let mut statements = parse(query).unwrap_or_else(|refusal| panic!("{query}: {}", refusal.message));
+    assert_eq!(statements.len(), 1, "{query}");
+    statements.remove(0)
+}
+
+fn call(query: &str) -> (Call, Option<String>) {
+    match one(query) {
+        Statement::Query(Query { mut columns, .. }) => match columns.remove(0) {
+            Column { what: Expression::Call(call), alias } => (call, alias),
+            other => panic!("{query}: {other:?}"),
+        },
+        other => panic!("{query}: {other:?}"),
+    }
+}
+
+fn refusal(query: &str) -> Refusal {
+    parse(query).expect_err(query)
+}
+
+fn literals(query: &str) -> Vec<Literal> {
+    call(query).0.arguments.into_iter().map(|constant| constant.literal).collect()
+}
+
+#[test]
+fn calls_are_written_in_many_ways() {
+    let expected = vec![Literal::Number("1".into()), Literal::Number("-2".into()), Literal::Text("it's".into())];
+    for query in [
+        "SELECT f(1, -2, 'it''s')",
+        "select F ( 1 , - 2 , E'it\\'s' ) ;",
+        "SELECT * FROM f(1, -2, 'it''s')",
+        "select * from public.f(1,-2,'it''s') as result",
+        "CALL f(1, -2, 'it''s')",
+        "/* a /* nested */ comment */ SELECT -- and one\n f(1, -2, 'it''s')",
+    ] {
+        assert_eq!(literals(query), expected, "{query}");
+        assert_eq!(call(query).0.function, "f");
+    }
+    assert_eq!(
+        call("SELECT \"F\"() AS \"Total\""),
+        (Call { function: "F".into(), arguments: vec![], position: 8 }, Some("Total".into()))
+    );
+    assert_eq!(call("SELECT f() total").1.as_deref(), Some("total"));
+}
+
+#[test]
+fn casts_come_in_three_forms() {
+    for query in ["SELECT f($1::bigint)", "SELECT f(CAST($1 AS int8))", "SELECT f(cast ($1 as pg_catalog.int8))"] {
+        let (call, _) = call(query);
+        assert_eq!(
+            call.arguments,
+            [Constant { literal: Literal::Parameter(1), casts: vec![SqlType::Int8] }],
+            "{query}"
+        );
+    }
+    let (call, _) = call("SELECT f(float8 '1', '2'::text::double precision)");
+    assert_eq!(call.arguments[0].casts, [SqlType::Float8]);
+    assert_eq!(call.arguments[1].casts, [SqlType::Text, SqlType::Float8]);
+}
+
+#[test]
+fn statements_about_transactions_and_the_session_are_known() {
+    let set = |name: &str, value: Option<&str>| Statement::Set { name: name.into(), value: value.map(Into::into) };
+    for (query, expected) in [
+        ("BEGIN", Statement::Begin),
+        ("begin transaction isolation level read committed, read write", Statement::Begin),
+        ("START TRANSACTION ISOLATION LEVEL SERIALIZABLE NOT DEFERRABLE", Statement::Begin),
+        ("COMMIT WORK", Statement::Commit),
+        ("END", Statement::Commit),
+        ("ROLLBACK AND NO CHAIN", Statement::Rollback),
+        ("ABORT", Statement::Rollback),
+        ("SET extra_float_digits = 3", set("extra_float_digits", Some("3"))),
+        ("SET LOCAL a TO 'x', y, -1", set("a", Some("x, y, -1"))),
+        ("SET SESSION DateStyle TO DEFAULT", set("datestyle", None)),
+        ("SET TIME ZONE 'UTC'", set("timezone", Some("UTC"))),
+        ("SET NAMES 'UTF8'", set("client_encoding", Some("UTF8"))),
+        ("SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", Statement::Nothing("SET")),
+        ("SHOW TRANSACTION ISOLATION LEVEL", Statement::Show(Some("transaction_isolation".into()))),
+        ("SHOW ALL", Statement::Show(None)),
+        ("RESET ALL", Statement::ResetAll),
+        ("DISCARD ALL", Statement::DiscardAll),
+        ("DEALLOCATE PREPARE \"S_1\"", Statement::Deallocate(Some("S_1".into()))),
+        ("DEALLOCATE ALL", Statement::Deallocate(None)),
+        ("UNLISTEN *", Statement::Nothing("UNLISTEN")),
+        ("CLOSE ALL", Statement::Nothing("CLOSE CURSOR ALL")),
+    ] {
+        assert_eq!(one(query), expected, "{query}");
+    }
+    assert_eq!(parse("BEGIN; SELECT f(1);; COMMIT;").map(|all| all.len()), Ok(3));
+    assert_eq!(parse(" ;; -- nothing").map(|all| all.len()), Ok(0));
+}
+
+#[test]
+fn anything_else_gets_an_error_that_says_what_is_served() {
+    for (query, state, position) in [
+        ("INSERT INTO t VALUES (1)", "0A000", Some(1)),
+        ("SELECT f(1) FROM t", "0A000", Some(13)),
+        ("SELECT f(1) + 1", "0A000", Some(13)),
+        ("SELECT f(1 + 1)", "0A000", Some(12)),
+        ("SELECT f(g(1))", "0A000", Some(10)),
+        ("SELECT abalance FROM pgbench_accounts", "42703", Some(8)),
+        ("SELECT * FROM pgbench_accounts", "42703", Some(15)),
+        ("SELECT other.f(1)", "3F000", Some(8)),
+        ("SELEC f(1)", "42601", Some(1)),
+        ("SELECT f(1", "42601", Some(11)),
+        ("SELECT f(1)) ", "42601", Some(12)),
+        ("SELECT 'open", "42601", Some(8)),
+        ("SELECT f(1::money)", "42704", Some(13)),
+        ("SELECT f($0)", "42P02", Some(10)),
+        ("SELECT $$text$$", "0A000", Some(8)),
+        ("BEGIN READ ONLY", "0A000", None),
+        ("SAVEPOINT a", "0A000", Some(1)),
+        ("ROLLBACK TO a", "0A000", None),
+        ("COMMIT AND CHAIN", "0A000", None),
+        ("CALL 1", "42601", Some(6)),
+    ] {
+        let refusal = refusal(query);
+        assert_eq!(refusal.state.0, state, "{query}: {}", refusal.message);
+        if position.is_some() {
+            assert_eq!(refusal.position, position, "{query}: {}", refusal.message);
+        }
+    }
+    assert!(refusal("INSERT INTO t VALUES (1)").hint.is_some_and(|hint| hint.contains("SELECT f(...)")));
+}
+
+#[test]
+fn lists_and_queries_have_bounds() {
+    let many = |count: usize| format!("SELECT f({})", vec!["1"; count].join(","));
+    assert!(parse(&many(100)).is_ok());
+    assert_eq!(refusal(&many(101)).state.0, "54000");
+    assert!(parse(&"SELECT 1;".repeat(STATEMENTS_MAX)).is_ok());
+    assert_eq!(refusal(&"SELECT 1;".repeat(STATEMENTS_MAX + 1)).state.0, "54000");
+    let nested = "cast(".repeat(100_000);
+    assert!(parse(&format!("SELECT {nested}")).is_err(), "the depth is not the client's choice");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_parsed_or_refused_within_it(query in "\\PC{0,60}") {
+        if let Err(refusal) = parse(&query)
+            && let Some(position) = refusal.position
+        {
+            prop_assert!((1..=query.chars().count() + 1).contains(&position), "{}", position);
+        }
+    }
+
+    #[test]
+    fn any_words_of_the_language_are_parsed_or_refused(words in prop::collection::vec(prop::sample::select(vec![
+        "select", "call", "*", "from", "f", "(", ")", ",", "1", "'x'", "$1", "::", "bigint", "cast", "as", ";", "-",
+        "begin", "set", "=", "to", "default", "show", "all", "transaction", "isolation", "level", "null", ".", "\"Q\"",
+    ]), 0..20)) {
+        let _ = parse(&words.join(" "));
+    }
+
+    /// What a driver quotes arrives as it was.
+    #[test]
+    fn texts_survive_quoting(text in "\\PC{0,40}") {
+        let query = format!("SELECT f('{}')", text.replace('\'', "''"));
+        prop_assert_eq!(literals(&query), [Literal::Text(text)]);
+    }
+}

@@ -1,0 +1,77 @@
+//! All terminals of a server: what they may connect to, and as whom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kernel::connection::{Limits, Sessions};
+use parking_lot::RwLock;
+
+use super::cancel::Cancels;
+use super::scram::{Verifier, derive};
+use crate::Monitor;
+
+/// A client's name, and what is known of its password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub verifier: Verifier,
+}
+
+/// The protocol: clients call functions of databases.
+pub struct Terminals {
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) cancels: Arc<Cancels>,
+    databases: RwLock<Arc<[Arc<Monitor>]>>,
+    /// Without any, everybody may connect under any name.
+    users: RwLock<Arc<[User]>>,
+    /// From which keys and nonces are derived.
+    pub(super) secret: [u8; 32],
+    derived: AtomicU64,
+}
+
+impl Terminals {
+    /// `secret`: random, and of this server's run alone.
+    pub fn new(limits: Limits, secret: [u8; 32]) -> Arc<Terminals> {
+        Arc::new(Terminals {
+            sessions: Arc::new(Sessions::new(limits)),
+            cancels: Arc::default(),
+            databases: RwLock::new(Arc::new([])),
+            users: RwLock::new(Arc::new([])),
+            secret,
+            derived: AtomicU64::new(0),
+        })
+    }
+
+    /// Those that new sessions may connect to. Sessions keep theirs.
+    pub fn set_databases(&self, databases: Vec<Arc<Monitor>>) {
+        *self.databases.write() = databases.into();
+    }
+
+    pub fn databases(&self) -> Arc<[Arc<Monitor>]> {
+        Arc::clone(&self.databases.read())
+    }
+
+    /// Those who may begin new sessions; none: everybody, without a password.
+    pub fn set_users(&self, users: Vec<User>) {
+        *self.users.write() = users.into();
+    }
+
+    pub(super) fn users(&self) -> Arc<[User]> {
+        Arc::clone(&self.users.read())
+    }
+
+    pub(super) fn find(&self, database: &str) -> Option<Arc<Monitor>> {
+        self.databases.read().iter().find(|monitor| monitor.name() == database).cloned()
+    }
+
+    /// Never returned before.
+    pub(super) fn fresh(&self) -> [u8; 8] {
+        self.derived.fetch_add(1, Ordering::Relaxed).to_be_bytes()
+    }
+
+    /// A key for cancel requests.
+    pub(super) fn cancel_key(&self) -> i32 {
+        let bytes = derive(&self.secret, b"cancel", &self.fresh());
+        i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+}

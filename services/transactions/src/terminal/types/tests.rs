@@ -1,0 +1,122 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn binary(of: SqlType, value: &Value) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    of.write(value, Format::Binary, &mut out);
+    out.to_vec()
+}
+
+fn text(of: SqlType, value: &Value) -> String {
+    let mut out = BytesMut::new();
+    of.write(value, Format::Text, &mut out);
+    String::from_utf8(out.to_vec()).expect("UTF-8")
+}
+
+#[test]
+fn values_are_written_as_postgresql_writes_them() {
+    for (value, expected) in [
+        (Value::Bool(true), "t"),
+        (Value::BigInt(i64::MIN), "-9223372036854775808"),
+        (Value::DoublePrecision(1.0), "1"),
+        (Value::DoublePrecision(-0.5), "-0.5"),
+        (Value::DoublePrecision(1e15), "1e+15"),
+        (Value::DoublePrecision(1.5e-7), "1.5e-07"),
+        (Value::DoublePrecision(1e300), "1e+300"),
+        (Value::DoublePrecision(f64::NEG_INFINITY), "-Infinity"),
+        (Value::DoublePrecision(f64::NAN), "NaN"),
+        (Value::Text("é".into()), "é"),
+        (Value::Bytea(vec![0, 0xab]), "\\x00ab"),
+    ] {
+        let of = SqlType::from(value.of().expect("a type"));
+        assert_eq!(text(of, &value), expected);
+    }
+}
+
+#[test]
+fn what_is_no_value_of_a_type_is_refused_with_its_code() {
+    for (of, wrong, state) in [
+        (SqlType::Int8, "x", "22P02"),
+        (SqlType::Int8, "", "22P02"),
+        (SqlType::Int8, "1.5", "22P02"),
+        (SqlType::Int8, "9223372036854775808", "22003"),
+        (SqlType::Int4, "2147483648", "22003"),
+        (SqlType::Int2, "-32769", "22003"),
+        (SqlType::Bool, "maybe", "22P02"),
+        (SqlType::Bool, "o", "22P02"),
+        (SqlType::Float8, "one", "22P02"),
+        (SqlType::Bytea, "\\x0", "22P02"),
+        (SqlType::Bytea, "\\9", "22P02"),
+    ] {
+        let refusal = of.read(Format::Text, wrong.as_bytes()).expect_err(wrong);
+        assert_eq!(refusal.state.0, state, "{of:?} {wrong:?}: {}", refusal.message);
+    }
+    for (of, bytes) in
+        [(SqlType::Int8, 4), (SqlType::Int4, 8), (SqlType::Bool, 0), (SqlType::Float8, 7), (SqlType::Int2, 1)]
+    {
+        assert_eq!(of.read(Format::Binary, &vec![0; bytes]).expect_err("too short or long").state.0, "22P03", "{of:?}");
+    }
+    assert_eq!(SqlType::Text.read(Format::Text, &[0xff]).expect_err("no UTF-8").state.0, "22021");
+}
+
+#[test]
+fn an_argument_fits_if_nothing_is_lost() {
+    assert_eq!(argument(Value::Text(" 7 ".into()), Type::BigInt), Ok(Value::BigInt(7)));
+    assert_eq!(argument(Value::DoublePrecision(7.0), Type::BigInt), Ok(Value::BigInt(7)));
+    assert_eq!(argument(Value::BigInt(7), Type::DoublePrecision), Ok(Value::DoublePrecision(7.0)));
+    assert_eq!(argument(Value::Null, Type::Bytea), Ok(Value::Null));
+    for (value, to) in [
+        (Value::DoublePrecision(7.5), Type::BigInt),
+        (Value::DoublePrecision(1e19), Type::BigInt),
+        (Value::BigInt(1), Type::Text),
+        (Value::Bool(true), Type::BigInt),
+    ] {
+        assert!(argument(value.clone(), to).is_err(), "{value:?} as {to:?}");
+    }
+}
+
+#[test]
+fn casts_convert_as_in_postgresql() {
+    assert_eq!(SqlType::Int8.cast(Value::DoublePrecision(2.5)), Ok(Value::BigInt(2)), "to the even number");
+    assert_eq!(SqlType::Text.cast(Value::BigInt(5)), Ok(Value::Text("5".into())));
+    assert_eq!(SqlType::Int8.cast(Value::Text("5".into())), Ok(Value::BigInt(5)));
+    assert_eq!(SqlType::Int2.cast(Value::BigInt(40_000)).expect_err("too large").state, SqlState::OUT_OF_RANGE);
+    assert_eq!(SqlType::Int8.cast(Value::DoublePrecision(f64::NAN)).expect_err("none").state, SqlState::OUT_OF_RANGE);
+}
+
+proptest! {
+    #[test]
+    fn integers_survive_either_form(number: i64) {
+        let value = Value::BigInt(number);
+        for of in [SqlType::Int8, SqlType::Numeric] {
+            prop_assert_eq!(of.read(Format::Binary, &binary(of, &value)), Ok(value.clone()));
+            prop_assert_eq!(of.read(Format::Text, text(of, &value).as_bytes()), Ok(value.clone()));
+        }
+    }
+
+    #[test]
+    fn floats_survive_either_form(bits: u64) {
+        let number = f64::from_bits(bits);
+        prop_assume!(!number.is_nan());
+        let value = Value::DoublePrecision(number);
+        prop_assert_eq!(SqlType::Float8.read(Format::Binary, &binary(SqlType::Float8, &value)), Ok(value.clone()));
+        prop_assert_eq!(SqlType::Float8.read(Format::Text, text(SqlType::Float8, &value).as_bytes()), Ok(value));
+    }
+
+    #[test]
+    fn bytes_survive_either_form(bytes: Vec<u8>) {
+        let value = Value::Bytea(bytes);
+        prop_assert_eq!(SqlType::Bytea.read(Format::Binary, &binary(SqlType::Bytea, &value)), Ok(value.clone()));
+        prop_assert_eq!(SqlType::Bytea.read(Format::Text, text(SqlType::Bytea, &value).as_bytes()), Ok(value));
+    }
+
+    #[test]
+    fn no_bytes_of_a_client_are_beyond_any_type(bytes: Vec<u8>) {
+        for (of, ..) in TYPES {
+            for format in [Format::Text, Format::Binary] {
+                let _ = of.read(format, &bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Values as text.
+
+use std::fmt::Write as _;
+
+use bytes::BytesMut;
+
+use super::{Refusal, SqlState};
+use crate::{Type, Value};
+
+/// # Errors
+/// If `text` is not a value of this type; `name` is what the client calls it.
+pub fn read(of: Type, name: &str, text: &str) -> Result<Value, Refusal> {
+    let invalid =
+        || Refusal::new(SqlState::INVALID_TEXT, format!("invalid input syntax for type {name}: {:?}", shown(text)));
+    let trimmed = text.trim();
+    match of {
+        Type::Text => Ok(Value::Text(text.to_owned())),
+        Type::Bool => boolean(trimmed).map(Value::Bool).ok_or_else(invalid),
+        Type::BigInt => match trimmed.parse() {
+            Ok(number) => Ok(Value::BigInt(number)),
+            Err(_) if is_whole(trimmed) => {
+                let message = format!("value {:?} is out of range for type {name}", shown(text));
+                Err(Refusal::new(SqlState::OUT_OF_RANGE, message))
+            }
+            Err(_) => Err(invalid()),
+        },
+        Type::DoublePrecision => float(trimmed).map(Value::DoublePrecision).ok_or_else(invalid),
+        Type::Bytea => bytes(text).map(Value::Bytea).ok_or_else(|| {
+            Refusal::new(SqlState::INVALID_TEXT, format!("invalid input syntax for type bytea: {:?}", shown(text)))
+        }),
+    }
+}
+
+/// A text from a client is quoted in messages only as far as somebody would read.
+fn shown(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// PostgreSQL takes unambiguous prefixes, too.
+fn boolean(text: &str) -> Option<bool> {
+    let text = text.to_ascii_lowercase();
+    let is_prefix = |word: &str, least: usize| text.len() >= least && word.starts_with(text.as_str());
+    match text.as_str() {
+        "on" | "1" => Some(true),
+        "0" => Some(false),
+        _ if is_prefix("true", 1) || is_prefix("yes", 1) => Some(true),
+        _ if is_prefix("false", 1) || is_prefix("no", 1) || is_prefix("off", 2) => Some(false),
+        _ => None,
+    }
+}
+
+fn float(text: &str) -> Option<f64> {
+    // What Rust reads besides ("nan", "inf", "infinity" in any case) PostgreSQL reads, too.
+    text.parse().ok()
+}
+
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    match text.strip_prefix("\\x") {
+        Some(digits) => hex(digits),
+        None => escaped(text.as_bytes()),
+    }
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text
+        .bytes()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .map(|b| char::from(b).to_digit(16).map(|d| d as u8))
+        .collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// The older form: `\\` and `\nnn` (8.4 "Binary Data Types").
+fn escaped(mut text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    loop {
+        match text {
+            [] => return Some(bytes),
+            [b'\\', b'\\', rest @ ..] => {
+                bytes.push(b'\\');
+                text = rest;
+            }
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                text = rest;
+            }
+            [b'\\', ..] => return None,
+            [byte, rest @ ..] => {
+                bytes.push(*byte);
+                text = rest;
+            }
+        }
+    }
+}
+
+pub fn written(value: &Value) -> String {
+    let mut out = BytesMut::new();
+    write(value, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+pub fn write(value: &Value, out: &mut BytesMut) {
+    // Writing to memory cannot fail.
+    let _ = match value {
+        Value::Null => Ok(()),
+        Value::Bool(value) => out.write_char(if *value { 't' } else { 'f' }),
+        Value::BigInt(number) => write!(out, "{number}"),
+        Value::DoublePrecision(number) => write_float(*number, out),
+        Value::Text(text) => out.write_str(text),
+        Value::Bytea(bytes) => {
+            let _ = out.write_str("\\x");
+            bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+        }
+    };
+}
+
+/// The shortest digits that mean this number, as PostgreSQL since 12.
+fn write_float(number: f64, out: &mut BytesMut) -> std::fmt::Result {
+    if number.is_nan() {
+        return out.write_str("NaN");
+    }
+    if number.is_infinite() {
+        return out.write_str(if number > 0.0 { "Infinity" } else { "-Infinity" });
+    }
+    if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
+        return write!(out, "{number}");
+    }
+    let text = format!("{number:e}");
+    let Some((digits, exponent)) = text.split_once('e') else { return out.write_str(&text) };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    write!(out, "{digits}e{sign}{exponent:0>2}")
+}
