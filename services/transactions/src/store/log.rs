@@ -205,12 +205,11 @@ impl Database {
         let of = self.layout.log_pages();
         let (mut used, mut last) = (0, None);
         loop {
-            let here = self.read_group(cpu, place).await?;
-            let (group, unused) = match here {
-                Some(group) => (group, 0),
-                None if place.page == 0 => break,
+            let (begins, group) = match self.read_group(cpu, place).await? {
+                Some(group) => (place.page, group),
+                // It did not fit between here and the end.
                 None => match self.read_group(cpu, LogPlace { page: 0, ..place }).await? {
-                    Some(group) => (group, of - place.page.min(of)),
+                    Some(group) => (0, group),
                     None => break,
                 },
             };
@@ -225,7 +224,7 @@ impl Database {
                 bytes = &bytes[4 + found.len()..];
             }
             let pages = group.len().div_ceil(PAGE_BYTES) as u64;
-            let begins = if unused > 0 { 0 } else { place.page };
+            let unused = if begins < place.page { of - place.page } else { 0 };
             place = LogPlace { page: begins + pages, group: place.group + 1 };
             used += unused + pages;
             last = Some(at);
