@@ -66,20 +66,28 @@ impl Database {
         let changes: Vec<_> = frozen.delta.iter().map(|(key, entry)| (key, entry.row.as_ref())).collect();
         let merged = merge.run(tree.root, &changes).await;
         let Merge { replaced, written, .. } = merge;
-        let superblock = match merged {
-            Ok(root) => {
-                let map = self.map_without(&replaced, generation);
-                self.write_map(cpu, generation, map).await.map(|()| self.superblock(generation, &frozen, root))
-            }
-            Err(error) => Err(error),
-        };
-        let superblock = superblock.inspect_err(|_| {
+        let root = merged.inspect_err(|_| {
             let mut space = self.space.lock();
             written.iter().for_each(|page| space.release(*page));
         })?;
-        self.write_superblock(cpu, &superblock).await?;
+        let map = self.map_without(&replaced, generation);
+        self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await;
+        let superblock = self.superblock(generation, &frozen, root);
+        self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await;
         self.end_checkpoint(&superblock, &frozen, replaced);
         Ok(())
+    }
+
+    /// Does it until it succeeds. To begin anew after a flush failed would write all anew, and fail again on a disk that
+    /// fails now and then; and after a superblock failed it may be on the medium all the same, and what it refers to must
+    /// stay.
+    async fn until_done(&self, cpu: &Processor, work: impl AsyncFn() -> Result<(), StoreError>) {
+        while let Err(error) = work().await {
+            self.state.lock().checkpoint_failure = Some(error.errno());
+            self.changed.wake_all();
+            cpu.sleep(RETRY).await;
+        }
+        self.state.lock().checkpoint_failure = None;
     }
 
     /// What was committed until now is set apart. `None`: nothing was.
@@ -122,7 +130,7 @@ impl Database {
         space.encode(self.pages.identity, generation)
     }
 
-    pub(super) async fn write_map(&self, cpu: &Processor, generation: u64, map: Vec<Vec<u8>>) -> Result<(), StoreError> {
+    pub(super) async fn write_map(&self, cpu: &Processor, generation: u64, map: &[Vec<u8>]) -> Result<(), StoreError> {
         let bytes = map.concat();
         debug_assert_eq!(bytes.len(), self.layout.map_pages() as usize * PAGE_BYTES, "the map fills its pages");
         self.pages.write_run(cpu, self.layout.map(generation), &bytes, Stability::Unstable).await?;
@@ -135,16 +143,9 @@ impl Database {
         Superblock { identity: self.pages.identity, generation, layout: self.layout, commits, log, root }
     }
 
-    /// Writes until it succeeds: after a failure the superblock may be on the medium, or be written later, and what it
-    /// refers to must stay.
-    async fn write_superblock(&self, cpu: &Processor, superblock: &Superblock) -> Result<(), StoreError> {
+    pub(super) async fn write_superblock(&self, cpu: &Processor, superblock: &Superblock) -> Result<(), StoreError> {
         let page = Layout::superblock(superblock.generation);
-        while let Err(error) = self.pages.write_run(cpu, page, &superblock.encode(), Stability::Stable).await {
-            self.state.lock().checkpoint_failure = Some(error.errno());
-            self.changed.wake_all();
-            cpu.sleep(RETRY).await;
-        }
-        Ok(())
+        self.pages.write_run(cpu, page, &superblock.encode(), Stability::Stable).await
     }
 
     fn end_checkpoint(&self, superblock: &Superblock, frozen: &Frozen, replaced: Vec<PageNo>) {
@@ -155,7 +156,6 @@ impl Database {
         state.merged = frozen.commits;
         state.generation = superblock.generation;
         state.circle.freed = frozen.used;
-        state.checkpoint_failure = None;
         drop(state);
         self.changed.wake_all();
     }

@@ -194,8 +194,11 @@ impl Database {
         self.changed.until(fits).await
     }
 
-    /// Replays the log from `place` on; `change` is called with each change. Returns where it ends, the pages read, and
-    /// the last commit found.
+    /// Replays the log from `place` on; `change` is called with each change. Returns the circle after it, and the last
+    /// commit found.
+    ///
+    /// Every group is written again: one whose flush had failed may be read from a cache of the host or the disk that has
+    /// forgotten to write it, and no later flush would.
     pub(super) async fn replay(
         &self,
         cpu: &Processor,
@@ -213,6 +216,8 @@ impl Database {
                     None => break,
                 },
             };
+            let log = self.layout.log();
+            self.pages.write_run(cpu, PageNo(log.0 + begins), &group, Stability::Unstable).await?;
             let at = Sequence(u64_at(&group, 24));
             let mut bytes = &group[HEADER_BYTES..];
             while bytes.len() >= 4 {

@@ -9,7 +9,7 @@ use kernel::wait::WaitList;
 use kernel::{Processor, Volume};
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::unit::{BLOCK_BYTES, Stability};
+use policy::unit::BLOCK_BYTES;
 use thiserror::Error;
 
 use super::checkpoint::Tree;
@@ -128,9 +128,8 @@ async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, Open
     };
     let database = database(pages, layout, &superblock, Space::new(layout));
     let map = database.space.lock().encode(superblock.identity, superblock.generation);
-    database.write_map(cpu, superblock.generation, map).await?;
-    let page = Layout::superblock(superblock.generation);
-    database.pages.write_run(cpu, page, &superblock.encode(), Stability::Stable).await?;
+    database.write_map(cpu, superblock.generation, &map).await?;
+    database.write_superblock(cpu, &superblock).await?;
     Ok(database)
 }
 
@@ -151,7 +150,9 @@ async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> R
     let database = database(pages, layout, &superblock, space);
     let mut recent = Delta::default();
     let replayed = database.replay(cpu, superblock.log, |at, key, row| recent.insert(key, Entry { at, row })).await?;
-    // What was found may never have been acknowledged, nor be durable yet; from now on others build on it.
+    // What was found may not be durable, and from now on others build on it. So may the superblock, and what it has
+    // made free.
+    database.write_superblock(cpu, &superblock).await?;
     database.pages.flush(cpu).await?;
     {
         let mut state = database.state.lock();
