@@ -11,5 +11,5 @@ pub mod store;
 pub mod terminal;
 mod value;
 
-pub use monitor::{CallError, Monitor};
+pub use monitor::{Aborted, CallError, Monitor};
 pub use value::{Argument, Signature, Type, Value};

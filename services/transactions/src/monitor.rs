@@ -23,6 +23,13 @@ pub enum CallError {
     Store(#[from] StoreError),
 }
 
+/// Why a transaction changed nothing.
+pub struct Aborted<E> {
+    pub error: E,
+    /// What was read of it must be durable before the error is told.
+    pub read: Option<Commit>,
+}
+
 pub struct Monitor {
     name: String,
     database: Arc<Database>,
@@ -52,7 +59,7 @@ impl Monitor {
         self.database.begin()
     }
 
-    /// Executes `work` as a transaction, until it does not conflict. It is to be awaited that the result is durable.
+    /// Executes `work` as a transaction, until it does not conflict. What it returns may be told when it is durable.
     ///
     /// # Errors
     /// If `work` or the database's volume fails, or others were faster too often.
@@ -60,7 +67,7 @@ impl Monitor {
         &self,
         cpu: &Processor,
         mut work: impl AsyncFnMut(&mut Transaction) -> Result<T, E>,
-    ) -> Result<(T, Commit), E> {
+    ) -> Result<(T, Commit), Aborted<E>> {
         for _ in 0..ATTEMPTS {
             let mut transaction = self.begin();
             match work(&mut transaction).await {
@@ -68,16 +75,16 @@ impl Monitor {
                 Err(_) if transaction.conflicts() => {}
                 Err(error) => {
                     self.counters.abort();
-                    return Err(error);
+                    return Err(Aborted { error, read: Some(transaction.abort()) });
                 }
-                Ok(value) => match transaction.commit(cpu) {
+                Ok(value) => match transaction.commit(cpu).await {
                     Ok(commit) => {
                         self.counters.commit();
                         return Ok((value, commit));
                     }
                     Err(CommitError::Store(error)) => {
                         self.counters.abort();
-                        return Err(CallError::from(error).into());
+                        return Err(Aborted { error: CallError::from(error).into(), read: None });
                     }
                     Err(CommitError::Conflict(_)) => {}
                 },
@@ -85,17 +92,23 @@ impl Monitor {
             self.counters.conflict();
             cpu.yield_now().await;
         }
-        Err(CallError::from(Conflict).into())
+        Err(Aborted { error: CallError::from(Conflict).into(), read: None })
     }
 
-    /// Executes one call as a transaction. When this returns, it is durable.
+    /// Executes one call as a transaction. When this returns, it is durable, and so is what an error says.
     ///
     /// # Errors
     /// As [`Monitor::transact`].
     pub async fn call(&self, cpu: &Processor, function: &Function, arguments: &[Value]) -> Result<Value, CallError> {
         let call = async |transaction: &mut Transaction| Ok(function.call(cpu, arguments, transaction).await?);
-        let (value, commit) = self.transact::<_, CallError>(cpu, call).await?;
-        commit.durable(cpu).await?;
-        Ok(value)
+        match self.transact::<_, CallError>(cpu, call).await {
+            Ok((value, commit)) => Ok(commit.durable(cpu).await.map(|()| value)?),
+            Err(Aborted { error, read }) => {
+                if let Some(read) = read {
+                    read.durable(cpu).await?;
+                }
+                Err(error)
+            }
+        }
     }
 }

@@ -50,8 +50,13 @@ impl Block {
         }
     }
 
+    /// Was it begun by BEGIN, and is its end awaited?
     pub fn is_explicit(&self) -> bool {
-        !matches!(&*self.state.borrow(), State::None | State::Open { explicit: false, .. })
+        match &*self.state.borrow() {
+            State::None => false,
+            State::Open { explicit, .. } | State::Busy { explicit } => *explicit,
+            State::Failed | State::Expired => true,
+        }
     }
 
     /// Takes the transaction to execute a statement in it; [`Block::put_back`] follows, or the state is set otherwise.

@@ -10,8 +10,8 @@ use super::cycle::{Item, Step, Until};
 use super::prepared::Cell;
 use super::refusal::{Refusal, SqlState};
 use super::sql::Statement;
-use crate::store::{CommitError, Conflict, Transaction};
-use crate::{CallError, Value};
+use crate::store::{Commit, CommitError, Conflict, Transaction};
+use crate::{Aborted, CallError, Value};
 
 /// The results of queries, up to one that failed.
 type Rows = Vec<Vec<Value>>;
@@ -105,7 +105,7 @@ impl Conversation {
         let made = std::mem::take(&mut self.cycle.made);
         made.iter().filter(|(before, _)| *before > done).for_each(|(_, name)| self.forget_statement(name));
         if until == Until::Sync {
-            self.end_implicit();
+            self.end_implicit().await;
         }
     }
 
@@ -122,8 +122,9 @@ impl Conversation {
             match items.get(end) {
                 Some(Item::Failure(refusal)) => return Err((end, refusal.clone())),
                 Some(item) => {
-                    let done = control(item).map_or(Ok(()), |control| self.control(control));
-                    done.map_err(|refusal| (end, refusal))?;
+                    if let Some(control) = control(item) {
+                        self.control(control).await.map_err(|refusal| (end, refusal))?;
+                    }
                 }
                 None => {}
             }
@@ -155,40 +156,49 @@ impl Conversation {
 
     /// Executes queries in the transaction that is open, else in one of their own.
     async fn queries(&mut self, queries: &[(usize, &Step)], then: Then, rows: &mut Rows) -> Result<(), Failure> {
-        if let Some((mut transaction, explicit)) = self.block.take() {
-            let executed = self.interruptible(self.rows(queries, &mut transaction, rows)).await;
-            return match executed {
-                Ok(Ok(())) => {
-                    self.block.put_back(transaction, explicit);
-                    Ok(())
-                }
-                Ok(Err(Failure::Call(CallError::Program(_)))) if transaction.conflicts() => {
-                    self.monitor.counters().conflict();
-                    Err(CallError::from(Conflict).into())
-                }
-                Ok(Err(failure)) => self.aborted(failure),
-                Err(refusal) => self.aborted(refusal.into()),
-            };
+        let taken = self.block.take();
+        if taken.is_none() {
+            if !queries.iter().any(|(_, step)| step.bound.prepared.calls()) {
+                return self.constants(queries, rows).map_err(Failure::from);
+            }
+            if then == Then::Commit {
+                return self.committed(queries, rows).await;
+            }
         }
-        if !queries.iter().any(|(_, step)| step.bound.prepared.calls()) {
-            return self.constants(queries, rows).map_err(Failure::from);
+        let is_kept = taken.is_some() || then == Then::Keep;
+        let (mut transaction, explicit) = taken.unwrap_or_else(|| (self.monitor.begin(), false));
+        match self.interruptible(self.rows(queries, &mut transaction, rows)).await.unwrap_or_else(|why| Err(why.into()))
+        {
+            Ok(()) if is_kept => {
+                self.await_durable(Some(transaction.read()));
+                self.block.put_back(transaction, explicit);
+                Ok(())
+            }
+            Ok(()) => {
+                self.abort(Some(transaction.abort()));
+                Ok(())
+            }
+            Err(Failure::Call(CallError::Program(_))) if transaction.conflicts() => {
+                self.monitor.counters().conflict();
+                Err(CallError::from(Conflict).into())
+            }
+            Err(failure) => {
+                self.abort(Some(transaction.abort()));
+                Err(failure)
+            }
         }
-        if then == Then::Commit {
-            return self.committed(queries, rows).await;
-        }
-        let mut transaction = self.monitor.begin();
-        match self.interruptible(self.rows(queries, &mut transaction, rows)).await {
-            Ok(Ok(())) if then == Then::Keep => self.block.put_back(transaction, false),
-            Ok(Ok(())) => self.monitor.counters().abort(),
-            Ok(Err(failure)) => return self.aborted(failure),
-            Err(refusal) => return self.aborted(refusal.into()),
-        }
-        Ok(())
     }
 
-    fn aborted(&self, failure: Failure) -> Result<(), Failure> {
+    /// A transaction ends without a commit. `read`: what was read by it, which is told from here on in the replies.
+    fn abort(&mut self, read: Option<Commit>) {
         self.monitor.counters().abort();
-        Err(failure)
+        self.await_durable(read);
+    }
+
+    /// What is replied from here on waits for it.
+    fn await_durable(&mut self, commit: Option<Commit>) {
+        let position = self.cycle.out.len();
+        self.cycle.commits.extend(commit.map(|commit| (position, commit)));
     }
 
     /// Executes queries as one transaction, again and again until it does not conflict.
@@ -197,12 +207,20 @@ impl Conversation {
             rows.clear();
             self.rows(queries, transaction, rows).await
         });
-        let ((), commit) = match self.interruptible(work).await {
-            Ok(done) => done?,
-            Err(refusal) => return self.aborted(refusal.into()),
-        };
-        self.cycle.commits.push((self.cycle.out.len(), commit));
-        Ok(())
+        match self.interruptible(work).await {
+            Ok(Ok(((), commit))) => {
+                self.await_durable(Some(commit));
+                Ok(())
+            }
+            Ok(Err(Aborted { error, read })) => {
+                self.await_durable(read);
+                Err(error)
+            }
+            Err(refusal) => {
+                self.abort(None);
+                Err(refusal.into())
+            }
+        }
     }
 
     async fn rows(
@@ -281,7 +299,7 @@ impl Conversation {
         }
     }
 
-    fn control(&mut self, control: Control) -> Result<(), Refusal> {
+    async fn control(&mut self, control: Control) -> Result<(), Refusal> {
         match control {
             Control::Begin => {
                 self.refuse_after_failure()?;
@@ -300,11 +318,11 @@ impl Conversation {
                 if matches!(&*self.block.state.borrow(), State::Expired) {
                     self.refuse_after_failure()?;
                 }
-                self.commit_block()?;
+                self.commit_block().await?;
             }
             Control::Rollback => {
-                if self.block.take().is_some() {
-                    self.monitor.counters().abort();
+                if let Some((transaction, _)) = self.block.take() {
+                    self.abort(Some(transaction.abort()));
                 } else if !self.block.is_explicit() {
                     self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
                 }
@@ -315,7 +333,7 @@ impl Conversation {
         Ok(())
     }
 
-    fn commit_block(&mut self) -> Result<(), Refusal> {
+    async fn commit_block(&mut self) -> Result<(), Refusal> {
         let Some((transaction, explicit)) = self.block.take() else {
             // After a failure there is nothing to commit, and the client must see that.
             let has_failed = self.block.is_explicit();
@@ -327,7 +345,7 @@ impl Conversation {
             return Ok(());
         };
         self.block.set(State::None);
-        self.commit(transaction)?;
+        self.commit(transaction).await?;
         if !explicit {
             self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
         }
@@ -335,11 +353,11 @@ impl Conversation {
         Ok(())
     }
 
-    fn commit(&mut self, transaction: Transaction) -> Result<(), Refusal> {
-        match transaction.commit(&self.cpu) {
+    async fn commit(&mut self, transaction: Transaction) -> Result<(), Refusal> {
+        match transaction.commit(&self.cpu).await {
             Ok(commit) => {
                 self.monitor.counters().commit();
-                self.cycle.commits.push((self.cycle.out.len(), commit));
+                self.await_durable(Some(commit));
                 Ok(())
             }
             Err(error) => {
@@ -353,13 +371,13 @@ impl Conversation {
     }
 
     /// At a Sync, a transaction that nobody began by BEGIN is over.
-    fn end_implicit(&mut self) {
+    async fn end_implicit(&mut self) {
         if self.block.is_explicit() {
             return;
         }
         if let Some((transaction, _)) = self.block.take() {
             self.block.set(State::None);
-            if let Err(refusal) = self.commit(transaction) {
+            if let Err(refusal) = self.commit(transaction).await {
                 refusal.write(&mut self.cycle.out);
             }
         }

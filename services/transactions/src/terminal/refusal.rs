@@ -46,6 +46,7 @@ impl SqlState {
     pub const QUERY_CANCELLED: SqlState = SqlState("57014");
     pub const SHUTDOWN: SqlState = SqlState("57P01");
     pub const IO_ERROR: SqlState = SqlState("58030");
+    pub const DATA_CORRUPTED: SqlState = SqlState("XX001");
     pub const ABORTED_BY_PROGRAM: SqlState = SqlState("P0001");
 }
 
@@ -103,13 +104,15 @@ impl Refusal {
 impl From<&StoreError> for Refusal {
     fn from(error: &StoreError) -> Refusal {
         let state = match error {
-            StoreError::KeyTooLong(_) | StoreError::RowTooLong(_) | StoreError::TransactionTooLong(_) => {
-                SqlState::LIMIT_EXCEEDED
-            }
+            StoreError::KeyTooLong(_)
+            | StoreError::RowTooLong(_)
+            | StoreError::TransactionTooLong
+            | StoreError::TooManyTables => SqlState::LIMIT_EXCEEDED,
+            StoreError::Damaged(_) => SqlState::DATA_CORRUPTED,
             StoreError::TableName => SqlState::INVALID_NAME,
             StoreError::Full => SqlState::DISK_FULL,
             StoreError::Closing => SqlState::SHUTDOWN,
-            _ => SqlState::IO_ERROR,
+            StoreError::Volume(_) => SqlState::IO_ERROR,
         };
         Refusal::new(state, error.to_string())
     }
