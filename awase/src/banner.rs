@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use kernel::ForcedUnitAccess;
 use machine::linux::net::Address;
 
 use crate::config::{Config, show_bytes};
-use crate::listeners::{nfs_uri, uri};
+use crate::listeners::{nfs_uri, postgres_uri, uri};
 use crate::server::Server;
 
 pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> String {
@@ -36,13 +37,20 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
         let ports = if directory.secure { "" } else { ", clients are accepted from any port (secure = false)" };
         let _ = writeln!(text, "  {:<26}  directory {}{mode}{ports}", directory.mount, directory.path.display());
     }
+    for open in server.databases() {
+        let (name, size) = (&open.database.name, show_bytes(open.disk.volume.size()));
+        let _ = writeln!(text, "  {name:<16} {size:>9}  database on {}", open.database.volume.medium());
+    }
     let first_disk = server.disks().next().map(|served| served.export.name.as_str());
     let first_directory = server.directories().first().map(|served| served.directory.mount.as_str());
     let disks_at = first_disk.into_iter().flat_map(|name| server.nbd_addresses().map(move |at| uri(at, name)));
     let directories_at =
         first_directory.into_iter().flat_map(|mount| server.nfs_addresses().filter_map(move |at| nfs_uri(at, mount)));
+    let first_database = server.databases().first().map(|open| open.database.name.as_str());
+    let databases_at =
+        first_database.into_iter().flat_map(|name| server.postgres_addresses().map(move |at| postgres_uri(at, name)));
     text.push_str("\nat\n");
-    for uri in disks_at.chain(directories_at) {
+    for uri in disks_at.chain(directories_at).chain(databases_at) {
         let _ = writeln!(text, "  {uri}");
     }
     for address in watched_at {
@@ -56,6 +64,9 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     }
     if let (Some(Address::Tcp(address)), Some(mount)) = (server.nfs_addresses().next(), first_directory) {
         text += &directory_commands(*address, mount);
+    }
+    if let Some(name) = first_database {
+        server.postgres_addresses().for_each(|address| text += &database_command(address, name));
     }
     text.push_str("\nCtrl-C finishes the requests in flight, writes everything to the disks and ends.\n");
     text
@@ -88,6 +99,25 @@ fn directory_commands(address: SocketAddr, mount: &str) -> String {
          nfs-ls '{directory}'\n  \
          nfs-cp FILE '{file}'\n"
     )
+}
+
+/// A Unix socket is found by clients of PostgreSQL by its directory, which must be absolute, and the port in its name.
+fn database_command(address: &Address, name: &str) -> String {
+    let (host, port) = match address {
+        Address::Tcp(address) => (host(address.ip()).trim_matches(['[', ']']).to_owned(), address.port().to_string()),
+        Address::Unix(path) => {
+            let Some((directory, port)) = socket_of(path) else { return String::new() };
+            (format!("'{}'", directory.display()), port)
+        }
+        Address::Unnamed => return String::new(),
+    };
+    format!("  psql -h {host} -p {port} {name}\n")
+}
+
+/// The directory and the port of a socket `.s.PGSQL.PORT`.
+fn socket_of(path: &Path) -> Option<(PathBuf, String)> {
+    let port = path.file_name()?.to_str()?.strip_prefix(".s.PGSQL.")?.to_owned();
+    Some((std::path::absolute(path).ok()?.parent()?.to_owned(), port))
 }
 
 /// The host as clients write it.

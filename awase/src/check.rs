@@ -44,6 +44,15 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
         summary += &format!("  {:<26}  directory {path}{mode}\n", directory.mount);
     }
     summary.extend(notices.iter().map(|line| format!("  {line}\n")));
+    for database in &config.databases {
+        if let Some(medium) = problems.note(media::inspect(&database.volume)) {
+            let (size, medium_name) = (show_bytes(medium.size), database.volume.medium());
+            let programs = database.programs.display();
+            summary +=
+                &format!("  {:<16} {size:>9}  database on {medium_name}, programs in {programs}\n", database.name);
+            media.push(medium);
+        }
+    }
     summary += &format!("at: {}\n", addresses(&config));
     problems.or(summary)
 }
@@ -58,6 +67,10 @@ fn addresses(config: &Config) -> String {
     if !config.directories.is_empty() {
         all.extend(settings.nfs_addresses().iter().map(|address| format!("nfs {address}")));
         all.extend(settings.nfs_unix.iter().map(|path| format!("nfs {}", path.display())));
+    }
+    if !config.databases.is_empty() {
+        all.extend(settings.postgres_addresses().iter().map(|address| format!("postgres {address}")));
+        all.extend(settings.postgres_unix.iter().map(|path| format!("postgres {}", path.display())));
     }
     if all.is_empty() { "sockets passed by systemd".into() } else { all.join(", ") }
 }

@@ -78,7 +78,7 @@ pub fn change(
                 if export.stable_writes == StableWrites::ForcedUnitAccess && !honours_forced_writes(export) {
                     change.report.push(format!("export {:?}: {FLUSHED_ALL_THE_SAME}", export.name));
                 }
-                change.served.push(serve(kernel, measured, cluster, export, medium)?);
+                change.served.push(open_disk(kernel, measured, cluster, export, medium)?);
             }
         }
     }
@@ -104,7 +104,11 @@ fn open(export: &Export, old: Option<&OpenDisk>, deadline: Deadline) -> Result<M
     media::prepare(export, deadline)
 }
 
-fn serve(
+/// Opens the volume on a medium.
+///
+/// # Errors
+/// When the host or the cluster refuses it.
+pub fn open_disk(
     kernel: &Arc<Kernel>,
     measured: &mut Measured,
     cluster: Option<&Cluster>,
@@ -135,7 +139,7 @@ fn serve(
 }
 
 /// The processor that writes back for the export: always the same one for a name, spread over all.
-fn home(kernel: &Kernel, export: &Export) -> ProcessorId {
+pub fn home(kernel: &Kernel, export: &Export) -> ProcessorId {
     let sum = export.name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     ProcessorId((sum % u32::from(kernel.processors())) as u16)
 }

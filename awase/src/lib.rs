@@ -8,6 +8,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod control;
+pub mod databases;
 pub mod directories;
 pub mod exports;
 pub mod generate;

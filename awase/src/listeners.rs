@@ -12,18 +12,21 @@ use machine::linux::net::{
 };
 use nbd::Nbd;
 use nfs::Nfs;
+use transactions::terminal::Terminals;
 
-use crate::config::{Config, Directory, Place, Problem, Problems, Settings};
+use crate::config::{Config, Database, Directory, Place, Problem, Problems, Settings};
 use crate::predecessor::Deadline;
 
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
 const CONTROL_KEY: &str = "listen.control";
 const NFS_KEY: &str = "listen.nfs";
+const POSTGRES_KEY: &str = "listen.postgres";
+const POSTGRES_UNIX_KEY: &str = "listen.postgres_unix";
 const NFS_UNIX_KEY: &str = "listen.nfs_unix";
 
-/// What systemd calls sockets of NFS (`FileDescriptorName=`); all others are of NBD.
-const NFS_NAME: &str = "nfs";
+/// What systemd calls sockets of NFS and of databases (`FileDescriptorName=`); all others are of NBD.
+const NAMED: [&str; 2] = [Nfs::NAME, Terminals::NAME];
 
 /// Those on which clients are awaited, each with the name of what is spoken there.
 #[derive(Debug, Default)]
@@ -47,6 +50,16 @@ pub fn nfs_uri(address: &Address, mount: &str) -> Option<String> {
     Some(format!("nfs://{host}{}?nfsport={port}&mountport={port}", percent_encoded(mount)))
 }
 
+/// The database `name` at `address`, as clients of PostgreSQL write it.
+pub fn postgres_uri(address: &Address, name: &str) -> String {
+    let name = percent_encoded(name);
+    match address {
+        Address::Tcp(address) => format!("postgres://{address}/{name}"),
+        Address::Unix(path) => format!("postgres:///{name} at {}", path.display()),
+        Address::Unnamed => format!("postgres:///{name}"),
+    }
+}
+
 fn percent_encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -60,21 +73,23 @@ impl Sockets {
     /// When a socket is in use, not permitted or not of a kind that can be served.
     pub fn open(config: &Config, deadline: Deadline) -> Result<Sockets, Problems> {
         let mut sockets = activated()?;
-        let made = sockets.make_missing(&config.settings, !config.exports.is_empty(), &config.directories, deadline)?;
+        let (settings, any_disks) = (&config.settings, !config.exports.is_empty());
+        let made = sockets.make_missing(settings, any_disks, &config.directories, &config.databases, deadline)?;
         sockets.take(made);
         Ok(sockets)
     }
 
-    /// Makes those of the configuration that are needed for disks, if there are any, and for `directories`, and are not
-    /// there yet.
+    /// Makes those of the configuration that are needed for disks, if there are any, for `directories` and for
+    /// `databases`, and are not there yet.
     ///
     /// # Errors
-    /// As [`Sockets::open`]. That directories which nobody asked for cannot be reached is only told.
+    /// As [`Sockets::open`]. That directories or databases which nobody asked for cannot be reached is only told.
     pub fn make_missing(
         &self,
         settings: &Settings,
         any_disks: bool,
         directories: &[Directory],
+        databases: &[Database],
         deadline: Deadline,
     ) -> Result<Sockets, Problems> {
         let (mut made, mut problems) = (Sockets::default(), Problems::default());
@@ -87,6 +102,14 @@ impl Sockets {
                     eprintln!("awase: no directory is served: {refused}");
                 }
                 result => made.add(Nfs::NAME, problems.note_all(result).into_iter().flatten()),
+            }
+        }
+        if !databases.is_empty() && !self.has(Terminals::NAME) {
+            match for_databases(settings, deadline) {
+                Err(refused) if databases.iter().all(|database| database.optional) => {
+                    eprintln!("awase: no database can be reached: {refused}");
+                }
+                result => made.add(Terminals::NAME, problems.note_all(result).into_iter().flatten()),
             }
         }
         problems.or(made)
@@ -156,6 +179,21 @@ fn for_directories(settings: &Settings, deadline: Deadline) -> Result<Vec<Listen
     problems.or(sockets)
 }
 
+fn for_databases(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSocket>, Problems> {
+    let (mut sockets, mut problems) = (Vec::new(), Problems::default());
+    for address in settings.postgres_addresses() {
+        sockets.extend(problems.note(tcp(settings, POSTGRES_KEY, address, deadline)));
+    }
+    for path in &settings.postgres_unix {
+        sockets.extend(problems.note(unix(settings, POSTGRES_UNIX_KEY, path, deadline)));
+    }
+    if sockets.is_empty() && problems.0.is_empty() {
+        let problem = problem(settings, POSTGRES_KEY, "is empty, and there are databases");
+        return Err(problem.allowed("at least one address or Unix socket").into());
+    }
+    problems.or(sockets)
+}
+
 /// The control socket, in place of that of a server that was killed.
 ///
 /// # Errors
@@ -183,8 +221,8 @@ fn activated() -> Result<Sockets, Problem> {
             // SAFETY: systemd passed the descriptor to this process alone, and it is taken only once.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
             let socket = adopt_listener(socket).map_err(|error| refused(error.to_string()))?;
-            let of_nfs = names.get(index) == Some(&NFS_NAME);
-            sockets.add(if of_nfs { Nfs::NAME } else { Nbd::NAME }, [socket]);
+            let named = NAMED.into_iter().find(|name| names.get(index) == Some(name));
+            sockets.add(named.unwrap_or(Nbd::NAME), [socket]);
         }
     }
     Ok(sockets)
@@ -237,7 +275,7 @@ mod tests {
     }
 
     fn open(settings: &Settings, deadline: Deadline) -> Result<Sockets, Problems> {
-        Sockets::default().make_missing(settings, true, &[], deadline)
+        Sockets::default().make_missing(settings, true, &[], &[], deadline)
     }
 
     fn settings(directory: &Path) -> Settings {
@@ -292,9 +330,9 @@ mod tests {
         let disks = open(&settings, Deadline::passed()).expect("free");
         assert_eq!(numbers(&disks), (1, 0));
         let files = [Directory::default_files(directory.path(), Place::Default)];
-        let more = disks.make_missing(&settings, true, &files, Deadline::passed()).expect("free");
+        let more = disks.make_missing(&settings, true, &files, &[], Deadline::passed()).expect("free");
         assert_eq!(numbers(&more), (0, 1), "NBD has its socket");
-        let only = Sockets::default().make_missing(&settings, false, &files, Deadline::passed()).expect("free");
+        let only = Sockets::default().make_missing(&settings, false, &files, &[], Deadline::passed()).expect("free");
         assert_eq!(numbers(&only), (0, 1));
     }
 
@@ -303,10 +341,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = Settings { nfs: Some(Vec::new()), ..settings(directory.path()) };
         let files = Directory::default_files(directory.path(), Place::Default);
-        let made = Sockets::default().make_missing(&settings, false, std::slice::from_ref(&files), Deadline::passed());
+        let made =
+            Sockets::default().make_missing(&settings, false, std::slice::from_ref(&files), &[], Deadline::passed());
         assert!(!made.expect("only told").has(Nfs::NAME));
         let wanted = [Directory { optional: false, ..files }];
-        let refused = Sockets::default().make_missing(&settings, false, &wanted, Deadline::passed());
+        let refused = Sockets::default().make_missing(&settings, false, &wanted, &[], Deadline::passed());
         let message = refused.expect_err("nowhere").to_string();
         assert!(message.contains("listen.nfs is empty, and directories are to be served"), "{message}");
     }

@@ -39,6 +39,16 @@ pub fn load(settings: &Settings) -> Result<Secret, Problem> {
     })
 }
 
+/// A secret that nothing outlives.
+///
+/// # Errors
+/// When the host gives no random bytes.
+pub fn random() -> io::Result<Secret> {
+    let mut secret = Secret::default();
+    getrandom::fill(&mut secret).map_err(io::Error::from)?;
+    Ok(secret)
+}
+
 /// The file's content, at most one byte more than it should have, and its mode.
 fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
     let file = File::open(path)?;

@@ -94,7 +94,7 @@ impl Front<'_> {
         notify(&[NotifyState::Reloading, now]);
         let load = || anyhow::Ok(Config::load(self.overrides)?);
         let changed = load().and_then(|config| {
-            let report = self.server.change(&config.exports, &config.directories)?;
+            let report = self.server.change(&config)?;
             Ok((config, report))
         });
         match changed {
@@ -105,6 +105,8 @@ impl Front<'_> {
                 }
                 self.config.exports = config.exports;
                 self.config.directories = config.directories;
+                self.config.databases = config.databases;
+                self.config.users = config.users;
                 self.server.name_clients(&config.clients);
                 self.config.clients = config.clients;
                 self.config.switches = config.switches;

@@ -13,11 +13,13 @@ use machine::linux::net::{Address, ListeningSocket};
 use nbd::{Export as Shared, Nbd};
 use nfs::Nfs;
 use policy::unit::ProcessorId;
+use transactions::terminal::Terminals;
 
 use crate::accepting::{self, HostSockets};
 use crate::cluster::{self, Cluster};
-use crate::config::{Config, Control, Directory, Export, Problems, Settings};
+use crate::config::{Config, Control, Database, Directory, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo};
+use crate::databases::{Databases, OpenDatabase};
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, OpenDisk};
 use crate::listeners::{self, Sockets};
@@ -46,6 +48,8 @@ pub struct Server {
     registration: Option<Registration>,
     cluster: Option<Cluster>,
     directories: Directories,
+    databases: Databases,
+    terminals: Arc<Terminals>,
     /// What was found out of disks.
     measured: Measured,
     /// Goes with the server.
@@ -144,11 +148,14 @@ impl Server {
             registration: None,
             cluster: None,
             directories: Directories::default(),
+            databases: Databases::default(),
+            terminals: Terminals::new(limits(&config.settings, connection::Limits::default()), secret::random()?),
             measured: Measured::default(),
             trace,
         };
         server.cluster = Cluster::start(config, &server.processors)?;
-        let report = server.change_on(sockets, &config.exports, &config.directories)?;
+        server.terminals.set_users(config.users.clone());
+        let report = server.change_on(sockets, &config.exports, &config.directories, &config.databases)?;
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
         let published = server.trace.as_ref().map_or(Ok(()), TraceFile::publish);
@@ -198,11 +205,14 @@ impl Server {
     ///
     /// # Errors
     /// Everything that stands in the way; then nothing has changed.
-    pub fn change(&mut self, disks: &[Export], directories: &[Directory]) -> anyhow::Result<Vec<String>> {
+    pub fn change(&mut self, config: &Config) -> anyhow::Result<Vec<String>> {
+        let (disks, directories, databases) = (&config.exports, &config.directories, &config.databases);
         cluster::refuse_changes(self.disks().map(|served| &served.export), disks).map_err(Problems::from)?;
         let any_disks = !disks.is_empty();
-        let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Deadline::passed())?;
-        let report = self.change_on(sockets, disks, directories)?;
+        let sockets =
+            self.sockets.make_missing(&self.settings, any_disks, directories, databases, Deadline::passed())?;
+        let report = self.change_on(sockets, disks, directories, databases)?;
+        self.terminals.set_users(config.users.clone());
         Ok(report.notices.into_iter().chain(report.changes).collect())
     }
 
@@ -212,6 +222,7 @@ impl Server {
         mut sockets: Sockets,
         disks: &[Export],
         directories: &[Directory],
+        databases: &[Database],
     ) -> anyhow::Result<Report> {
         let is_reached = self.sockets.has(Nfs::NAME) || sockets.has(Nfs::NAME);
         let directories = if is_reached { directories } else { &[] };
@@ -220,10 +231,19 @@ impl Server {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,
         };
-        let changes = self.change_disks(disks)?;
+        let databases = self.databases.plan(&self.processors, &mut self.measured, databases)?;
+        let changes = match self.change_disks(disks) {
+            Ok(changes) => changes,
+            Err(problems) => {
+                databases.abandon(&self.processors);
+                return Err(problems.into());
+            }
+        };
         let files_max = open_files::files_max(&self.settings.limits);
         let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
         report.changes.splice(0..0, changes);
+        report.changes.extend(self.databases.apply(databases));
+        self.terminals.set_databases(self.databases.monitors());
         if let Some(secret) = secret {
             let defaults = nfs::Limits::default();
             let connection = limits(&self.settings, defaults.connection);
@@ -245,6 +265,7 @@ impl Server {
     /// Accepts clients on these sockets, too.
     fn accept(&mut self, sockets: Sockets) {
         accepting::accept(&self.acceptor, &self.processors, &self.nbd, &sockets);
+        accepting::accept(&self.acceptor, &self.processors, &self.terminals, &sockets);
         if let Some(nfs) = &self.nfs {
             accepting::accept(&self.acceptor, &self.processors, nfs, &sockets);
             if self.settings.rpcbind && sockets.has(Nfs::NAME) {
@@ -281,6 +302,14 @@ impl Server {
     /// The directories that clients get.
     pub fn directories(&self) -> &[directories::OpenDirectory] {
         self.directories.served()
+    }
+
+    pub fn databases(&self) -> &[OpenDatabase] {
+        self.databases.open()
+    }
+
+    pub fn postgres_addresses(&self) -> impl Iterator<Item = &Address> {
+        self.sockets.of(Terminals::NAME).map(ListeningSocket::address)
     }
 
     pub fn nbd_addresses(&self) -> impl Iterator<Item = &Address> {
@@ -341,6 +370,7 @@ impl Server {
         self.sockets.iter().for_each(ListeningSocket::stop);
         let acceptor = Arc::clone(&self.acceptor);
         let directories = self.directories.to_close();
+        let databases = self.databases.to_close();
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
@@ -356,6 +386,11 @@ impl Server {
             for (name, volume) in volumes {
                 if let Err(error) = volume.close(&cpu).await {
                     failures.push((name, error));
+                }
+            }
+            for open in databases {
+                if let Err(error) = open.close(&cpu).await {
+                    failures.push((open.database.name.clone(), error));
                 }
             }
             failures.extend(directories.close(&cpu).await);

@@ -13,9 +13,11 @@ pub struct Document {
     pub entries: Vec<Entry>,
     pub exports: Vec<TableEntries>,
     pub clients: Vec<TableEntries>,
+    pub databases: Vec<TableEntries>,
+    pub users: Vec<TableEntries>,
 }
 
-/// The keys of one `[[export]]` or `[[client]]`.
+/// The keys of one `[[export]]` or other table of an array.
 #[derive(Debug)]
 pub struct TableEntries {
     pub place: Place,
@@ -27,10 +29,14 @@ const EXPORT: &str = "export";
 
 const CLIENT: &str = "client";
 
+const DATABASE: &str = "database";
+
+const USER: &str = "user";
+
 /// Parses `text`; `file` is its name in messages.
 ///
 /// # Errors
-/// When it is not TOML, or `export` or `client` is not an array of tables.
+/// When it is not TOML, or `export` or another of these is not an array of tables.
 pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
     let reader = Reader { file, text };
     let table = DeTable::parse(text).map_err(|error| {
@@ -42,6 +48,8 @@ pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
         match key.get_ref().as_ref() {
             EXPORT => document.exports = reader.tables(EXPORT, value)?,
             CLIENT => document.clients = reader.tables(CLIENT, value)?,
+            DATABASE => document.databases = reader.tables(DATABASE, value)?,
+            USER => document.users = reader.tables(USER, value)?,
             other => reader.flatten(other, key.span().start, value, &mut document.entries),
         }
     }

@@ -68,11 +68,20 @@ pub struct Draft {
     /// Empty: all.
     pub homes: Vec<String>,
     pub backing: Option<Backing>,
+    /// Of a database.
+    pub programs: Option<PathBuf>,
+    /// It describes a database, not an export.
+    pub is_database: bool,
     pub place: Place,
     /// A key was refused.
     pub was_refused: bool,
     /// Where each key was set.
     pub(super) places: BTreeMap<String, Place>,
+}
+
+/// The table in which it is described.
+pub(super) fn table(is_database: bool) -> &'static str {
+    if is_database { "database" } else { "export" }
 }
 
 impl Draft {
@@ -82,7 +91,7 @@ impl Draft {
 
     /// A key of this export, in messages.
     pub fn key(&self, key: &str) -> String {
-        shown("export", self.name.as_deref(), key)
+        shown(table(self.is_database), self.name.as_deref(), key)
     }
 
     /// A problem with a key, at the line of the key if it was set.

@@ -8,7 +8,7 @@ use policy::access;
 use policy::unit::BLOCK_BYTES;
 
 use super::cluster::Backing;
-use super::draft::Draft;
+use super::draft::{Draft, table};
 use super::given::show_bytes;
 use super::key::shown;
 use super::kind::{Disk, Kind, StableWrites};
@@ -62,6 +62,8 @@ pub struct Export {
     pub faults: Faults,
     /// Of a shared disk; empty: all nodes.
     pub homes: Vec<String>,
+    /// It is the volume of a database, and not served over NBD.
+    pub is_database: bool,
     pub place: Place,
 }
 
@@ -81,6 +83,7 @@ impl Export {
             delay: Duration::ZERO,
             faults: Faults::default(),
             homes: Vec::new(),
+            is_database: false,
             place,
         }
     }
@@ -114,6 +117,7 @@ impl Export {
             delay: draft.delay.unwrap_or_default(),
             faults: draft.faults,
             homes: draft.homes.clone(),
+            is_database: draft.is_database,
             name,
             place: draft.place,
         })
@@ -140,7 +144,7 @@ impl Export {
     }
 
     pub fn key(&self, key: &str) -> String {
-        shown("export", Some(&self.name), key)
+        shown(table(self.is_database), Some(&self.name), key)
     }
 
     pub fn medium(&self) -> String {
@@ -171,6 +175,7 @@ impl From<&Export> for Draft {
             delay: Some(export.delay).filter(|delay| !delay.is_zero()),
             faults: export.faults,
             homes: export.homes.clone(),
+            is_database: export.is_database,
             place: export.place.clone(),
             ..Draft::default()
         };

@@ -6,6 +6,7 @@
 
 mod client;
 mod cluster;
+mod database;
 mod directory;
 mod document;
 mod draft;
@@ -26,8 +27,10 @@ use std::path::PathBuf;
 use document::TableEntries;
 use kernel::Switches;
 use kernel::job::Group;
+use transactions::terminal::User;
 
 pub use cluster::{Backing, Cluster};
+pub use database::Database;
 pub use directory::Directory;
 pub use draft::Draft;
 pub use export::{Behaviour, Export, Store};
@@ -45,10 +48,13 @@ pub struct Config {
     pub settings: Settings,
     pub switches: Switches,
     pub exports: Vec<Export>,
-    /// There is at least one export or directory, and all names differ.
+    /// There is at least one export, directory or database, and all names differ.
     pub directories: Vec<Directory>,
     /// Clients that are one job under a common name.
     pub clients: Vec<Group>,
+    pub databases: Vec<Database>,
+    /// Who may connect to databases; none: everybody.
+    pub users: Vec<User>,
 }
 
 /// The flags, which override the file.
@@ -92,6 +98,8 @@ impl Config {
         }
         settings.fill_in();
         let clients = client::groups(&document.clients, &mut problems);
+        let mut databases = database::databases(&document.databases, &settings.data, &mut problems);
+        let users = database::users(&document.users, &mut problems);
         let drafts = drafts(document.exports, overrides, &mut problems);
         // A draft with a refused key would also be reported for missing that key.
         let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
@@ -104,18 +112,25 @@ impl Config {
                 Described::Directory(directory) => directories.push(directory),
             }
         }
-        problems.refuse_pairs(&exports, refuse_same_file);
+        let volumes: Vec<&Export> = databases.iter().map(|database| &database.volume).chain(&exports).collect();
+        problems.refuse_pairs(&volumes, |first, export| refuse_same_file(first, export));
         problems.refuse_pairs(&directories, refuse_same_mount);
         sharing::check(&settings, &exports, &mut problems);
         let read_only = overrides.read_only;
-        if exports.is_empty() && directories.is_empty() {
+        if exports.is_empty() && directories.is_empty() && databases.is_empty() {
             let place = settings.place("data");
             exports.push(Export { read_only, ..Export::default_disk(&settings.data, place.clone()) });
             if !settings.nfs_addresses().is_empty() {
-                directories.push(Directory { read_only, ..Directory::default_files(&settings.data, place) });
+                directories.push(Directory { read_only, ..Directory::default_files(&settings.data, place.clone()) });
+            }
+            if !read_only {
+                databases.push(Database::default_bank(&settings.data, place));
             }
         }
-        problems.or(Config { settings, switches, exports, directories, clients })
+        if !databases.is_empty() {
+            database::check_reach(&settings, &users, &mut problems);
+        }
+        problems.or(Config { settings, switches, exports, directories, clients, databases, users })
     }
 }
 
@@ -144,7 +159,7 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
         let what = format!("belongs into the section [switches], not {}", section_of(&entry.key));
         return Err(Problem::new(&entry.place, &entry.key, what));
     }
-    let known = SETTINGS.iter().map(|key| key.name).chain(["export", "client", "switches"]);
+    let known = SETTINGS.iter().map(|key| key.name).chain(["export", "client", "database", "user", "switches"]);
     Err(key::unknown(&entry.place, &entry.key, &entry.key, known))
 }
 

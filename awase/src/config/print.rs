@@ -6,6 +6,7 @@ use kernel::Switches;
 
 use super::Config;
 use super::client::CLIENT_KEYS;
+use super::database::{DATABASE_KEYS, USER_KEYS, user_draft};
 use super::draft::Draft;
 use super::export_keys::EXPORT_KEYS;
 use super::key::Key;
@@ -30,6 +31,9 @@ pub fn toml(config: &Config) -> String {
     }
     let drafts = config.exports.iter().map(Draft::from).chain(config.directories.iter().map(Draft::from));
     drafts.for_each(|draft| table(&mut text, "export", &EXPORT_KEYS, &draft));
+    let databases = config.databases.iter().map(Draft::from);
+    databases.for_each(|draft| table(&mut text, "database", &DATABASE_KEYS, &draft));
+    config.users.iter().for_each(|user| table(&mut text, "user", &USER_KEYS, &user_draft(user)));
     config.clients.iter().for_each(|group| table(&mut text, "client", &CLIENT_KEYS, group));
     text
 }
@@ -85,8 +89,15 @@ pub fn reference() -> String {
     let switches = Switches::default();
     rows(&mut text, &SWITCHES, |key| named_default(key, "switches.", &switches));
     text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is created in `data` \
-             and served as `disk`, and a directory `files` in `data`, writable for every user as `/tmp` is, as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+             and served as `disk`, and a directory `files` in `data`, writable for every user as `/tmp` is, as `/files`; and there is a database `bank`, in a sparse file of 1 GiB.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     rows(&mut text, &EXPORT_KEYS, |key| format!("`{}`", key.name));
+    text += "\n## Databases\n\nA table `[[database]]` for each: durable transactions of programs, called with PostgreSQL's \
+             protocol at `listen.postgres`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+    rows(&mut text, &DATABASE_KEYS, |key| format!("`{}`", key.name));
+    text += "\n## Users of databases\n\nA table `[[user]]` for each. Without any, everybody on this host may connect to \
+             databases, under any name and without a password. With some, everybody must be one of them.\n\n\
+             | key | allowed | meaning |\n|---|---|---|\n";
+    rows(&mut text, &USER_KEYS, |key| format!("`{}`", key.name));
     text += "\n## Clients\n\nProcessors and disks are shared among clients by their recent usage (`switches.usage`). A \
              client counts once, however many connections it has: a host by its address (in NFS each of its users, up \
              to 16 at a time), a user of this host by its number. A table `[[client]]` counts several as one, under a \

@@ -47,6 +47,10 @@ impl Monitor {
         &self.name
     }
 
+    pub fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
     pub fn programs(&self) -> &Programs {
         &self.programs
     }

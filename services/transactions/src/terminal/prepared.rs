@@ -45,7 +45,8 @@ impl Prepared {
     ///
     /// # Errors
     /// If a name or type is unknown.
-    pub fn new(monitor: &Monitor, statement: Statement, declared: &[u32]) -> Result<Prepared, Refusal> {
+    pub fn new(monitor: &Monitor, mut statement: Statement, declared: &[u32]) -> Result<Prepared, Refusal> {
+        drop_results(&mut statement, declared);
         let mut types = Types::new(declared)?;
         let mut prepared = Prepared { statement, parameters: Vec::new(), columns: None, functions: Vec::new() };
         if let Statement::Query(query) = &prepared.statement {
@@ -128,6 +129,21 @@ impl Facts {
             Known::ProcessId => Value::BigInt(self.process.into()),
             Known::InRecovery => Value::Bool(false),
             Known::Nothing => Value::Null,
+        }
+    }
+}
+
+/// Drops arguments that are parameters of type `void`, as PostgreSQL does: JDBC means the result by them, which it has
+/// among the parameters (`{? = call f(?)}`).
+fn drop_results(statement: &mut Statement, declared: &[u32]) {
+    let Statement::Query(query) = statement else { return };
+    let is_void = |constant: &Constant| {
+        let Literal::Parameter(number) = constant.literal else { return false };
+        declared.get(usize::from(number) - 1) == Some(&SqlType::Void.oid())
+    };
+    for column in &mut query.columns {
+        if let Expression::Call(call) = &mut column.what {
+            call.arguments.retain(|constant| !is_void(constant));
         }
     }
 }

@@ -1,0 +1,345 @@
+//! Databases: the volume that each is on, and its programs; and who may call them.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use transactions::terminal::{User, Verifier};
+
+use super::document::TableEntries;
+use super::draft::Draft;
+use super::export::{Behaviour, Export, Store};
+use super::export_keys::export_keys;
+use super::form::{Form, optional, path, text};
+use super::given::Refusal;
+use super::key::{Key, Keys, apply_all, keys, shown};
+use super::kind::{Disk, Kind, StableWrites};
+use super::problem::{Place, Problem, Problems};
+use super::settings::Settings;
+
+/// Size of the database that there is when nothing is configured. It is sparse.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// Longest name of a user or database, in bytes, as in PostgreSQL.
+const NAME_BYTES_MAX: usize = 63;
+
+/// Most users.
+const USERS_MAX: usize = 1024;
+
+/// Keys that a database has in common with a disk: those of its volume.
+const OF_VOLUMES: &[&str] = &[
+    "kind",
+    "path",
+    "size",
+    "create",
+    "stable_writes",
+    "access",
+    "latency",
+    "delay",
+    "faults.read_permille",
+    "faults.write_permille",
+    "faults.flush_permille",
+    "faults.seed",
+];
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Database {
+    pub name: String,
+    /// Its volume, described as a disk; clients of NBD do not see it.
+    pub volume: Export,
+    /// The directory of its programs.
+    pub programs: PathBuf,
+    /// There by default, not configured: the server starts even if nobody can reach it.
+    pub optional: bool,
+    pub place: Place,
+}
+
+pub static DATABASE_KEYS: Keys<Draft> = LazyLock::new(|| {
+    let own = keys! { Draft:
+        name: optional(name_form("a text of 1 to 63 bytes")),
+            "The name that clients connect to; required";
+        programs: optional(path("a directory")),
+            "The directory of its programs (default: the directory of the database's name in `programs` in `data`)";
+    };
+    let volume = export_keys().into_iter().filter(|key| OF_VOLUMES.contains(&key.name)).map(|key| {
+        let about = match key.name {
+            "kind" => "Where it is: in a file (the default), on a block device, in memory, or on the papers' device",
+            "path" => "The file or device",
+            "size" => "The size; with it, a file that does not exist is created, sparse",
+            _ => key.about.strip_prefix("Disks: ").unwrap_or(key.about),
+        };
+        let allowed = if key.name == "kind" { "\"file\", \"block\", \"ram\", \"testdev\"".into() } else { key.allowed };
+        Key { about, allowed, ..key }
+    });
+    own.into_iter().chain(volume).collect()
+});
+
+fn name_form(allowed: &str) -> Form<String> {
+    text(allowed).unless(|name| match name.len() {
+        bytes if bytes > NAME_BYTES_MAX => Some(format!("is {bytes} bytes long, more than {NAME_BYTES_MAX}")),
+        _ if name.contains(|c: char| c.is_control() || c == '/') => Some("holds a slash or a control character".into()),
+        _ => matches!(name.as_str(), "." | "..").then(|| "cannot be the name of a directory".into()),
+    })
+}
+
+impl Database {
+    /// The database that there is when no export is configured; `place` is where `data` was set.
+    pub fn default_bank(data: &Path, place: Place) -> Database {
+        let name = "bank".to_owned();
+        Database {
+            volume: Export {
+                name: name.clone(),
+                description: String::new(),
+                kind: Disk::File,
+                store: Store::File { path: data.join("bank.db"), size: Some(DEFAULT_BYTES), create: true },
+                behaviour: Behaviour::Plain,
+                read_only: false,
+                block_size: 1,
+                stable_writes: StableWrites::Auto,
+                access: None,
+                delay: std::time::Duration::ZERO,
+                faults: kernel::device::Faults::default(),
+                homes: Vec::new(),
+                is_database: true,
+                place: place.clone(),
+            },
+            programs: default_programs(data, &name),
+            name,
+            optional: true,
+            place,
+        }
+    }
+
+    /// # Errors
+    /// The first key that is missing, impossible or contradicts another.
+    fn from_draft(mut draft: Draft, data: &Path) -> Result<Database, Problem> {
+        let name =
+            draft.name.clone().ok_or_else(|| draft.missing("name").allowed("the name that clients connect to"))?;
+        let disk = match draft.kind {
+            None => Disk::File,
+            Some(Kind::Disk(disk)) if disk != Disk::Shared => disk,
+            Some(_) => {
+                let problem = draft.problem("kind", "is none that a database can be on");
+                return Err(problem.allowed("\"file\", \"block\", \"ram\", \"testdev\""));
+            }
+        };
+        draft.kind = Some(Kind::Disk(disk));
+        draft.refuse_keys_of_other_kinds(Kind::Disk(disk))?;
+        if disk == Disk::File && draft.size.is_some() {
+            draft.create = draft.create.or(Some(true));
+        }
+        let programs = draft.programs.clone().unwrap_or_else(|| default_programs(data, &name));
+        let place = draft.place.clone();
+        let volume = Export::from_draft(name.clone(), disk, draft)?;
+        Ok(Database { name, volume, programs, optional: false, place })
+    }
+
+    pub fn key(&self, key: &str) -> String {
+        self.volume.key(key)
+    }
+}
+
+fn default_programs(data: &Path, name: &str) -> PathBuf {
+    data.join("programs").join(name)
+}
+
+impl From<&Database> for Draft {
+    fn from(database: &Database) -> Draft {
+        Draft {
+            programs: Some(database.programs.clone()),
+            read_only: None,
+            block_size: None,
+            ..Draft::from(&database.volume)
+        }
+    }
+}
+
+/// The databases of the tables `[[database]]`.
+pub(super) fn databases(tables: &[TableEntries], data: &Path, problems: &mut Problems) -> Vec<Database> {
+    let mut databases = Vec::new();
+    for TableEntries { place, entries } in tables {
+        let mut draft = Draft { is_database: true, ..Draft::at(place.clone()) };
+        if apply_all(&DATABASE_KEYS, &mut draft, entries, Draft::key, problems) {
+            draft.places.extend(entries.iter().map(|entry| (entry.key.clone(), entry.place.clone())));
+            databases.extend(problems.note(Database::from_draft(draft, data)));
+        }
+    }
+    problems.refuse_pairs(&databases, |first, database| {
+        let what = format!("is taken already by the database of {}", first.place);
+        let problem = Problem::new(&database.place, database.key("name"), what);
+        (first.name == database.name).then(|| problem.allowed("a name of its own"))
+    });
+    databases
+}
+
+/// A user as written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UserDraft {
+    name: Option<String>,
+    password: Option<Verifier>,
+}
+
+pub static USER_KEYS: Keys<UserDraft> = LazyLock::new(|| {
+    keys! { UserDraft:
+        name: optional(name_form("a text of 1 to 63 bytes")),
+            "The name under which clients of databases connect; required";
+        password: optional(Form { show: Box::new(|verifier: &Verifier| Some(super::form::quoted(verifier))), ..password() }),
+            "The password, or the verifier that PostgreSQL stores of it (`pg_authid.rolpassword`); printed as a verifier; \
+             required";
+    }
+});
+
+fn password() -> Form<Verifier> {
+    let allowed = "a text of printable ASCII characters, or a verifier that begins with \"SCRAM-SHA-256$\"";
+    Form::new(
+        allowed,
+        |given| {
+            let text = given.filled_text()?;
+            if text.starts_with("SCRAM-SHA-256$") {
+                return Verifier::parse(text).ok_or_else(|| Refusal::Because("is no verifier".into()));
+            }
+            // What SASLprep would change, clients may prepare differently.
+            let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+            if !is_plain {
+                return Err(Refusal::NotAllowed);
+            }
+            let mut salt = [0; 16];
+            getrandom::fill(&mut salt).map_err(|error| Refusal::Because(format!("cannot be salted: {error}")))?;
+            Ok(Verifier::of_password(text, &salt))
+        },
+        Verifier::to_string,
+    )
+}
+
+/// The users of the tables `[[user]]`.
+pub(super) fn users(tables: &[TableEntries], problems: &mut Problems) -> Vec<User> {
+    if let Some(TableEntries { place, .. }) = tables.get(USERS_MAX) {
+        problems.0.push(Problem::new(place, "user", "is one too many").allowed(format!("{USERS_MAX} of them")));
+    }
+    let mut users: Vec<(Place, User)> = Vec::new();
+    for TableEntries { place, entries } in tables.iter().take(USERS_MAX) {
+        let key = |draft: &UserDraft, key: &str| shown("user", draft.name.as_deref(), key);
+        let mut draft = UserDraft::default();
+        if !apply_all(&USER_KEYS, &mut draft, entries, key, problems) {
+            continue;
+        }
+        let missing = if draft.name.is_none() { "name" } else { "password" };
+        match draft {
+            UserDraft { name: Some(name), password: Some(verifier) } => {
+                users.push((place.clone(), User { name, verifier }));
+            }
+            draft => problems.0.push(Problem::new(place, key(&draft, missing), "is missing")),
+        }
+    }
+    problems.refuse_pairs(&users, |(first, other), (place, user)| {
+        let what = format!("is taken already by the user of {first}");
+        let problem = Problem::new(place, shown("user", Some(&user.name), "name"), what);
+        (other.name == user.name).then(|| problem.allowed("a name of its own"))
+    });
+    users.into_iter().map(|(_, user)| user).collect()
+}
+
+/// For printing.
+pub(super) fn user_draft(user: &User) -> UserDraft {
+    UserDraft { name: Some(user.name.clone()), password: Some(user.verifier.clone()) }
+}
+
+/// Without users, everybody who reaches a database may use it: those are on this host.
+pub(super) fn check_reach(settings: &Settings, users: &[User], problems: &mut Problems) {
+    if !users.is_empty() {
+        return;
+    }
+    if let Some(address) = settings.postgres_addresses().iter().find(|address| !address.ip().is_loopback()) {
+        let key = "listen.postgres";
+        let what = format!("holds {address}, which other hosts reach, and there are no users with passwords");
+        let problem = Problem::new(&settings.place(key), key, what);
+        problems.0.push(problem.allowed("addresses of loopback, or a table [[user]] for each who may connect"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, toml};
+    use super::*;
+
+    fn config(text: &str) -> Result<Config, String> {
+        Config::parse("awase.toml", text).map_err(|problems| problems.to_string())
+    }
+
+    const BANK: &str = "[[database]]\nname = \"bank\"\npath = \"b.db\"\nsize = \"64MiB\"\n";
+
+    #[test]
+    fn a_database_is_on_a_file_unless_said_otherwise_and_is_printed_as_it_was_read() {
+        let text =
+            format!("{BANK}programs = \"p\"\n[[database]]\nname = \"memory\"\nkind = \"ram\"\nsize = \"64MiB\"\n");
+        let read = config(&text).expect("good");
+        let store = Store::File { path: "b.db".into(), size: Some(64 << 20), create: true };
+        assert_eq!(read.databases[0].volume.store, store);
+        assert_eq!(read.databases[0].programs, Path::new("p"));
+        assert_eq!(read.databases[1].volume.store, Store::Ram { size: 64 << 20 });
+        assert_eq!(read.databases[1].programs, Path::new("awase-data/programs/memory"));
+        assert!(read.exports.is_empty() && read.directories.is_empty(), "nothing else is served by default then");
+        let again = config(&toml(&read)).expect("as printed");
+        let stores = |config: &Config| -> Vec<_> {
+            config.databases.iter().map(|of| (of.name.clone(), of.volume.store.clone(), of.programs.clone())).collect()
+        };
+        assert_eq!(stores(&again), stores(&read));
+    }
+
+    #[test]
+    fn without_exports_there_is_a_bank() {
+        let read = config("data = \"d\"").expect("good");
+        assert_eq!(read.databases, [Database::default_bank(Path::new("d"), read.settings.place("data"))]);
+        assert_eq!(read.settings.postgres_unix, [PathBuf::from("d/.s.PGSQL.5433")]);
+        assert!(
+            config("[[export]]\nname = \"r\"\nkind = \"ram\"\nsize = \"1M\"\n").expect("good").databases.is_empty()
+        );
+    }
+
+    #[test]
+    fn passwords_are_printed_as_verifiers_that_are_read_again() {
+        let text = format!("{BANK}[[user]]\nname = \"ann\"\npassword = \"pencil\"\n");
+        let read = config(&text).expect("good");
+        let printed = toml(&read);
+        assert!(!printed.contains("pencil") && printed.contains("SCRAM-SHA-256$4096:"), "{printed}");
+        assert_eq!(config(&printed).expect("as printed").users, read.users);
+    }
+
+    #[test]
+    fn a_problem_with_a_database_or_user_names_the_line_and_what_is_allowed() {
+        let user = "[[user]]\nname = \"a\"\npassword = \"p\"\n";
+        for (text, expected) in [
+            ("[[database]]\npath = \"x\"\n".to_owned(), "awase.toml:1: database name is missing"),
+            ("[[database]]\nname = \"a\"\n".into(), "database \"a\" path is missing"),
+            ("[[database]]\nname = \"a/b\"\nkind = \"ram\"\nsize = \"64M\"\n".into(), "holds a slash"),
+            (
+                "[[database]]\nname = \"a\"\nkind = \"shared\"\nsize = \"64M\"\n".into(),
+                "none that a database can be on",
+            ),
+            (
+                "[[database]]\nname = \"a\"\nkind = \"directory\"\npath = \"/\"\n".into(),
+                "none that a database can be on",
+            ),
+            (format!("{BANK}read_only = true\n"), "read_only is not a known key"),
+            (format!("{BANK}program = \"x\"\n"), "did you mean \"programs\"?"),
+            (format!("{BANK}{BANK}"), "is taken already by the database of awase.toml:1"),
+            (
+                format!("{BANK}[[export]]\nname = \"e\"\nkind = \"file\"\npath = \"b.db\"\n"),
+                "is served by the export of awase.toml:5 already",
+            ),
+            ("database = 1\n".into(), "is not a list of tables"),
+            (format!("{BANK}[[user]]\nname = \"a\"\n"), "user \"a\" password is missing"),
+            (format!("{BANK}[[user]]\npassword = \"p\"\n"), "user name is missing"),
+            (format!("{BANK}[[user]]\nname = \"a\"\npassword = \"pä\"\n"), "printable ASCII"),
+            (format!("{BANK}[[user]]\nname = \"a\"\npassword = \"SCRAM-SHA-256$x\"\n"), "is no verifier"),
+            (format!("{BANK}{user}{user}"), "is taken already by the user of"),
+            (
+                format!("[listen]\npostgres = [\"127.0.0.1\", \"10.0.0.1\"]\n{BANK}"),
+                "awase.toml:2: listen.postgres holds 10.0.0.1:5433, which other hosts reach, and there are no users",
+            ),
+        ] {
+            let problem = config(&text).expect_err(&text);
+            assert!(problem.contains(expected), "{text}: {problem}");
+        }
+        assert!(config(&format!("[listen]\npostgres = \"0.0.0.0\"\n{BANK}{user}")).is_ok());
+    }
+}
