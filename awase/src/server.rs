@@ -134,8 +134,9 @@ impl Server {
         processors.kernel().jobs().set_groups(&config.clients);
         let cores = processors.cores().iter().copied().map(Some).collect();
         let acceptor = Acceptor::new(cores, config.settings.limits.connections, HostSockets);
+        let terminals = Terminals::new(limits(&config.settings, connection::Limits::default()), secret::random()?);
         let mut server = Server {
-            panel: ControlPanel::new(&processors, &acceptor),
+            panel: ControlPanel::new(&processors, &acceptor, &terminals),
             control: None,
             acceptor,
             processors,
@@ -149,7 +150,7 @@ impl Server {
             cluster: None,
             directories: Directories::default(),
             databases: Databases::default(),
-            terminals: Terminals::new(limits(&config.settings, connection::Limits::default()), secret::random()?),
+            terminals,
             measured: Measured::default(),
             trace,
         };
@@ -328,7 +329,8 @@ impl Server {
     /// Through which it is watched.
     pub fn view(&self) -> View {
         let volumes = self.cluster.iter().flat_map(|cluster| cluster.protocol().volumes());
-        View::new(self.processors.kernel(), &self.acceptor, volumes.map(|shared| Arc::downgrade(&shared)).collect())
+        let volumes = volumes.map(|shared| Arc::downgrade(&shared)).collect();
+        View::new(self.processors.kernel(), &self.acceptor, volumes, &self.terminals)
     }
 
     /// How many processors on which engine.

@@ -17,6 +17,7 @@ use std::time::Instant;
 use kernel::{Kernel, Reach, Volume};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use transactions::terminal::Terminals;
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
 use crate::processors::Processors;
@@ -32,6 +33,7 @@ pub struct ControlPanel {
     machine: String,
     started: Instant,
     exports: Mutex<Vec<ExportInfo>>,
+    terminals: Arc<Terminals>,
 }
 
 pub struct ExportInfo {
@@ -60,13 +62,14 @@ enum Refused {
 }
 
 impl ControlPanel {
-    pub fn new(processors: &Processors, acceptor: &Arc<Acceptor>) -> Arc<ControlPanel> {
+    pub fn new(processors: &Processors, acceptor: &Arc<Acceptor>, terminals: &Arc<Terminals>) -> Arc<ControlPanel> {
         Arc::new(ControlPanel {
             kernel: Arc::clone(processors.kernel()),
             acceptor: Arc::clone(acceptor),
             machine: processors.description(),
             started: Instant::now(),
             exports: Mutex::default(),
+            terminals: Arc::clone(terminals),
         })
     }
 

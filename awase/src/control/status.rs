@@ -4,6 +4,8 @@ use dsm::Shared;
 use kernel::counters::Count;
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use serde_json::{Value, json};
+use transactions::Monitor;
+use transactions::counters::CountedFunction;
 
 use super::{ControlPanel, ExportInfo};
 use crate::metrics::{JOBS_SHOWN, disk_name, live_job};
@@ -24,6 +26,7 @@ impl ControlPanel {
             "disks": self.disks(),
             "connected": super::connected::connected(&self.kernel),
             "jobs": self.kernel.jobs().most_used(JOBS_SHOWN).iter().map(live_job).collect::<Value>(),
+            "databases": self.terminals.databases().iter().map(|monitor| database(monitor)).collect::<Value>(),
             "exports": self.exports.lock().iter().map(export).collect::<Value>(),
         })
     }
@@ -68,6 +71,22 @@ fn export(shown: &ExportInfo) -> Value {
         "bytes": volume.as_ref().map(|volume| volume.size()),
         "dirty_bytes": volume.as_ref().map(|volume| volume.dirty_blocks() * BLOCK_BYTES),
         "shared": shown.shared.upgrade().map(|shared| self::shared(&shared)),
+    })
+}
+
+fn database(monitor: &Monitor) -> Value {
+    let (counted, store) = (monitor.counters().read(), monitor.database().reading());
+    let function = |function: CountedFunction| json!({ "name": function.name, "calls": function.calls, "failures": function.failures });
+    json!({
+        "name": monitor.name(),
+        "commits": counted.commits,
+        "conflicts": counted.conflicts,
+        "aborts": counted.aborts,
+        "functions": counted.functions.into_iter().map(function).collect::<Value>(),
+        "checkpoints": store.checkpoints,
+        "log_bytes": store.log_bytes,
+        "tree_bytes": store.tree_bytes,
+        "free_bytes": store.free_bytes,
     })
 }
 

@@ -7,7 +7,7 @@ use kernel::counters::{Activity, Count, DiskReading, Group, RequestType, Service
 use kernel::job::JobFacts;
 use policy::unit::BLOCK_BYTES;
 
-use super::sample::Sample;
+use super::sample::{DatabaseSample, Sample};
 use super::shared::{COUNTERS, STATES};
 
 /// Bounds of the buckets of latencies, in seconds.
@@ -28,6 +28,7 @@ pub(super) fn text(sample: &Sample) -> String {
     jobs(&mut text, sample);
     locks(&mut text, sample);
     shared(&mut text, sample);
+    databases(&mut text, sample);
     text.0
 }
 
@@ -257,6 +258,42 @@ fn shared(text: &mut Text, sample: &Sample) {
     for (number, shared) in sample.shared.iter().enumerate() {
         text.line("awase_shared_peers", &[("volume", &number.to_string())], shared.now.peers);
     }
+}
+
+fn databases(text: &mut Text, sample: &Sample) {
+    const ENDS: &str = "awase_transactions_total";
+    text.family(ENDS, "counter", "Transactions, by how they ended; those that conflict are executed again.");
+    for database in &sample.databases {
+        let counted = &database.counted;
+        for (end, count) in [("commit", counted.commits), ("conflict", counted.conflicts), ("abort", counted.aborts)] {
+            text.line(ENDS, &[("database", &database.name), ("end", end)], count);
+        }
+    }
+    let functions: Vec<_> = sample
+        .databases
+        .iter()
+        .flat_map(|database| database.counted.functions.iter().map(move |function| (&*database.name, function)))
+        .collect();
+    text.family("awase_program_calls_total", "counter", "Executions of functions.");
+    for (database, function) in functions.iter().copied() {
+        let labels = [("database", database), ("function", &*function.name)];
+        text.line("awase_program_calls_total", &labels, function.calls);
+    }
+    text.family("awase_program_failures_total", "counter", "Executions of functions that returned no result.");
+    for (database, function) in functions.iter().copied() {
+        let labels = [("database", database), ("function", &*function.name)];
+        text.line("awase_program_failures_total", &labels, function.failures);
+    }
+    let mut family = |name, kind, about, value: fn(&DatabaseSample) -> u64| {
+        text.family(name, kind, about);
+        for database in &sample.databases {
+            text.line(name, &[("database", &database.name)], value(database));
+        }
+    };
+    family("awase_checkpoints_total", "counter", "Checkpoints of databases.", |of| of.store.checkpoints);
+    family("awase_database_log_bytes", "gauge", "Log that a start would replay.", |of| of.store.log_bytes);
+    family("awase_database_tree_bytes", "gauge", "Pages of tables.", |of| of.store.tree_bytes);
+    family("awase_database_free_bytes", "gauge", "What is free on the volume.", |of| of.store.free_bytes);
 }
 
 fn locks(text: &mut Text, sample: &Sample) {

@@ -10,6 +10,8 @@ use kernel::counters::{DiskReading, LockReading, Reading};
 use kernel::job::JobFacts;
 use machine::TickSource;
 use policy::unit::{BLOCK_BYTES, DiskNo};
+use transactions::counters::Counted;
+use transactions::terminal::Terminals;
 
 use super::shared::{self, SharedSample};
 use crate::stack::is_in_memory;
@@ -27,6 +29,7 @@ pub struct View {
     acceptor: Weak<Acceptor>,
     /// Shared disks, in the order of the configuration.
     shared: Vec<Weak<Shared>>,
+    terminals: Weak<Terminals>,
     start: Instant,
     start_ticks: u64,
     start_time: Duration,
@@ -63,13 +66,27 @@ pub(super) struct Sample {
     /// Those with the most usage.
     pub(super) jobs: Vec<JobFacts>,
     pub(super) shared: Vec<SharedSample>,
+    pub(super) databases: Vec<DatabaseSample>,
+}
+
+/// A database in a sample.
+pub(super) struct DatabaseSample {
+    pub(super) name: String,
+    pub(super) counted: Counted,
+    pub(super) store: transactions::store::Reading,
 }
 
 impl View {
     /// Of a server that starts now.
-    pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>, shared: Vec<Weak<Shared>>) -> Self {
+    pub fn new(
+        kernel: &Arc<Kernel>,
+        acceptor: &Arc<Acceptor>,
+        shared: Vec<Weak<Shared>>,
+        terminals: &Arc<Terminals>,
+    ) -> Self {
         View {
             shared,
+            terminals: Arc::downgrade(terminals),
             kernel: Arc::downgrade(kernel),
             acceptor: Arc::downgrade(acceptor),
             start: Instant::now(),
@@ -100,6 +117,7 @@ impl View {
             connected: kernel.connections().read(),
             jobs: kernel.jobs().most_used(JOBS_SHOWN),
             shared: shared::sample(&self.shared),
+            databases: self.databases(),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
                 memory,
@@ -109,6 +127,16 @@ impl View {
                 locks: kernel.cache().lock_use(),
             },
         })
+    }
+
+    fn databases(&self) -> Vec<DatabaseSample> {
+        let Some(terminals) = self.terminals.upgrade() else { return Vec::new() };
+        let of = |monitor: &Arc<transactions::Monitor>| DatabaseSample {
+            name: monitor.name().to_owned(),
+            counted: monitor.counters().read(),
+            store: monitor.database().reading(),
+        };
+        terminals.databases().iter().map(of).collect()
     }
 
     /// The length of a tick: clock time over counter ticks, since the start.

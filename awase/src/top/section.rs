@@ -33,6 +33,12 @@ const NUMBERS: &[&str] = &[
     "in/s",
     "out/s",
     "recent use",
+    "commits",
+    "commits/s",
+    "conflicts/s",
+    "aborts/s",
+    "log",
+    "tables",
 ];
 
 impl Section {

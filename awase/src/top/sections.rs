@@ -9,6 +9,9 @@ use super::view::View;
 /// Most jobs on the screen.
 const JOBS_MAX: usize = 12;
 
+/// Most functions of a database on the screen.
+const FUNCTIONS_MAX: usize = 12;
+
 /// Title of the section that can be changed.
 pub(super) const SWITCHES: &str = "switches";
 
@@ -23,6 +26,7 @@ pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
     let (disks, exports) = (disks(view), exports(view));
     let mut all = vec![server(view), cache(view), processors(view), jobs(view), disks, exports];
     all.extend(shared(view));
+    all.extend(databases(view));
     all.extend([connections, switches(view)]);
     all
 }
@@ -142,6 +146,33 @@ fn shared(view: &View) -> Option<Section> {
         "sends/s",
     ];
     (!rows.is_empty()).then_some(Section { title: "shared disks", head, rows })
+}
+
+/// Databases and their functions, if there are any.
+fn databases(view: &View) -> Option<Section> {
+    let mut rows = Vec::new();
+    for (index, database) in items(&view.status["databases"]).enumerate() {
+        let at = |key: &str| rate(view, &format!("/databases/{index}/{key}"));
+        let [commits, log, tree] =
+            [text(&database["commits"]), bytes(&database["log_bytes"]), bytes(&database["tree_bytes"])];
+        rows.push(vec![text(&database["name"]), commits, at("commits"), at("conflicts"), at("aborts"), log, tree]);
+        for (place, function) in items(&database["functions"]).enumerate().take(FUNCTIONS_MAX) {
+            let at = |key: &str| rate(view, &format!("/databases/{index}/functions/{place}/{key}"));
+            let name = format!("  {}", text(&function["name"]));
+            let nothing = String::new;
+            rows.push(vec![
+                name,
+                text(&function["calls"]),
+                at("calls"),
+                nothing(),
+                at("failures"),
+                nothing(),
+                nothing(),
+            ]);
+        }
+    }
+    let head = &["database", "commits", "commits/s", "conflicts/s", "aborts/s", "log", "tables"];
+    (!rows.is_empty()).then_some(Section { title: "databases", head, rows })
 }
 
 fn switches(view: &View) -> Section {

@@ -95,26 +95,27 @@ impl Block {
         }
     }
 
+    /// Ends the transaction if its client was idle for too long. [`Block::watch`] may be late.
+    pub fn expire(&self, cpu: &Processor) {
+        let (Some(used), Some(timeout)) = (self.used.get(), self.timeout.get()) else { return };
+        let mut state = self.state.borrow_mut();
+        if matches!(&*state, State::Open { .. }) && cpu.now() >= used + timeout {
+            *state = State::Expired;
+        }
+    }
+
     /// Ends the transaction when its client is idle for too long. Ends when there is none: a task for each transaction
     /// would outlive it by the timeout.
     async fn watch(&self, cpu: &Processor) {
         while let (Some(used), Some(timeout)) = (self.used.get(), self.timeout.get()) {
-            let (now, deadline) = (cpu.now(), used + timeout);
-            match &*self.state.borrow() {
-                State::Open { .. } if now >= deadline => break,
-                State::Open { .. } | State::Busy { .. } => {}
-                State::None | State::Failed | State::Expired => {
-                    self.is_watched.set(false);
-                    return;
-                }
+            self.expire(cpu);
+            if !matches!(&*self.state.borrow(), State::Open { .. } | State::Busy { .. }) {
+                break;
             }
+            let (now, deadline) = (cpu.now(), used + timeout);
             let look = now + LOOK_INTERVAL_MAX.min(timeout);
             cpu.sleep_until(if now < deadline { deadline.min(look) } else { look }).await;
         }
         self.is_watched.set(false);
-        let mut state = self.state.borrow_mut();
-        if matches!(&*state, State::Open { .. }) && self.timeout.get().is_some() {
-            *state = State::Expired;
-        }
     }
 }

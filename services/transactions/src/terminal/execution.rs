@@ -91,6 +91,7 @@ impl Conversation {
     /// Executes all that is pending.
     pub(super) async fn work_off(&mut self, until: Until) {
         let items = std::mem::take(&mut self.cycle.items);
+        self.block.expire(&self.cpu);
         let done = match self.execute(&items, until).await {
             Ok(()) => items.len(),
             Err((failed, refusal)) => {
