@@ -61,6 +61,9 @@ pub enum Command {
     /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or a breakdown of the time.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
+    /// Make a load of transactions on a database, and measure it.
+    #[command(after_long_help = LOAD_EXAMPLES)]
+    Load(LoadArguments),
     /// Run the papers' experiments and measure each technique (the program awase-lab, where it is installed).
     #[command(disable_help_flag = true)]
     Lab {
@@ -126,6 +129,54 @@ pub struct ServeArguments {
     /// The data directory: what the server creates by itself.
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
+}
+
+const LOAD_EXAMPLES: &str = "\
+A mix is a file of transactions with their weights and the arguments to draw; see packaging/mixes.
+
+Examples:
+  awase load bank.toml                              as the mix says, at 127.0.0.1:5433
+  awase load bank.toml --terminals 2000 --rate 500  an open loop: 500 transactions a second, come what may
+  awase load bank.toml --server /run/awase --json   through a Unix socket; for programs
+  awase load bank.toml --plot load.svg              the course and the latencies as a picture
+
+Exit codes: 0 success, 1 a check is wrong or the load failed.";
+
+/// Arguments of `load`.
+#[derive(Args, Clone, Debug)]
+pub struct LoadArguments {
+    /// The mix (TOML).
+    pub mix: PathBuf,
+    /// The server: an address with or without a port, a Unix socket or its directory (default 127.0.0.1:5433).
+    #[arg(long, value_name = "ADDR")]
+    pub server: Option<String>,
+    /// The database, if not that of the mix.
+    #[arg(long, value_name = "NAME")]
+    pub database: Option<String>,
+    /// Terminals, each a connection, if not as many as the mix says.
+    #[arg(long, value_name = "N")]
+    pub terminals: Option<usize>,
+    /// End after so many transactions.
+    #[arg(long, value_name = "N")]
+    pub transactions: Option<u64>,
+    /// End after this time, such as 10s.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Transactions that arrive each second, whether the server keeps up or not.
+    #[arg(long, value_name = "N")]
+    pub rate: Option<f64>,
+    /// Draw other transactions and arguments.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write a picture (SVG) of the course and the latencies.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Print no progress.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 const TOP_EXAMPLES: &str = "\

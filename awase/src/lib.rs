@@ -16,6 +16,7 @@ pub mod host_memory;
 pub mod iotest;
 pub mod lab;
 pub mod listeners;
+pub mod load;
 pub mod media;
 pub mod membership;
 pub mod metrics;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::{check, control, generate, iotest, lab, serve, top, trace};
+use awase::{check, control, generate, iotest, lab, load, serve, top, trace};
 use clap::Parser;
 
 /// The configuration or the command line is wrong.
@@ -30,6 +30,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(arguments) => top::top(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Set(arguments) => control::set(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Trace(arguments) => trace::trace(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Load(arguments) => load::load(&arguments),
         Command::Lab { arguments } => match lab::lab(&arguments)? {},
         Command::Completions { shell } => generate::completions(shell, &mut cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Man { directory } => generate::man(cli::command(), directory.as_deref()).map(|()| ExitCode::SUCCESS),

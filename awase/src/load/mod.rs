@@ -1,0 +1,48 @@
+//! `awase load`: a load of transactions, as the OLTP paper's front-end processor made it: a mix by weight, from hundreds or
+//! thousands of terminals, with its latencies and a check of what the database holds afterwards. It speaks PostgreSQL's
+//! protocol, so it loads PostgreSQL, too.
+
+mod check;
+mod draw;
+mod measure;
+mod mix;
+mod plot;
+mod report;
+mod run;
+mod terminal;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use crate::cli::LoadArguments;
+pub use mix::Mix;
+use wire::Target;
+
+/// Makes the load and prints what was measured.
+///
+/// # Errors
+/// When the mix is wrong, the server cannot be reached or a terminal is refused.
+pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
+    let path = &arguments.mix;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut mix = Mix::parse(&text).with_context(|| format!("{} is not a mix", path.display()))?;
+    mix.change(arguments)?;
+    let target = Target::new(arguments.server.as_deref(), &mix.database, &mix.user)?;
+    let before = check::ask_all(&target, &mix.checks)?;
+    let progress = if arguments.quiet { run::Progress::None } else { run::Progress::Lines };
+    let measured = run::run(&mix, &target, progress)?;
+    let checks = check::compare(&target, &mix.checks, &before)?;
+    let result = report::Report { mix: &mix, measured: &measured, checks: &checks };
+    if arguments.json {
+        println!("{:#}", result.json());
+    } else {
+        print!("{result}");
+    }
+    if let Some(path) = &arguments.plot {
+        plot::write(path, &measured).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let is_right = checks.iter().all(check::Outcome::is_right);
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
