@@ -51,9 +51,24 @@ impl Monitor {
     /// # Errors
     /// If the program, or the database's volume, fails, or others were faster too often.
     pub async fn call(&self, cpu: &Processor, function: &Function, arguments: &[Value]) -> Result<Value, CallError> {
+        let program = function.program();
+        if !program.is_initialized() {
+            // A transaction of its own, so that it is known to be durable and not asked for again.
+            self.execute(cpu, async |transaction| program.initialize(cpu, transaction).await).await?;
+            program.set_initialized();
+        }
+        self.execute(cpu, async |transaction| function.call(cpu, arguments, transaction).await).await
+    }
+
+    /// Executes `body` as a transaction.
+    async fn execute<T>(
+        &self,
+        cpu: &Processor,
+        mut body: impl AsyncFnMut(&mut Transaction) -> Result<T, ProgramError>,
+    ) -> Result<T, CallError> {
         for _ in 0..ATTEMPTS {
             let mut transaction = self.begin();
-            match function.call(cpu, arguments, &mut transaction).await {
+            match body(&mut transaction).await {
                 Err(error) if !transaction.conflicts() => return Err(error.into()),
                 Err(_) => {}
                 Ok(value) => match transaction.commit(cpu) {

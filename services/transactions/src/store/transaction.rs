@@ -3,7 +3,7 @@
 //! 1981: backward validation).
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use kernel::Processor;
@@ -67,8 +67,17 @@ impl Transaction {
         range: (Bound<&[u8]>, Bound<&[u8]>),
         backwards: bool,
     ) -> Result<Option<(Key, Row)>, StoreError> {
-        let _ = (cpu, table, range, backwards);
-        Ok(None)
+        let _ = cpu;
+        let state = self.database.state.lock();
+        let inside = |(of, key): &(TableNo, Key)| *of == table && (range.0, range.1).contains(&**key);
+        let committed = state.rows.iter().filter(|(at, _)| inside(at)).map(|(at, (_, row))| (at, row));
+        let mut all: BTreeMap<_, _> = committed.chain(self.writes.iter().filter(|(at, _)| inside(at))).collect();
+        all.retain(|_, row| row.is_some());
+        let found = if backwards { all.pop_last() } else { all.pop_first() };
+        let found = found.and_then(|((_, key), row)| Some((key.clone(), row.clone()?)));
+        drop(state);
+        self.reads.extend(found.iter().map(|(key, _)| (table, key.clone())));
+        Ok(found)
     }
 
     /// Writes a row.
