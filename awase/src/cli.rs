@@ -58,6 +58,13 @@ pub enum Command {
     /// Change switches of a running server.
     #[command(after_long_help = format!("{}\n{SET_EXAMPLES}", switches_help()))]
     Set(SetArguments),
+    /// Check, install and list the programs of a database: WebAssembly modules whose functions clients call.
+    #[command(after_long_help = PROGRAM_EXAMPLES)]
+    Program {
+        /// What to do.
+        #[command(subcommand)]
+        command: ProgramCommand,
+    },
     /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or a breakdown of the time.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
@@ -175,6 +182,39 @@ pub struct SetArguments {
     /// The switches and their new values.
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
     pub switches: Vec<(String, String)>,
+}
+
+const PROGRAM_EXAMPLES: &str = "\
+Examples:
+  awase program check bank.wasm                  which functions has it, is it right?
+  awase program install --programs awase-data/programs/bank bank.wasm
+  awase program list --programs awase-data/programs/bank";
+
+#[derive(Debug, Subcommand)]
+pub enum ProgramCommand {
+    /// Check programs, and show their functions.
+    Check {
+        /// The modules (WebAssembly, *.wasm).
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Check programs and copy them to those of a database, in place of former versions; a running server takes them at once.
+    Install {
+        /// The directory of the database's programs.
+        #[arg(long, value_name = "DIR")]
+        programs: PathBuf,
+        #[command(flatten)]
+        server: ServerArguments,
+        /// The modules (WebAssembly, *.wasm); a file's name is the program's.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// List the functions of a database's programs.
+    List {
+        /// The directory of the database's programs.
+        #[arg(long, value_name = "DIR")]
+        programs: PathBuf,
+    },
 }
 
 const TRACE_EXAMPLES: &str = "\

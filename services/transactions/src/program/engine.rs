@@ -31,7 +31,8 @@ pub(super) const CALLS_MAX: u32 = 1000;
 /// takes a system call and page faults. Bytes.
 const MEMORY_KEPT: usize = 64 << 10;
 
-static RUNTIME: LazyLock<Result<Runtime, String>> = LazyLock::new(|| Runtime::new().map_err(|error| format!("{error:#}")));
+static RUNTIME: LazyLock<Result<Runtime, String>> =
+    LazyLock::new(|| Runtime::new().map_err(|error| format!("{error:#}")));
 
 pub(super) struct Runtime {
     pub engine: Engine,

@@ -25,8 +25,7 @@ use super::call::{Answer, Guest, Range, Request};
 use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
 
 pub const MODULE: &str = "awase";
-pub const NAMES: [&str; 10] =
-    ["table", "get", "put", "delete", "next", "argument", "reply", "null", "abort", "panic"];
+pub const NAMES: [&str; 10] = ["table", "get", "put", "delete", "next", "argument", "reply", "null", "abort", "panic"];
 
 /// Longest text or bytea that a function returns. Bytes.
 pub const REPLY_BYTES_MAX: usize = 1 << 20;

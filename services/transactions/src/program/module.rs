@@ -133,9 +133,7 @@ fn check_imports(module: &Module) -> Result<(), ModuleError> {
     };
     match module.imports().find(|import| !is_ours(import)) {
         None => Ok(()),
-        Some(import) => {
-            Err(ModuleError::Import { module: import.module().to_owned(), name: import.name().to_owned() })
-        }
+        Some(import) => Err(ModuleError::Import { module: import.module().to_owned(), name: import.name().to_owned() }),
     }
 }
 
@@ -170,9 +168,7 @@ fn check_descriptions(module: &Module, descriptions: &[Description]) -> Result<(
 
 /// As in WebAssembly's text: `(i64, i32) -> (i64)`.
 fn show(of: &FuncType) -> String {
-    let list = |types: &mut dyn Iterator<Item = ValType>| {
-        types.map(|of| of.to_string()).collect::<Vec<_>>().join(", ")
-    };
+    let list = |types: &mut dyn Iterator<Item = ValType>| types.map(|of| of.to_string()).collect::<Vec<_>>().join(", ");
     format!("({}) -> ({})", list(&mut of.params()), list(&mut of.results()))
 }
 
