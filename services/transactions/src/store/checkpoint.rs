@@ -62,7 +62,8 @@ impl Database {
     async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<(), StoreError> {
         let Some((frozen, tree, generation)) = self.freeze() else { return Ok(()) };
         self.release_retired();
-        let mut merge = Merge { cpu, pages: &self.pages, space: &self.space, replaced: Vec::new(), written: Vec::new() };
+        let mut merge =
+            Merge { cpu, pages: &self.pages, space: &self.space, replaced: Vec::new(), written: Vec::new() };
         let changes: Vec<_> = frozen.delta.iter().map(|(key, entry)| (key, entry.row.as_ref())).collect();
         let merged = merge.run(tree.root, &changes).await;
         let Merge { replaced, written, .. } = merge;

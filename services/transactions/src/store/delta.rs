@@ -53,8 +53,12 @@ impl Delta {
         self.entries.iter()
     }
 
-    pub(super) fn range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> impl DoubleEndedIterator<Item = (&FullKey, &Entry)> {
-        let range = if is_empty(range) { (Bound::Included([].as_slice()), Bound::Excluded([].as_slice())) } else { range };
+    pub(super) fn range(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl DoubleEndedIterator<Item = (&FullKey, &Entry)> {
+        let range =
+            if is_empty(range) { (Bound::Included([].as_slice()), Bound::Excluded([].as_slice())) } else { range };
         self.entries.range::<[u8], _>(range)
     }
 }

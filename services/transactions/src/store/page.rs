@@ -15,7 +15,7 @@
 
 use super::bytes::{put, u16_at, u32_at, u64_at};
 use super::layout::{PAGE_BYTES, PageNo};
-use super::{StoreError, KEY_BYTES_MAX, ROW_BYTES_MAX};
+use super::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError};
 
 const HEADER_BYTES: usize = 32;
 /// Of a cell, besides key and value; with its place in the list of cells.

@@ -17,7 +17,8 @@ impl Space {
     /// Nothing is in use but what has a fixed place.
     pub(super) fn new(layout: Layout) -> Self {
         let first = layout.first().0;
-        let mut space = Space { layout, used: vec![0; layout.pages.div_ceil(64) as usize], free: layout.pages, next: first };
+        let mut space =
+            Space { layout, used: vec![0; layout.pages.div_ceil(64) as usize], free: layout.pages, next: first };
         (0..first).for_each(|page| space.set(PageNo(page), true));
         space
     }

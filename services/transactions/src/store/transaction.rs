@@ -13,8 +13,8 @@ use super::checkpoint::Tree;
 use super::delta::Entry;
 use super::reads::Reads;
 use super::{
-    CATALOG, CommitError, Conflict, DELTA_BYTES_MAX, Database, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row, Sequence,
-    State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
+    CATALOG, CommitError, Conflict, DELTA_BYTES_MAX, Database, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
+    Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
 };
 
 /// Pages that changes of a database this full are not begun without: judged, the path to a leaf several times over.
@@ -173,7 +173,8 @@ impl Transaction {
         // In the order in which they count: of equal keys the first stays.
         let mut nearest: Option<(FullKey, Option<Row>)> = None;
         for found in own.into_iter().chain(committed).chain(stored) {
-            let is_nearer = nearest.as_ref().is_none_or(|(key, _)| if backwards { found.0 > *key } else { found.0 < *key });
+            let is_nearer =
+                nearest.as_ref().is_none_or(|(key, _)| if backwards { found.0 > *key } else { found.0 < *key });
             if is_nearer {
                 nearest = Some(found);
             }
@@ -261,7 +262,8 @@ impl Transaction {
         state.store_tables(&mut self.writes);
         state.commits.0 += 1;
         let at = state.commits;
-        let push = |records: &mut super::Records| records.push(at, self.writes.iter().map(|(key, row)| (key, row.as_ref())));
+        let push =
+            |records: &mut super::Records| records.push(at, self.writes.iter().map(|(key, row)| (key, row.as_ref())));
         let group = database.log.join(cpu, push, || database.lead(cpu));
         for (key, row) in std::mem::take(&mut self.writes) {
             state.recent.insert(key, Entry { at, row });
@@ -299,9 +301,8 @@ impl Database {
             let pages = entries.min(space.used()) + bytes / PAGE_FILLED_BYTES;
             pages + pages / 8 + SPARE_PAGES
         };
-        let frozen = state.frozen.as_ref().map_or(0, |frozen| {
-            needed(frozen.delta.len() as u64, frozen.delta.bytes() as u64)
-        });
+        let frozen =
+            state.frozen.as_ref().map_or(0, |frozen| needed(frozen.delta.len() as u64, frozen.delta.bytes() as u64));
         let recent = needed((state.recent.len() + writes) as u64, (state.recent.bytes() + bytes) as u64);
         frozen + recent <= space.free()
     }

@@ -10,12 +10,7 @@ use super::page::Page;
 use super::pages::Pages;
 use super::{FullKey, Row, StoreError};
 
-pub(super) async fn get(
-    pages: &Pages,
-    cpu: &Processor,
-    root: Root,
-    key: &[u8],
-) -> Result<Option<Row>, StoreError> {
+pub(super) async fn get(pages: &Pages, cpu: &Processor, root: Root, key: &[u8]) -> Result<Option<Row>, StoreError> {
     let (mut no, mut level) = (root.page, root.height);
     loop {
         let frame = pages.read(cpu, no).await?;
@@ -71,7 +66,13 @@ async fn seek(
         if level > 0 {
             let index = match bound {
                 Some(Bound::Included(key) | Bound::Excluded(key)) => page.branch(key),
-                Some(Bound::Unbounded) | None => if backwards { page.len().saturating_sub(1) } else { 0 },
+                Some(Bound::Unbounded) | None => {
+                    if backwards {
+                        page.len().saturating_sub(1)
+                    } else {
+                        0
+                    }
+                }
             };
             let child = page.child(index);
             path.push(Step { no, frame, index });

@@ -12,7 +12,13 @@ pub type Rows = BTreeMap<Name, Vec<u8>>;
 pub enum Read {
     Key(Name, Option<Vec<u8>>),
     /// The first (or, backwards, the last) row from one key up to another of a table.
-    Next { table: TableNo, from: Vec<u8>, to: Vec<u8>, backwards: bool, found: Option<(Vec<u8>, Vec<u8>)> },
+    Next {
+        table: TableNo,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        backwards: bool,
+        found: Option<(Vec<u8>, Vec<u8>)>,
+    },
 }
 
 #[derive(Clone, Debug)]
