@@ -186,9 +186,10 @@ pub struct SetArguments {
 
 const PROGRAM_EXAMPLES: &str = "\
 Examples:
-  awase program check bank.wasm                  which functions has it, is it right?
-  awase program install --programs awase-data/programs/bank bank.wasm
-  awase program list --programs awase-data/programs/bank";
+  awase program check bank.wasm                  is it right, and which functions has it?
+  awase program install bank.wasm                into the database bank; a running server takes it at once
+  awase program install --database shop orders.wasm
+  awase program list --data /var/lib/awase";
 
 #[derive(Debug, Subcommand)]
 pub enum ProgramCommand {
@@ -199,22 +200,32 @@ pub enum ProgramCommand {
         files: Vec<PathBuf>,
     },
     /// Check programs and copy them to those of a database, in place of former versions; a running server takes them at once.
-    Install {
-        /// The directory of the database's programs.
-        #[arg(long, value_name = "DIR")]
-        programs: PathBuf,
-        #[command(flatten)]
-        server: ServerArguments,
-        /// The modules (WebAssembly, *.wasm); a file's name is the program's.
-        #[arg(value_name = "FILE", required = true)]
-        files: Vec<PathBuf>,
-    },
+    Install(InstallArguments),
     /// List the functions of a database's programs.
-    List {
-        /// The directory of the database's programs.
-        #[arg(long, value_name = "DIR")]
-        programs: PathBuf,
-    },
+    List(ProgramArguments),
+}
+
+/// Arguments of `program list`, and some of `program install`.
+#[derive(Args, Clone, Debug)]
+pub struct ProgramArguments {
+    #[command(flatten)]
+    pub server: ServerArguments,
+    /// The database; its programs are in the directory of its name in `programs` of the data directory.
+    #[arg(long, value_name = "NAME", default_value = "bank")]
+    pub database: String,
+    /// The directory of its programs, if it is another.
+    #[arg(long, value_name = "DIR")]
+    pub programs: Option<PathBuf>,
+}
+
+/// Arguments of `program install`.
+#[derive(Args, Clone, Debug)]
+pub struct InstallArguments {
+    #[command(flatten)]
+    pub program: ProgramArguments,
+    /// The modules (WebAssembly, *.wasm); a file's name is the program's.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
 }
 
 const TRACE_EXAMPLES: &str = "\

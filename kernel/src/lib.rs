@@ -18,7 +18,7 @@ mod observed;
 pub mod operation;
 pub mod processor;
 pub mod queue;
-mod rendezvous;
+pub mod rendezvous;
 pub mod request;
 mod served;
 pub mod switches;

@@ -20,7 +20,7 @@ use crate::wait::WaitList;
 
 /// Forms groups of callers that share a flush. `W`: what is to be flushed, the union over a group.
 #[derive(Default)]
-pub(crate) struct Rendezvous<W> {
+pub struct Rendezvous<W> {
     state: Mutex<State<W>>,
     /// Woken when all expected writers have arrived, and when the right to flush becomes free.
     changed: WaitList,
@@ -40,7 +40,7 @@ struct State<W> {
 
 /// The callers of one flush.
 #[derive(Default)]
-pub(crate) struct Group {
+pub struct Group {
     result: Mutex<Option<Result<(), Errno>>>,
     /// Woken when there is a result, and when the group needs a leader.
     changed: WaitList,
@@ -57,15 +57,26 @@ impl<W: Default> Rendezvous<W> {
     /// Joins the group that is forming and waits for the end of its flush; `want` adds to what is to be flushed. `lead`
     /// is called if the group has no leader, and must spawn a task that leads ([`Rendezvous::lead`]).
     pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
-        let (group, mut needs_leader) = self.join(cpu, want);
+        let group = self.join(cpu, want, &lead);
+        self.ended(&group, lead).await
+    }
+
+    /// Joins the group that is forming; [`Rendezvous::share`] in two steps, of which this one does not wait.
+    pub fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Arc<Group> {
+        let (group, needs_leader) = self.enter(cpu, want);
+        if needs_leader {
+            lead();
+        }
+        group
+    }
+
+    /// Waits for the end of a group's flush.
+    pub async fn ended(&self, group: &Arc<Group>, lead: impl Fn()) -> Result<(), Errno> {
         loop {
-            if needs_leader {
-                lead();
-            }
-            let ended = || group.result.lock().map(Some).or_else(|| self.try_lead(&group).then_some(None));
+            let ended = || group.result.lock().map(Some).or_else(|| self.try_lead(group).then_some(None));
             match group.changed.until(ended).await {
                 Some(result) => return result,
-                None => needs_leader = true,
+                None => lead(),
             }
         }
     }
@@ -79,8 +90,8 @@ impl<W: Default> Rendezvous<W> {
         is_left
     }
 
-    /// Joins the group that is forming. If the second value is true, the caller must provide a leader.
-    fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Group>, bool) {
+    /// If the second value is true, the caller must provide a leader.
+    fn enter(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Group>, bool) {
         let mut state = self.state.lock();
         want(&mut state.wanted);
         state.policy.on_arrival(cpu.now());
@@ -112,7 +123,7 @@ impl<W: Default> Rendezvous<W> {
     }
 
     /// Flushes for the group that has formed, then for the one that formed meanwhile, until there is none.
-    pub(crate) async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
+    pub async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
         let mut has_led = false;
         while let Some((group, wanted)) = self.next_group(cpu, has_led).await {
             has_led = true;
@@ -125,7 +136,7 @@ impl<W: Default> Rendezvous<W> {
     }
 
     /// Waits for the right to flush without sharing, in the order of callers.
-    pub(crate) async fn exclusive(&self) -> Exclusive<'_, W> {
+    pub async fn exclusive(&self) -> Exclusive<'_, W> {
         let ticket = Ticket::new(self);
         self.changed.until(|| ticket.try_take().then_some(())).await;
         Exclusive(self)
@@ -245,7 +256,7 @@ impl<W: Default> Drop for Ticket<'_, W> {
 }
 
 /// The right to flush without sharing, until dropped.
-pub(crate) struct Exclusive<'a, W: Default>(&'a Rendezvous<W>);
+pub struct Exclusive<'a, W: Default>(&'a Rendezvous<W>);
 
 impl<W: Default> Drop for Exclusive<'_, W> {
     fn drop(&mut self) {

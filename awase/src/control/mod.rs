@@ -1,7 +1,8 @@
 //! Monitoring and control of a running server: lines of JSON over a Unix socket, answered by threads of the front end, off
 //! the I/O path.
 //!
-//! A request is an object with `request`: `status`, `switches`, or `set` with `name` and `value`. The answer is an object
+//! A request is an object with `request`: `status`, `switches`, `programs` (the databases load theirs again), or `set` with
+//! `name` and `value`. The answer is an object
 //! with `answer`, or with `error` (text) and, if a value is not allowed, `problem` (its parts). Clients must ignore keys
 //! that they do not know: more will be added.
 
@@ -17,6 +18,7 @@ use std::time::Instant;
 use kernel::{Kernel, Reach, Volume};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use transactions::Monitor;
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
 use crate::processors::Processors;
@@ -32,6 +34,8 @@ pub struct ControlPanel {
     machine: String,
     started: Instant,
     exports: Mutex<Vec<ExportInfo>>,
+    /// Weak, so that control does not keep a database open.
+    monitors: Mutex<Vec<Weak<Monitor>>>,
 }
 
 pub struct ExportInfo {
@@ -49,7 +53,7 @@ pub struct ExportInfo {
 
 const PLACE: &str = "set";
 
-const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, \
+const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, {\"request\": \"programs\"}, \
                         {\"request\": \"set\", \"name\": NAME, \"value\": VALUE}";
 
 enum Refused {
@@ -67,11 +71,17 @@ impl ControlPanel {
             machine: processors.description(),
             started: Instant::now(),
             exports: Mutex::default(),
+            monitors: Mutex::default(),
         })
     }
 
     pub fn set_exports(&self, exports: Vec<ExportInfo>) {
         *self.exports.lock() = exports;
+    }
+
+    /// The databases that are served.
+    pub fn set_monitors(&self, monitors: &[Arc<Monitor>]) {
+        *self.monitors.lock() = monitors.iter().map(Arc::downgrade).collect();
     }
 
     /// Changes a switch of the running server; returns what the change does not affect.
@@ -100,6 +110,7 @@ impl ControlPanel {
         match text("request") {
             Some("status") => Ok(self.status()),
             Some("switches") => Ok(self.switches()),
+            Some("programs") => Ok(self.load_programs()),
             Some("set") => {
                 let missing = |key: &str| Refused::Request(format!("{key:?} is missing"));
                 let name = text("name").ok_or_else(|| missing("name"))?;
@@ -112,6 +123,14 @@ impl ControlPanel {
             Some(other) => Err(Refused::Request(format!("there is no request {other:?}"))),
             None => Err(Refused::Request("\"request\" is missing".into())),
         }
+    }
+
+    /// Loads the programs of all databases again; calls that are under way end with what they began with.
+    fn load_programs(&self) -> Value {
+        let monitors: Vec<_> = self.monitors.lock().iter().filter_map(Weak::upgrade).collect();
+        let faults = monitors.iter().flat_map(|monitor| monitor.programs().reload());
+        let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
+        json!({ "databases": monitors.iter().map(|monitor| monitor.name()).collect::<Vec<_>>(), "faults": faults })
     }
 
     /// All switches, in the order of the README.

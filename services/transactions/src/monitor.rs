@@ -69,9 +69,12 @@ impl Monitor {
         for _ in 0..ATTEMPTS {
             let mut transaction = self.begin();
             match body(&mut transaction).await {
-                Err(error) if !transaction.conflicts() => return Err(error.into()),
+                Err(error) if !transaction.conflicts() => {
+                    transaction.abort().durable(cpu).await?;
+                    return Err(error.into());
+                }
                 Err(_) => {}
-                Ok(value) => match transaction.commit(cpu) {
+                Ok(value) => match transaction.commit(cpu).await {
                     Ok(commit) => return Ok(commit.durable(cpu).await.map(|()| value)?),
                     Err(CommitError::Store(error)) => return Err(error.into()),
                     Err(CommitError::Conflict(_)) => {}

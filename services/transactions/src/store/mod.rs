@@ -1,15 +1,48 @@
 //! Tables of keys and rows on a volume, changed by serializable and durable transactions.
+//!
+//! A row is looked up in three places: what was committed since the last checkpoint began (`recent`), what that
+//! checkpoint is putting into the tree (`frozen`), and the tree. The first two are in memory, and in the log on the volume;
+//! the tree is on the volume and in its cache ([`layout`], [`log`], [`checkpoint`]). Transactions are optimistic
+//! ([`Transaction`]): they lock nothing while they run.
+//!
+//! Considered: a kept store under a log of ours. redb calls its storage synchronously, so that each miss would block a
+//! processor or need a thread, and syncs for each transaction that must be durable; LMDB maps a file; fjall has threads of
+//! its own. None of them uses the cache, the queues and the groups that this is about.
+//!
+//! Lock order: the state, then the map of pages; the log's groups after the state.
 
+mod bytes;
+mod checkpoint;
+mod delta;
+mod layout;
+mod log;
+mod merge;
+mod open;
+mod page;
+mod pages;
+mod reads;
+mod space;
 mod transaction;
+mod tree;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
 
-use kernel::{Processor, Volume};
+use kernel::Processor;
+use kernel::rendezvous::Rendezvous;
+use kernel::wait::WaitList;
 use machine::Errno;
 use parking_lot::Mutex;
 use thiserror::Error;
 
+use checkpoint::{Frozen, Tree};
+use delta::Delta;
+pub use layout::DATABASE_BYTES_MIN;
+use layout::{Layout, PageNo};
+use log::{Circle, Records};
+pub use open::OpenError;
+use pages::Pages;
+use space::Space;
 pub use transaction::{Commit, Transaction};
 
 /// Longest key, in bytes.
@@ -18,13 +51,34 @@ pub const KEY_BYTES_MAX: usize = 512;
 pub const ROW_BYTES_MAX: usize = 1024;
 /// Longest name of a table, in bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 64;
+/// What a transaction may write, and what it may read, in bytes of keys and rows.
+pub const TRANSACTION_BYTES_MAX: usize = 128 << 10;
+/// Tables of a database.
+pub const TABLES_MAX: usize = 4096;
+
+/// A checkpoint begins when what it has to put into the tree takes this much memory: 32 MiB.
+const DELTA_BYTES_MAX: usize = 32 << 20;
 
 /// A table's number in its database; it never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableNo(pub u32);
 
+/// The table of tables: their numbers by name.
+const CATALOG: TableNo = TableNo(0);
+
 pub type Key = Box<[u8]>;
 pub type Row = Arc<[u8]>;
+
+/// The number of a table, then a key in it.
+type FullKey = Box<[u8]>;
+
+fn full_key(table: TableNo, key: &[u8]) -> FullKey {
+    [&table.0.to_be_bytes(), key].concat().into_boxed_slice()
+}
+
+/// Numbers commits in their order, which is that of the serial execution that they are equivalent to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StoreError {
@@ -34,15 +88,25 @@ pub enum StoreError {
     RowTooLong(usize),
     #[error("the name of a table has 1 to {TABLE_NAME_BYTES_MAX} bytes")]
     TableName,
-    #[error("the transaction writes more than {0} bytes")]
-    TransactionTooLong(usize),
+    #[error("a database has at most {TABLES_MAX} tables")]
+    TooManyTables,
+    #[error("the transaction reads or writes more than {TRANSACTION_BYTES_MAX} bytes")]
+    TransactionTooLong,
     #[error("the database is full")]
     Full,
-    /// What it wrote may be durable, or not.
-    #[error("the database's volume failed ({0})")]
+    /// What was written may be durable, or not.
+    #[error("the database's volume failed: {0}")]
     Volume(Errno),
+    #[error("page {0} of the database is damaged")]
+    Damaged(u64),
     #[error("the database is being closed")]
     Closing,
+}
+
+impl From<Errno> for StoreError {
+    fn from(errno: Errno) -> Self {
+        StoreError::Volume(errno)
+    }
 }
 
 /// The transaction read what another has changed since: nothing was changed. It can be executed again.
@@ -59,24 +123,124 @@ pub enum CommitError {
 }
 
 pub struct Database {
-    #[expect(dead_code)]
-    volume: Arc<Volume>,
+    /// For the tasks that it starts.
+    this: Weak<Database>,
+    pages: Pages,
+    layout: Layout,
     state: Mutex<State>,
+    space: Mutex<Space>,
+    log: Rendezvous<Records>,
+    /// A group became durable, a checkpoint ended, or something failed or was mended.
+    changed: WaitList,
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    no: TableNo,
+}
+
 struct State {
-    names: BTreeMap<String, TableNo>,
-    rows: BTreeMap<(TableNo, Key), (u64, Option<Row>)>,
-    commits: u64,
+    tables: BTreeMap<String, Table>,
+    /// Tables that are not in the catalog yet.
+    unstored: BTreeMap<TableNo, String>,
+    recent: Delta,
+    frozen: Option<Frozen>,
+    tree: Arc<Tree>,
+    /// Trees that may still be read, and the pages that are free after that.
+    retired: Vec<(Arc<Tree>, Vec<PageNo>)>,
+    commits: Sequence,
+    /// All commits up to this one are on stable storage.
+    durable: Sequence,
+    /// The tree has all commits up to this one, and their entries are no longer in memory.
+    merged: Sequence,
+    circle: Circle,
+    generation: u64,
+    /// The log could not be written: nothing commits until it is.
+    failure: Option<Errno>,
+    unwritten: VecDeque<Records>,
+    is_checkpointing: bool,
+    /// Of the checkpoint that is under way.
+    checkpoint_failure: Option<Errno>,
+    is_closing: bool,
+}
+
+/// What a database has and does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub commits: u64,
+    pub durable: u64,
+    pub checkpoints: u64,
+    /// In bytes: what a checkpoint would put into the tree, the log that a start would replay, the tree, and what is free.
+    pub unmerged_bytes: u64,
+    pub log_bytes: u64,
+    pub tree_bytes: u64,
+    pub free_bytes: u64,
 }
 
 impl Database {
-    pub async fn open(_cpu: &Processor, volume: Arc<Volume>) -> Result<Arc<Database>, StoreError> {
-        Ok(Arc::new(Database { volume, state: Mutex::default() }))
-    }
-
     pub fn begin(self: &Arc<Self>) -> Transaction {
         Transaction::new(self)
+    }
+
+    /// The table of that name; it is in the catalog from its first row on.
+    fn table(&self, name: &str) -> Result<TableNo, StoreError> {
+        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
+            return Err(StoreError::TableName);
+        }
+        let mut state = self.state.lock();
+        if let Some(table) = state.tables.get(name) {
+            return Ok(table.no);
+        }
+        if state.tables.len() >= TABLES_MAX {
+            return Err(StoreError::TooManyTables);
+        }
+        let last = state.tables.values().map(|table| table.no).max().unwrap_or(CATALOG);
+        let no = TableNo(last.0 + 1);
+        state.tables.insert(name.to_owned(), Table { no });
+        state.unstored.insert(no, name.to_owned());
+        Ok(no)
+    }
+
+    pub fn reading(&self) -> Reading {
+        let state = self.state.lock();
+        let space = self.space.lock();
+        let page = layout::PAGE_BYTES as u64;
+        let frozen = state.frozen.as_ref().map_or(0, |frozen| frozen.delta.bytes());
+        Reading {
+            commits: state.commits.0,
+            durable: state.durable.0,
+            checkpoints: state.generation - 1,
+            unmerged_bytes: (state.recent.bytes() + frozen) as u64,
+            log_bytes: state.circle.held() * page,
+            tree_bytes: space.used() * page,
+            free_bytes: space.free() * page,
+        }
+    }
+
+    /// Takes no more transactions, and makes a checkpoint, so that the next start has nothing to replay. To be called
+    /// once nobody waits for a transaction any more.
+    ///
+    /// # Errors
+    /// If the volume fails. What was acknowledged is durable all the same.
+    pub async fn close(self: &Arc<Self>, cpu: &Processor) -> Result<(), StoreError> {
+        self.state.lock().is_closing = true;
+        // Groups that are under way end first.
+        drop(self.log.exclusive().await);
+        loop {
+            self.request_checkpoint(cpu);
+            let ended = || {
+                let state = self.state.lock();
+                let is_done = state.recent.is_empty() && state.frozen.is_none();
+                let failed = state.failure.or(state.checkpoint_failure);
+                match failed {
+                    Some(errno) => Some(Err(StoreError::Volume(errno))),
+                    None if state.is_checkpointing => None,
+                    None => Some(Ok(is_done)),
+                }
+            };
+            if self.changed.until(ended).await? {
+                return self.pages.flush(cpu).await;
+            }
+        }
     }
 }

@@ -2,82 +2,184 @@
 //! changed is checked when it commits (Kung and Robinson, *On Optimistic Methods for Concurrency Control*, ACM TODS 6,
 //! 1981: backward validation).
 
-use std::collections::BTreeMap;
-use std::ops::{Bound, RangeBounds};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use kernel::Processor;
+use kernel::rendezvous::Group;
 
+use super::checkpoint::Tree;
+use super::delta::Entry;
+use super::reads::Reads;
 use super::{
-    CommitError, Conflict, Database, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row, StoreError, TABLE_NAME_BYTES_MAX, TableNo,
+    CATALOG, CommitError, Conflict, DELTA_BYTES_MAX, Database, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
+    Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
 };
+
+/// Pages that changes of a database this full are not begun without: judged, the path to a leaf several times over.
+const SPARE_PAGES: u64 = 32;
+
+/// Bytes of changes that fill a page, at least: no page is less than half full but the last.
+const PAGE_FILLED_BYTES: u64 = 1800;
+
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 pub struct Transaction {
     database: Arc<Database>,
-    writes: BTreeMap<(TableNo, Key), Option<Row>>,
-    reads: Vec<(TableNo, Key)>,
-    seen: u64,
+    writes: BTreeMap<FullKey, Option<Row>>,
+    written_bytes: usize,
+    reads: Reads,
 }
 
 /// A transaction that is committed, and durable soon.
 #[must_use = "a client may be answered only once it is durable"]
-pub struct Commit {}
+pub struct Commit {
+    database: Arc<Database>,
+    /// `None`: it only read.
+    group: Option<Arc<Group>>,
+    at: Sequence,
+}
+
+/// Where a row may be found that is not in memory.
+enum Found {
+    Row(Option<Row>),
+    In(Arc<Tree>),
+}
 
 impl Transaction {
     pub(super) fn new(database: &Arc<Database>) -> Self {
-        let seen = database.state.lock().commits;
-        Transaction { database: Arc::clone(database), writes: BTreeMap::new(), reads: Vec::new(), seen }
+        let database = Arc::clone(database);
+        Transaction { database, writes: BTreeMap::new(), written_bytes: 0, reads: Reads::default() }
     }
 
     /// The table of that name. It exists from the first row on.
     ///
     /// # Errors
-    /// If the name is too long or empty.
+    /// If the name is too long or empty, or there are too many tables.
     pub fn table(&mut self, name: &str) -> Result<TableNo, StoreError> {
-        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
-            return Err(StoreError::TableName);
-        }
-        let mut state = self.database.state.lock();
-        let next = TableNo(state.names.len() as u32 + 1);
-        Ok(*state.names.entry(name.to_owned()).or_insert(next))
+        self.database.table(name)
     }
 
     /// A row: as this transaction wrote it, else as committed last.
     ///
     /// # Errors
-    /// If the volume cannot be read.
-    pub async fn get(&mut self, _cpu: &Processor, table: TableNo, key: &[u8]) -> Result<Option<Row>, StoreError> {
-        let key = (table, Key::from(key));
+    /// If the volume cannot be read, or the transaction has read too much.
+    pub async fn get(&mut self, cpu: &Processor, table: TableNo, key: &[u8]) -> Result<Option<Row>, StoreError> {
+        let key = full_key(table, key);
         if let Some(row) = self.writes.get(&key) {
             return Ok(row.clone());
         }
-        let row = self.database.state.lock().rows.get(&key).and_then(|(_, row)| row.clone());
-        self.reads.push(key);
+        let found = self.find(&key);
+        let row = match found {
+            Found::Row(row) => row,
+            Found::In(tree) => match tree.root {
+                Some(root) => tree::get(&self.database.pages, cpu, root, &key).await?,
+                None => None,
+            },
+        };
+        self.reads.add_key(key)?;
         Ok(row)
+    }
+
+    fn find(&mut self, key: &[u8]) -> Found {
+        let state = self.database.state.lock();
+        self.reads.begin(&state);
+        let frozen = || state.frozen.as_ref().and_then(|frozen| frozen.delta.get(key));
+        match state.recent.get(key).or_else(frozen) {
+            Some(Entry { at, row }) => {
+                self.reads.saw(*at);
+                Found::Row(row.clone())
+            }
+            None => Found::In(Arc::clone(&state.tree)),
+        }
     }
 
     /// The first row within `range`, or with `backwards` the last.
     ///
     /// # Errors
-    /// If the volume cannot be read.
+    /// If the volume cannot be read, or the transaction has read too much.
     pub async fn next(
         &mut self,
         cpu: &Processor,
         table: TableNo,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
+        range: Bounds<'_>,
         backwards: bool,
     ) -> Result<Option<(Key, Row)>, StoreError> {
-        let _ = cpu;
-        let state = self.database.state.lock();
-        let inside = |(of, key): &(TableNo, Key)| *of == table && (range.0, range.1).contains(&**key);
-        let committed = state.rows.iter().filter(|(at, _)| inside(at)).map(|(at, (_, row))| (at, row));
-        let mut all: BTreeMap<_, _> = committed.chain(self.writes.iter().filter(|(at, _)| inside(at))).collect();
-        all.retain(|_, row| row.is_some());
-        let found = if backwards { all.pop_last() } else { all.pop_first() };
-        let found = found.and_then(|((_, key), row)| Some((key.clone(), row.clone()?)));
-        drop(state);
-        self.reads.extend(found.iter().map(|(key, _)| (table, key.clone())));
-        Ok(found)
+        let key_of = |key: &[u8]| full_key(table, key);
+        let end = Bound::Excluded(full_key(TableNo(table.0 + 1), &[]));
+        let from = match range.0.map(key_of) {
+            Bound::Unbounded => Bound::Included(key_of(&[])),
+            from => from,
+        };
+        let to = match range.1.map(key_of) {
+            Bound::Unbounded => end,
+            to => to,
+        };
+        let (mut low, mut high) = (from.clone(), to.clone());
+        let found = loop {
+            let within = (low.as_ref().map(|key| &**key), high.as_ref().map(|key| &**key));
+            if delta::is_empty(within) {
+                break None;
+            }
+            match self.nearest(cpu, within, backwards).await? {
+                None => break None,
+                Some((key, Some(row))) => break Some((key, row)),
+                Some((key, None)) if backwards => high = Bound::Excluded(key),
+                Some((key, None)) => low = Bound::Excluded(key),
+            }
+        };
+        let up_to_found = found.as_ref().map(|(key, _)| Bound::Included(key.clone()));
+        let looked_at = match up_to_found {
+            Some(found) if backwards => (found, to),
+            Some(found) => (from, found),
+            None => (from, to),
+        };
+        self.reads.add_range(looked_at)?;
+        Ok(found.map(|(key, row)| (Key::from(&key[4..]), row)))
+    }
+
+    /// The nearest key that is written, committed or deleted (`None`).
+    async fn nearest(
+        &mut self,
+        cpu: &Processor,
+        range: Bounds<'_>,
+        backwards: bool,
+    ) -> Result<Option<(FullKey, Option<Row>)>, StoreError> {
+        fn outermost<T>(mut found: impl DoubleEndedIterator<Item = T>, backwards: bool) -> Option<T> {
+            if backwards { found.next_back() } else { found.next() }
+        }
+        let own = outermost(self.writes.range::<[u8], _>(range), backwards);
+        let own = own.map(|(key, row)| (key.clone(), row.clone()));
+        let (committed, tree) = {
+            let state = self.database.state.lock();
+            self.reads.begin(&state);
+            let recent = outermost(state.recent.range(range), backwards);
+            let frozen = state.frozen.as_ref().and_then(|frozen| outermost(frozen.delta.range(range), backwards));
+            let mut committed = Vec::new();
+            for (key, entry) in recent.into_iter().chain(frozen) {
+                self.reads.saw(entry.at);
+                committed.push((key.clone(), entry.row.clone()));
+            }
+            (committed, Arc::clone(&state.tree))
+        };
+        let stored = match tree.root {
+            Some(root) if backwards => tree::last(&self.database.pages, cpu, root, range.1).await?,
+            Some(root) => tree::first(&self.database.pages, cpu, root, range.0).await?,
+            None => None,
+        };
+        let is_within = |key: &FullKey| std::ops::RangeBounds::<[u8]>::contains(&range, &**key);
+        let stored = stored.filter(|(key, _)| is_within(key)).map(|(key, row)| (key, Some(row)));
+        // In the order in which they count: of equal keys the first stays.
+        let mut nearest: Option<(FullKey, Option<Row>)> = None;
+        for found in own.into_iter().chain(committed).chain(stored) {
+            let is_nearer =
+                nearest.as_ref().is_none_or(|(key, _)| if backwards { found.0 > *key } else { found.0 < *key });
+            if is_nearer {
+                nearest = Some(found);
+            }
+        }
+        Ok(nearest)
     }
 
     /// Writes a row.
@@ -85,14 +187,10 @@ impl Transaction {
     /// # Errors
     /// If key or row are too long, or the transaction is.
     pub fn put(&mut self, table: TableNo, key: &[u8], row: &[u8]) -> Result<(), StoreError> {
-        if key.len() > KEY_BYTES_MAX {
-            return Err(StoreError::KeyTooLong(key.len()));
-        }
         if row.len() > ROW_BYTES_MAX {
             return Err(StoreError::RowTooLong(row.len()));
         }
-        self.writes.insert((table, Key::from(key)), Some(Row::from(row)));
-        Ok(())
+        self.write(table, key, Some(Row::from(row)))
     }
 
     /// Deletes a row; it need not exist.
@@ -100,42 +198,147 @@ impl Transaction {
     /// # Errors
     /// If the key or the transaction are too long.
     pub fn delete(&mut self, table: TableNo, key: &[u8]) -> Result<(), StoreError> {
+        self.write(table, key, None)
+    }
+
+    fn write(&mut self, table: TableNo, key: &[u8], row: Option<Row>) -> Result<(), StoreError> {
         if key.len() > KEY_BYTES_MAX {
             return Err(StoreError::KeyTooLong(key.len()));
         }
-        self.writes.insert((table, Key::from(key)), None);
+        self.written_bytes += key.len() + row.as_ref().map_or(0, |row| row.len());
+        if self.written_bytes > TRANSACTION_BYTES_MAX {
+            return Err(StoreError::TransactionTooLong);
+        }
+        self.writes.insert(full_key(table, key), row);
         Ok(())
     }
 
     /// Whether a commit would fail now. What a program concludes from reads of two times may be nonsense: its failure
     /// counts only if this is false.
     pub fn conflicts(&self) -> bool {
-        let state = self.database.state.lock();
-        self.reads.iter().any(|key| state.rows.get(key).is_some_and(|(at, _)| *at > self.seen))
+        self.reads.have_changed(&self.database.state.lock())
     }
 
-    /// Commits: all later transactions see it.
+    /// Changes nothing. What it has read may not be durable yet, and so must not be told before [`Commit::durable`].
+    pub fn abort(self) -> Commit {
+        Commit { database: self.database, group: None, at: self.reads.newest }
+    }
+
+    /// Commits: all later transactions see it. Waits only if the database is nearly full.
     ///
     /// # Errors
     /// On a conflict; or if the database takes no transactions now.
-    pub fn commit(self, _cpu: &Processor) -> Result<Commit, CommitError> {
-        if self.conflicts() {
+    pub async fn commit(mut self, cpu: &Processor) -> Result<Commit, CommitError> {
+        let database = Arc::clone(&self.database);
+        loop {
+            if let Some(commit) = self.try_commit(cpu)? {
+                return Ok(commit);
+            }
+            database.release_retired();
+            database.request_checkpoint(cpu);
+            database.changed.until(|| (!database.state.lock().is_checkpointing).then_some(())).await;
+        }
+    }
+
+    /// `None`: a checkpoint has to make room first.
+    fn try_commit(&mut self, cpu: &Processor) -> Result<Option<Commit>, CommitError> {
+        let database = &self.database;
+        let mut state = database.state.lock();
+        if self.reads.have_changed(&state) {
             return Err(Conflict.into());
         }
-        let mut state = self.database.state.lock();
-        state.commits += 1;
+        if self.writes.is_empty() {
+            return Ok(Some(Commit { database: Arc::clone(database), group: None, at: self.reads.newest }));
+        }
+        match state.failure {
+            Some(errno) => return Err(StoreError::Volume(errno).into()),
+            None if state.is_closing => return Err(StoreError::Closing.into()),
+            None => {}
+        }
+        if !database.has_room(&state, self.writes.len(), self.written_bytes) {
+            let may_help = !state.recent.is_empty() || state.frozen.is_some();
+            return if may_help { Ok(None) } else { Err(StoreError::Full.into()) };
+        }
+        state.store_tables(&mut self.writes);
+        state.commits.0 += 1;
         let at = state.commits;
-        state.rows.extend(self.writes.into_iter().map(|(key, row)| (key, (at, row))));
-        Ok(Commit {})
+        let push =
+            |records: &mut super::Records| records.push(at, self.writes.iter().map(|(key, row)| (key, row.as_ref())));
+        let group = database.log.join(cpu, push, || database.lead(cpu));
+        for (key, row) in std::mem::take(&mut self.writes) {
+            state.recent.insert(key, Entry { at, row });
+        }
+        let is_much = state.recent.bytes() > DELTA_BYTES_MAX && !state.is_checkpointing;
+        drop(state);
+        if is_much {
+            database.request_checkpoint(cpu);
+        }
+        Ok(Some(Commit { database: Arc::clone(database), group: Some(group), at }))
+    }
+}
+
+impl State {
+    /// Tables that are written for the first time enter the catalog.
+    fn store_tables(&mut self, writes: &mut BTreeMap<FullKey, Option<Row>>) {
+        if self.unstored.is_empty() {
+            return;
+        }
+        let table_of = |key: &FullKey| key.first_chunk().map(|no| TableNo(u32::from_be_bytes(*no)));
+        let written: BTreeSet<TableNo> = writes.keys().filter_map(table_of).collect();
+        for no in written {
+            if let Some(name) = self.unstored.remove(&no) {
+                writes.insert(full_key(CATALOG, name.as_bytes()), Some(Row::from(no.0.to_le_bytes().as_slice())));
+            }
+        }
+    }
+}
+
+impl Database {
+    /// Whether a checkpoint could put all that is committed, and this, into the tree.
+    fn has_room(&self, state: &State, writes: usize, bytes: usize) -> bool {
+        let space = self.space.lock();
+        let needed = |entries: u64, bytes: u64| {
+            let pages = entries.min(space.used()) + bytes / PAGE_FILLED_BYTES;
+            pages + pages / 8 + SPARE_PAGES
+        };
+        let frozen =
+            state.frozen.as_ref().map_or(0, |frozen| needed(frozen.delta.len() as u64, frozen.delta.bytes() as u64));
+        let recent = needed((state.recent.len() + writes) as u64, (state.recent.bytes() + bytes) as u64);
+        frozen + recent <= space.free()
+    }
+
+    /// Starts a task that writes groups until there are none.
+    fn lead(&self, cpu: &Processor) {
+        let (Some(database), here) = (self.this.upgrade(), cpu.clone()) else { return };
+        cpu.spawn(async move {
+            let write = async |records| database.write_log(&here, records).await;
+            database.log.lead(&here, write).await;
+        });
     }
 }
 
 impl Commit {
+    /// Where it is in the order of commits; for one that only read, the newest whose row it has seen.
+    pub fn sequence(&self) -> Sequence {
+        self.at
+    }
+
     /// Waits until it, and all that it has read, is on stable storage.
     ///
     /// # Errors
     /// If the volume fails: then it may be durable, or not.
-    pub async fn durable(self, _cpu: &Processor) -> Result<(), StoreError> {
-        Ok(())
+    pub async fn durable(self, cpu: &Processor) -> Result<(), StoreError> {
+        let Commit { database, group, at } = self;
+        match group {
+            Some(group) => Ok(database.log.ended(&group, || database.lead(cpu)).await?),
+            None => {
+                let ended = || {
+                    let state = database.state.lock();
+                    let is_durable = state.durable >= at;
+                    is_durable.then_some(Ok(())).or(state.failure.map(|errno| Err(StoreError::Volume(errno))))
+                };
+                database.changed.until(ended).await
+            }
+        }
     }
 }

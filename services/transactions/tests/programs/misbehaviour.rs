@@ -74,7 +74,8 @@ fn endless_recursion_ends() {
         r#"(func $deeper (result i64) (i64.add (i64.const 1) (call $deeper)))
         (func (export "f") (result i64) (call $deeper))"#,
     );
-    let told = "f: its stack is full: endless recursion? (in deeper, called by deeper, called by deeper, called by deeper)";
+    let told =
+        "f: its stack is full: endless recursion? (in deeper, called by deeper, called by deeper, called by deeper)";
     assert_eq!(call_once(&text, vec![]), Err(ProgramError::Trap(told.to_owned()).into()));
 }
 

@@ -1,0 +1,174 @@
+//! Checkpoints: what was committed becomes part of the tree, and the log may be overwritten.
+//!
+//! Transactions go on meanwhile: what they commit is collected beside what the checkpoint merges. Pages that the new tree
+//! does not have are free when the superblock is durable and nobody reads the old tree any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Processor;
+use machine::Errno;
+use policy::unit::Stability;
+
+use super::layout::{Layout, LogPlace, PAGE_BYTES, PageNo, Root, Superblock};
+use super::merge::Merge;
+use super::space::Space;
+use super::{Database, Delta, Sequence, StoreError};
+
+/// A checkpoint that failed is tried again after this time.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The tree of a checkpoint. Who reads it has a share.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub root: Option<Root>,
+}
+
+/// What a checkpoint is about to put into the tree.
+#[derive(Clone, Debug)]
+pub(super) struct Frozen {
+    pub delta: Arc<Delta>,
+    /// All commits up to this one.
+    pub commits: Sequence,
+    /// Where the log begins that is not in it.
+    pub log: LogPlace,
+    /// [`Circle::used`](super::log::Circle::used) at that place.
+    used: u64,
+}
+
+impl Database {
+    /// Starts a checkpoint, unless one is under way.
+    pub(super) fn request_checkpoint(self: &Arc<Self>, cpu: &Processor) {
+        if std::mem::replace(&mut self.state.lock().is_checkpointing, true) {
+            return;
+        }
+        let (database, here) = (Arc::clone(self), cpu.clone());
+        cpu.spawn(async move {
+            while let Err(error) = database.checkpoint(&here).await {
+                database.state.lock().checkpoint_failure = Some(error.errno());
+                database.changed.wake_all();
+                here.sleep(RETRY).await;
+                if database.state.lock().is_closing {
+                    break;
+                }
+            }
+            let mut state = database.state.lock();
+            state.is_checkpointing = false;
+            drop(state);
+            database.changed.wake_all();
+        });
+    }
+
+    async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<(), StoreError> {
+        let Some((frozen, tree, generation)) = self.freeze() else { return Ok(()) };
+        self.release_retired();
+        let mut merge =
+            Merge { cpu, pages: &self.pages, space: &self.space, replaced: Vec::new(), written: Vec::new() };
+        let changes: Vec<_> = frozen.delta.iter().map(|(key, entry)| (key, entry.row.as_ref())).collect();
+        let merged = merge.run(tree.root, &changes).await;
+        let Merge { replaced, written, .. } = merge;
+        let root = merged.inspect_err(|_| {
+            let mut space = self.space.lock();
+            written.iter().for_each(|page| space.release(*page));
+        })?;
+        let map = self.map_without(&replaced, generation);
+        self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await;
+        let superblock = self.superblock(generation, &frozen, root);
+        self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await;
+        self.end_checkpoint(&superblock, &frozen, replaced);
+        Ok(())
+    }
+
+    /// Does it until it succeeds. To begin anew after a flush failed would write all anew, and fail again on a disk that
+    /// fails now and then; and after a superblock failed it may be on the medium all the same, and what it refers to must
+    /// stay.
+    async fn until_done(&self, cpu: &Processor, work: impl AsyncFn() -> Result<(), StoreError>) {
+        while let Err(error) = work().await {
+            self.state.lock().checkpoint_failure = Some(error.errno());
+            self.changed.wake_all();
+            cpu.sleep(RETRY).await;
+        }
+        self.state.lock().checkpoint_failure = None;
+    }
+
+    /// What was committed until now is set apart. `None`: nothing was.
+    fn freeze(&self) -> Option<(Frozen, Arc<Tree>, u64)> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.frozen.is_none() {
+            if state.recent.is_empty() {
+                return None;
+            }
+            state.frozen = Some(Frozen {
+                delta: Arc::new(std::mem::take(&mut state.recent)),
+                commits: state.commits,
+                // A group that is being written comes here: it is replayed in vain.
+                log: state.circle.place,
+                used: state.circle.used,
+            });
+        }
+        state.frozen.clone().map(|frozen| (frozen, Arc::clone(&state.tree), state.generation + 1))
+    }
+
+    /// Pages of trees that nobody reads any more become free.
+    pub(super) fn release_retired(&self) {
+        let mut state = self.state.lock();
+        let mut space = self.space.lock();
+        state.retired.retain(|(tree, pages)| {
+            let is_read = Arc::strong_count(tree) > 1;
+            if !is_read {
+                pages.iter().for_each(|page| space.release(*page));
+            }
+            is_read
+        });
+    }
+
+    /// The map after this checkpoint: after a start nobody reads older trees.
+    fn map_without(&self, replaced: &[PageNo], generation: u64) -> Vec<Vec<u8>> {
+        let mut space: Space = self.space.lock().clone();
+        let retired: Vec<PageNo> = self.state.lock().retired.iter().flat_map(|(_, pages)| pages.clone()).collect();
+        replaced.iter().chain(&retired).for_each(|page| space.release(*page));
+        space.encode(self.pages.identity, generation)
+    }
+
+    pub(super) async fn write_map(&self, cpu: &Processor, generation: u64, map: &[Vec<u8>]) -> Result<(), StoreError> {
+        let bytes = map.concat();
+        debug_assert_eq!(bytes.len(), self.layout.map_pages() as usize * PAGE_BYTES, "the map fills its pages");
+        self.pages.write_run(cpu, self.layout.map(generation), &bytes, Stability::Unstable).await?;
+        // The superblock may refer only to what is durable.
+        self.pages.flush(cpu).await
+    }
+
+    fn superblock(&self, generation: u64, frozen: &Frozen, root: Option<Root>) -> Superblock {
+        let Frozen { commits, log, .. } = *frozen;
+        Superblock { identity: self.pages.identity, generation, layout: self.layout, commits, log, root }
+    }
+
+    pub(super) async fn write_superblock(&self, cpu: &Processor, superblock: &Superblock) -> Result<(), StoreError> {
+        let page = Layout::superblock(superblock.generation);
+        self.pages.write_run(cpu, page, &superblock.encode(), Stability::Stable).await
+    }
+
+    fn end_checkpoint(&self, superblock: &Superblock, frozen: &Frozen, replaced: Vec<PageNo>) {
+        let mut state = self.state.lock();
+        let old = std::mem::replace(&mut state.tree, Arc::new(Tree { root: superblock.root }));
+        state.retired.push((old, replaced));
+        state.frozen = None;
+        state.merged = frozen.commits;
+        state.generation = superblock.generation;
+        state.circle.freed = frozen.used;
+        drop(state);
+        self.changed.wake_all();
+    }
+}
+
+impl StoreError {
+    /// For those who only know error numbers.
+    pub(super) fn errno(self) -> Errno {
+        match self {
+            StoreError::Volume(errno) => errno,
+            StoreError::Full => Errno::NO_SPACE,
+            _ => Errno::IO,
+        }
+    }
+}

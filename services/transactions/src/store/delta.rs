@@ -1,0 +1,74 @@
+//! What was committed since the last checkpoint began.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::{FullKey, Row, Sequence};
+
+/// What an entry takes in memory besides its key and row, in bytes: judged, from the size of its nodes.
+const ENTRY_BYTES: usize = 96;
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// The commit that wrote it.
+    pub at: Sequence,
+    /// `None`: deleted.
+    pub row: Option<Row>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Delta {
+    entries: BTreeMap<FullKey, Entry>,
+    bytes: usize,
+}
+
+impl Delta {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    pub(super) fn insert(&mut self, key: FullKey, entry: Entry) {
+        let row_bytes = |entry: &Entry| entry.row.as_ref().map_or(0, |row| row.len());
+        let (key_bytes, new) = (key.len(), row_bytes(&entry));
+        match self.entries.insert(key, entry) {
+            Some(old) => self.bytes = self.bytes - row_bytes(&old) + new,
+            None => self.bytes += ENTRY_BYTES + key_bytes + new,
+        }
+    }
+
+    /// In memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&FullKey, &Entry)> {
+        self.entries.iter()
+    }
+
+    pub(super) fn range(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl DoubleEndedIterator<Item = (&FullKey, &Entry)> {
+        let range =
+            if is_empty(range) { (Bound::Included([].as_slice()), Bound::Excluded([].as_slice())) } else { range };
+        self.entries.range::<[u8], _>(range)
+    }
+}
+
+/// Ranges that `BTreeMap::range` panics at have no element.
+pub(super) fn is_empty(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    match range {
+        (Bound::Excluded(from), Bound::Excluded(to) | Bound::Included(to)) => from >= to,
+        (Bound::Included(from), Bound::Excluded(to)) => from >= to,
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        _ => false,
+    }
+}

@@ -1,0 +1,154 @@
+//! What is where on the volume. All of it in pages of a block:
+//!
+//! | pages | content |
+//! |---|---|
+//! | 0, 1 | superblocks, written in turn; the valid one of the higher generation counts |
+//! | then | the log, written in a circle |
+//! | then, twice | the map of pages in use, written in turn as the superblocks are |
+//! | the rest | pages of the tree, never overwritten while a superblock refers to them |
+//!
+//! A superblock is written only when all that it refers to is durable, so a crash at any time finds one whose tree and
+//! map are whole. Every structure has a checksum (CRC-32, as the log records of PostgreSQL have) and the database's
+//! identity: what a torn write or an earlier database left behind is told apart.
+
+use policy::unit::BLOCK_BYTES;
+
+use super::Sequence;
+use super::bytes::{put, u32_at, u64_at};
+
+pub(super) const PAGE_BYTES: usize = BLOCK_BYTES as usize;
+
+const MAGIC: [u8; 8] = *b"AWASE-DB";
+const VERSION: u32 = 1;
+
+/// Bytes of a page of the map after its header.
+const MAP_PAGE_BYTES: u64 = (PAGE_BYTES - MAP_HEADER_BYTES) as u64;
+pub(super) const MAP_HEADER_BYTES: usize = 32;
+
+/// The log takes this part of a small database.
+const LOG_PART: u64 = 8;
+const LOG_PAGES_MIN: u64 = (1 << 20) / BLOCK_BYTES;
+/// This bounds what a start after a crash reads: 64 MiB.
+const LOG_PAGES_MAX: u64 = (64 << 20) / BLOCK_BYTES;
+
+/// The smallest database: 8 MiB.
+pub const DATABASE_BYTES_MIN: u64 = 8 << 20;
+
+/// A page's number on the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct PageNo(pub u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Of the volume.
+    pub pages: u64,
+}
+
+impl Layout {
+    pub(super) fn log_pages(self) -> u64 {
+        (self.pages / LOG_PART).clamp(LOG_PAGES_MIN, LOG_PAGES_MAX)
+    }
+
+    pub(super) fn log(self) -> PageNo {
+        PageNo(2)
+    }
+
+    /// Of one of the two maps.
+    pub(super) fn map_pages(self) -> u64 {
+        self.pages.div_ceil(MAP_PAGE_BYTES * 8)
+    }
+
+    pub(super) fn map(self, generation: u64) -> PageNo {
+        PageNo(self.log().0 + self.log_pages() + (generation % 2) * self.map_pages())
+    }
+
+    /// The first page of the tree's.
+    pub(super) fn first(self) -> PageNo {
+        PageNo(self.map(0).0 + 2 * self.map_pages())
+    }
+
+    pub(super) fn superblock(generation: u64) -> PageNo {
+        PageNo(generation % 2)
+    }
+}
+
+/// The tree: its top page, and the levels above the leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Root {
+    pub page: PageNo,
+    pub height: u8,
+}
+
+/// A place in the log: the page within it, and the number of the group that is there or comes there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LogPlace {
+    pub page: u64,
+    pub group: u64,
+}
+
+/// A checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    /// Told from another database that was on the same volume.
+    pub identity: u64,
+    pub generation: u64,
+    pub layout: Layout,
+    /// What the tree has: all commits up to this one.
+    pub commits: Sequence,
+    /// Where the log begins that is to be replayed.
+    pub log: LogPlace,
+    /// `None`: empty.
+    pub root: Option<Root>,
+}
+
+/// Why a volume cannot be opened as a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoSuperblock {
+    /// All zeroes.
+    Blank,
+    Version(u32),
+    Damaged,
+    Foreign,
+}
+
+impl Superblock {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut page = vec![0; PAGE_BYTES];
+        put(&mut page, 0, &MAGIC);
+        put(&mut page, 12, &VERSION.to_le_bytes());
+        let (root, height) = self.root.map_or((0, 0), |root| (root.page.0, root.height));
+        let Superblock { identity, generation, layout, commits, log, .. } = *self;
+        let fields = [identity, generation, layout.pages, commits.0, log.page, log.group, root, u64::from(height)];
+        for (index, field) in fields.iter().enumerate() {
+            put(&mut page, 16 + 8 * index, &field.to_le_bytes());
+        }
+        let checksum = crc32fast::hash(&page[12..]);
+        put(&mut page, 8, &checksum.to_le_bytes());
+        page
+    }
+
+    pub(super) fn decode(page: &[u8]) -> Result<Superblock, NoSuperblock> {
+        if page.iter().all(|byte| *byte == 0) {
+            return Err(NoSuperblock::Blank);
+        }
+        if page[..8] != MAGIC {
+            return Err(NoSuperblock::Foreign);
+        }
+        if u32_at(page, 8) != crc32fast::hash(&page[12..]) {
+            return Err(NoSuperblock::Damaged);
+        }
+        if u32_at(page, 12) != VERSION {
+            return Err(NoSuperblock::Version(u32_at(page, 12)));
+        }
+        let field = |index: usize| u64_at(page, 16 + 8 * index);
+        let root = Root { page: PageNo(field(6)), height: field(7) as u8 };
+        Ok(Superblock {
+            identity: field(0),
+            generation: field(1),
+            layout: Layout { pages: field(2) },
+            commits: Sequence(field(3)),
+            log: LogPlace { page: field(4), group: field(5) },
+            root: Some(root).filter(|root| root.page.0 != 0),
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! The log: groups of transactions, each written and made durable at once, in a circle.
+//!
+//! A group is a header and the changes of its transactions in the order of their commits, as the rows that they leave
+//! behind: to replay a group twice, or one that the tree has already, does no harm. A header has the group's number, so
+//! the log ends where the next number is not found.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..4 | CRC-32 of all that follows |
+//! | 4..8 | bytes after the header |
+//! | 8..16 | the database's identity |
+//! | 16..24 | number of the group |
+//! | 24..32 | the last commit in it |
+//! | then | for each change: length of the key (2), of the row (2; 2¹⁶ - 1: deleted), key, row |
+//!
+//! One group at a time is written (`write`): so the groups before one that is found are whole, and nothing that was
+//! acknowledged comes after one that is torn.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Processor;
+use machine::Errno;
+use policy::unit::Stability;
+
+use super::bytes::{put, u16_at, u32_at, u64_at};
+use super::layout::{LogPlace, PAGE_BYTES, PageNo};
+use super::{Database, FullKey, Row, Sequence, StoreError};
+
+const HEADER_BYTES: usize = 32;
+const DELETED: u16 = u16::MAX;
+
+/// Bytes of one group, at most (but for the transaction that reaches it).
+const GROUP_BYTES_MAX: usize = 256 << 10;
+
+/// A group that could not be written is tried again after this time.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What committed transactions want written.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    bytes: Vec<u8>,
+    /// Where each transaction's changes end, and its number.
+    ends: VecDeque<(usize, Sequence)>,
+}
+
+impl Records {
+    pub(super) fn push<'a>(&mut self, at: Sequence, changes: impl Iterator<Item = (&'a FullKey, Option<&'a Row>)>) {
+        for (key, row) in changes {
+            let row_len = row.map_or(DELETED, |row| row.len() as u16);
+            self.bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            self.bytes.extend_from_slice(&row_len.to_le_bytes());
+            self.bytes.extend_from_slice(key);
+            row.into_iter().for_each(|row| self.bytes.extend_from_slice(row));
+        }
+        self.ends.push_back((self.bytes.len(), at));
+    }
+
+    /// The length of the next group, and the last commit in it.
+    fn next(&self, from: usize) -> Option<(usize, Sequence)> {
+        let fits = self.ends.iter().take_while(|(end, _)| end - from <= GROUP_BYTES_MAX).last();
+        fits.or(self.ends.front()).map(|(end, last)| (end - from, *last))
+    }
+}
+
+/// The circle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Circle {
+    /// Where the next group comes.
+    pub place: LogPlace,
+    /// Pages ever used, and those of them that a checkpoint has made free again.
+    pub used: u64,
+    pub freed: u64,
+}
+
+impl Circle {
+    /// Pages that hold what no checkpoint has yet.
+    pub(super) fn held(&self) -> u64 {
+        self.used - self.freed
+    }
+
+    /// Where a group of `pages` begins, and the pages left unused before it.
+    fn fit(&self, pages: u64, of: u64) -> (u64, u64) {
+        if self.place.page + pages <= of { (self.place.page, 0) } else { (0, of - self.place.page) }
+    }
+}
+
+fn encode(identity: u64, number: u64, last: Sequence, changes: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    put(&mut bytes, 4, &(changes.len() as u32).to_le_bytes());
+    put(&mut bytes, 8, &identity.to_le_bytes());
+    put(&mut bytes, 16, &number.to_le_bytes());
+    put(&mut bytes, 24, &last.0.to_le_bytes());
+    bytes.extend_from_slice(changes);
+    let checksum = crc32fast::hash(&bytes[4..]);
+    put(&mut bytes, 0, &checksum.to_le_bytes());
+    bytes
+}
+
+impl Database {
+    /// Writes a group of transactions. Those of it that fail stay to be written: whether they are durable is not known.
+    pub(super) async fn write_log(self: &Arc<Self>, cpu: &Processor, mut records: Records) -> Result<(), Errno> {
+        {
+            let mut state = self.state.lock();
+            if let Some(errno) = state.failure {
+                state.unwritten.push_back(records);
+                return Err(errno);
+            }
+        }
+        let written = self.write_groups(cpu, &mut records).await;
+        if let Err(errno) = written {
+            {
+                let mut state = self.state.lock();
+                state.failure = Some(errno);
+                state.unwritten.push_back(records);
+            }
+            self.changed.wake_all();
+            let (database, here) = (Arc::clone(self), cpu.clone());
+            cpu.spawn(async move { database.write_unwritten(&here).await });
+        }
+        written
+    }
+
+    /// Tries again until all is written. No transaction commits meanwhile.
+    async fn write_unwritten(self: &Arc<Self>, cpu: &Processor) {
+        loop {
+            cpu.sleep(RETRY).await;
+            let mut state = self.state.lock();
+            let Some(mut records) = state.unwritten.pop_front() else {
+                state.failure = None;
+                drop(state);
+                self.changed.wake_all();
+                return;
+            };
+            drop(state);
+            while self.write_groups(cpu, &mut records).await.is_err() {
+                cpu.sleep(RETRY).await;
+            }
+        }
+    }
+
+    async fn write_groups(self: &Arc<Self>, cpu: &Processor, records: &mut Records) -> Result<(), Errno> {
+        let mut from = 0;
+        let mut result = Ok(());
+        while let Some((len, last)) = records.next(from) {
+            result = self.write_group(cpu, last, &records.bytes[from..from + len]).await;
+            if result.is_err() {
+                break;
+            }
+            from += len;
+            records.ends.retain(|(end, _)| *end > from);
+        }
+        records.bytes.drain(..from);
+        records.ends.iter_mut().for_each(|(end, _)| *end -= from);
+        result
+    }
+
+    async fn write_group(self: &Arc<Self>, cpu: &Processor, last: Sequence, changes: &[u8]) -> Result<(), Errno> {
+        let (log, of) = (self.layout.log(), self.layout.log_pages());
+        let pages = (HEADER_BYTES + changes.len()).div_ceil(PAGE_BYTES) as u64;
+        let (page, unused) = self.room_in_log(cpu, pages).await?;
+        let number = self.state.lock().circle.place.group;
+        let group = encode(self.pages.identity, number, last, changes);
+        let written = self.pages.write_run(cpu, PageNo(log.0 + page), &group, Stability::Stable).await;
+        written.map_err(StoreError::errno)?;
+        let is_half_full = {
+            let mut state = self.state.lock();
+            let circle = &mut state.circle;
+            circle.place = LogPlace { page: page + pages, group: number + 1 };
+            circle.used += unused + pages;
+            state.durable = last;
+            state.circle.held() > of / 2
+        };
+        self.changed.wake_all();
+        if is_half_full {
+            self.request_checkpoint(cpu);
+        }
+        Ok(())
+    }
+
+    /// Waits until the log has room. Returns where the group begins, and the pages left unused before it.
+    async fn room_in_log(self: &Arc<Self>, cpu: &Processor, pages: u64) -> Result<(u64, u64), Errno> {
+        let of = self.layout.log_pages();
+        let fits = || {
+            let state = self.state.lock();
+            let (page, unused) = state.circle.fit(pages, of);
+            let does = state.circle.held() + unused + pages <= of;
+            does.then_some(Ok((page, unused))).or(state.checkpoint_failure.map(Err))
+        };
+        if fits().is_none() {
+            self.request_checkpoint(cpu);
+        }
+        self.changed.until(fits).await
+    }
+
+    /// Replays the log from `place` on; `change` is called with each change. Returns the circle after it, and the last
+    /// commit found.
+    ///
+    /// Every group is written again: one whose flush had failed may be read from a cache of the host or the disk that has
+    /// forgotten to write it, and no later flush would.
+    pub(super) async fn replay(
+        &self,
+        cpu: &Processor,
+        mut place: LogPlace,
+        mut change: impl FnMut(Sequence, FullKey, Option<Row>),
+    ) -> Result<(Circle, Option<Sequence>), StoreError> {
+        let of = self.layout.log_pages();
+        let (mut used, mut last) = (0, None);
+        loop {
+            let (begins, group) = match self.read_group(cpu, place).await? {
+                Some(group) => (place.page, group),
+                // It did not fit between here and the end.
+                None => match self.read_group(cpu, LogPlace { page: 0, ..place }).await? {
+                    Some(group) => (0, group),
+                    None => break,
+                },
+            };
+            let log = self.layout.log();
+            self.pages.write_run(cpu, PageNo(log.0 + begins), &group, Stability::Unstable).await?;
+            let at = Sequence(u64_at(&group, 24));
+            let mut bytes = &group[HEADER_BYTES..];
+            while bytes.len() >= 4 {
+                let (key_len, row_len) = (usize::from(u16_at(bytes, 0)), u16_at(bytes, 2));
+                let row_bytes = if row_len == DELETED { 0 } else { usize::from(row_len) };
+                let Some(found) = bytes.get(4..4 + key_len + row_bytes) else { break };
+                let (key, row) = found.split_at(key_len);
+                change(at, FullKey::from(key), (row_len != DELETED).then(|| Row::from(row)));
+                bytes = &bytes[4 + found.len()..];
+            }
+            let pages = group.len().div_ceil(PAGE_BYTES) as u64;
+            let unused = if begins < place.page { of - place.page } else { 0 };
+            place = LogPlace { page: begins + pages, group: place.group + 1 };
+            used += unused + pages;
+            last = Some(at);
+        }
+        Ok((Circle { place, used, freed: 0 }, last))
+    }
+
+    /// The group that is expected at a place, if it is there and whole.
+    async fn read_group(&self, cpu: &Processor, place: LogPlace) -> Result<Option<Vec<u8>>, StoreError> {
+        let (log, of) = (self.layout.log(), self.layout.log_pages());
+        if place.page >= of {
+            return Ok(None);
+        }
+        let first = self.pages.read(cpu, PageNo(log.0 + place.page)).await?;
+        let header = first.bytes();
+        let len = HEADER_BYTES + u32_at(header, 4) as usize;
+        let pages = len.div_ceil(PAGE_BYTES) as u64;
+        let is_expected = (u64_at(header, 8), u64_at(header, 16)) == (self.pages.identity, place.group);
+        if !is_expected || place.page + pages > of {
+            return Ok(None);
+        }
+        let mut group = Vec::with_capacity(len);
+        let mut page = place.page;
+        while group.len() < len {
+            let count = (place.page + pages - page).min(super::pages::RUN_PAGES_MAX as u64);
+            let frames = self.pages.read_run(cpu, PageNo(log.0 + page), count).await?;
+            frames.iter().for_each(|frame| group.extend_from_slice(frame.bytes()));
+            page += count;
+        }
+        group.truncate(len);
+        Ok(Some(group).filter(|group| u32_at(group, 0) == crc32fast::hash(&group[4..])))
+    }
+}

@@ -1,0 +1,183 @@
+//! Opening a database: a new one is formatted, an existing one is recovered.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
+
+use kernel::rendezvous::Rendezvous;
+use kernel::wait::WaitList;
+use kernel::{Processor, Volume};
+use machine::Errno;
+use parking_lot::Mutex;
+use policy::unit::BLOCK_BYTES;
+use thiserror::Error;
+
+use super::checkpoint::Tree;
+use super::delta::{Delta, Entry};
+use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PageNo, Superblock};
+use super::log::Circle;
+use super::pages::Pages;
+use super::space::Space;
+use super::{CATALOG, Database, Sequence, State, StoreError, Table, TableNo};
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OpenError {
+    #[error("it has {0} bytes; a database needs at least {DATABASE_BYTES_MIN}")]
+    TooSmall(u64),
+    #[error("it holds something else: a new database is made only where the first 8 KiB are zero")]
+    NotADatabase,
+    #[error("it holds a database of format {0}, which this version does not know")]
+    Version(u32),
+    #[error("it has {has} bytes, and had {needs} when the database was made")]
+    Shrunk { has: u64, needs: u64 },
+    #[error("the database is damaged: {0}")]
+    Damaged(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<Errno> for OpenError {
+    fn from(errno: Errno) -> Self {
+        StoreError::from(errno).into()
+    }
+}
+
+impl Database {
+    /// Opens the database on a volume, or makes one if the volume's first pages are zero. Returns when all that was
+    /// committed before is there, and durable.
+    ///
+    /// # Errors
+    /// If the volume holds something else, is too small, damaged, or cannot be read.
+    pub async fn open(cpu: &Processor, volume: Arc<Volume>) -> Result<Arc<Database>, OpenError> {
+        if volume.size() < DATABASE_BYTES_MIN {
+            return Err(OpenError::TooSmall(volume.size()));
+        }
+        let pages = Pages { volume, identity: 0 };
+        match newest(cpu, &pages).await? {
+            Some(superblock) => recover(cpu, pages, superblock).await,
+            None => format(cpu, pages).await,
+        }
+    }
+}
+
+/// The superblock that counts; `None`: there is no database yet.
+async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, OpenError> {
+    let mut found = Vec::new();
+    for page in 0..2 {
+        found.push(Superblock::decode(pages.read(cpu, PageNo(page)).await?.bytes()));
+    }
+    let newest = found.iter().flatten().max_by_key(|superblock| superblock.generation).copied();
+    if newest.is_some() {
+        return Ok(newest);
+    }
+    // A superblock lies within one sector, which is written whole or not: a crash leaves none that is damaged.
+    let is = |what: NoSuperblock| found.contains(&Err(what));
+    let version = found.iter().find_map(|found| match found {
+        Err(NoSuperblock::Version(version)) => Some(*version),
+        _ => None,
+    });
+    match version {
+        Some(version) => Err(OpenError::Version(version)),
+        None if is(NoSuperblock::Damaged) => Err(OpenError::Damaged("no superblock has the right checksum")),
+        None if is(NoSuperblock::Foreign) => Err(OpenError::NotADatabase),
+        None => Ok(None),
+    }
+}
+
+fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space) -> Arc<Database> {
+    let state = State {
+        tables: BTreeMap::new(),
+        unstored: BTreeMap::new(),
+        recent: Delta::default(),
+        frozen: None,
+        tree: Arc::new(Tree { root: superblock.root }),
+        retired: Vec::new(),
+        commits: superblock.commits,
+        durable: superblock.commits,
+        merged: superblock.commits,
+        circle: Circle { place: superblock.log, used: 0, freed: 0 },
+        generation: superblock.generation,
+        failure: None,
+        unwritten: Default::default(),
+        is_checkpointing: false,
+        checkpoint_failure: None,
+        is_closing: false,
+    };
+    Arc::new_cyclic(|this: &Weak<Database>| Database {
+        this: Weak::clone(this),
+        pages,
+        layout,
+        state: Mutex::new(state),
+        space: Mutex::new(space),
+        log: Rendezvous::default(),
+        changed: WaitList::default(),
+    })
+}
+
+async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, OpenError> {
+    let now = cpu.time_of_day();
+    pages.identity = (now.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(now.nanoseconds));
+    let layout = Layout { pages: pages.volume.size() / BLOCK_BYTES };
+    let superblock = Superblock {
+        identity: pages.identity,
+        generation: 1,
+        layout,
+        commits: Sequence(0),
+        log: LogPlace { page: 0, group: 1 },
+        root: None,
+    };
+    let database = database(pages, layout, &superblock, Space::new(layout));
+    let map = database.space.lock().encode(superblock.identity, superblock.generation);
+    database.write_map(cpu, superblock.generation, &map).await?;
+    database.write_superblock(cpu, &superblock).await?;
+    Ok(database)
+}
+
+async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> Result<Arc<Database>, OpenError> {
+    let layout = superblock.layout;
+    let (has, needs) = (pages.volume.size(), layout.pages * BLOCK_BYTES);
+    if has < needs {
+        return Err(OpenError::Shrunk { has, needs });
+    }
+    pages.identity = superblock.identity;
+    let mut map = Vec::new();
+    for index in 0..layout.map_pages() {
+        let page = PageNo(layout.map(superblock.generation).0 + index);
+        map.push(pages.read(cpu, page).await?.bytes().to_vec());
+    }
+    let space = Space::decode(layout, superblock.identity, superblock.generation, &map);
+    let space = space.ok_or(OpenError::Damaged("the map of its pages has a wrong checksum"))?;
+    let database = database(pages, layout, &superblock, space);
+    let mut recent = Delta::default();
+    let replayed = database.replay(cpu, superblock.log, |at, key, row| recent.insert(key, Entry { at, row })).await?;
+    // What was found may not be durable, and from now on others build on it. So may the superblock, and what it has
+    // made free.
+    database.write_superblock(cpu, &superblock).await?;
+    database.pages.flush(cpu).await?;
+    {
+        let mut state = database.state.lock();
+        let (circle, last) = replayed;
+        let last = last.map_or(superblock.commits, |last| last.max(superblock.commits));
+        (state.circle, state.recent, state.commits, state.durable) = (circle, recent, last, last);
+    }
+    database.read_catalog(cpu).await?;
+    Ok(database)
+}
+
+impl Database {
+    async fn read_catalog(self: &Arc<Self>, cpu: &Processor) -> Result<(), OpenError> {
+        let mut transaction = self.begin();
+        let mut from = Vec::new();
+        let mut tables = BTreeMap::new();
+        loop {
+            let range = (Bound::Excluded(from.as_slice()), Bound::Unbounded);
+            let Some((name, row)) = transaction.next(cpu, CATALOG, range, false).await? else { break };
+            let number: [u8; 4] = (&*row).try_into().map_err(|_| OpenError::Damaged("the list of its tables"))?;
+            let table = Table { no: TableNo(u32::from_le_bytes(number)) };
+            tables.insert(String::from_utf8_lossy(&name).into_owned(), table);
+            from = name.to_vec();
+        }
+        self.state.lock().tables = tables;
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! Databases on the simulated machine.
+
+mod history;
+mod store;
