@@ -115,6 +115,12 @@ pub struct ServeArguments {
     /// Serve NFS at this Unix socket (may be repeated); none for no socket.
     #[arg(long, value_name = "PATH")]
     pub nfs_unix: Vec<String>,
+    /// Let clients reach databases at this address (may be repeated); none for no address.
+    #[arg(long, value_name = "ADDR")]
+    pub postgres: Vec<String>,
+    /// Let clients reach databases at this Unix socket (may be repeated); none for no socket.
+    #[arg(long, value_name = "PATH")]
+    pub postgres_unix: Vec<String>,
     /// Serve metrics and live plots over HTTP at this address (may be repeated); none for no address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Vec<String>,
@@ -301,6 +307,8 @@ impl ServeArguments {
             ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix),
             ("--nfs", "listen.nfs", &self.nfs),
             ("--nfs-unix", "listen.nfs_unix", &self.nfs_unix),
+            ("--postgres", "listen.postgres", &self.postgres),
+            ("--postgres-unix", "listen.postgres_unix", &self.postgres_unix),
             ("--metrics", "listen.metrics", &self.metrics),
         ];
         for (flag, key, values) in lists {

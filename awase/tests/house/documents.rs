@@ -40,6 +40,8 @@ const OTHERS: &[&str] = &[
     "nfs-cp",
     "nfs-ls",
     "perf",
+    "pgbench",
+    "psql",
     "qemu-img",
     "strace",
 ];
