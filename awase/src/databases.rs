@@ -1,12 +1,14 @@
 //! The databases of a server: their volumes, programs and monitors.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use kernel::{Kernel, Processor};
 use machine::Errno;
 use policy::unit::ProcessorId;
 use transactions::Monitor;
-use transactions::program::Programs;
+use transactions::program::{BANK, Programs};
 use transactions::store::{Database as Store, OpenError, StoreError};
 
 use crate::config::{Database, Problem, Problems};
@@ -156,13 +158,25 @@ fn open(
 /// Those of its directory, which is made; and what is wrong with some, which keeps nobody from calling the others.
 fn programs(database: &Database) -> Result<(Programs, Vec<String>), Problem> {
     let directory = &database.programs;
-    std::fs::create_dir_all(directory).map_err(|error| {
+    let is_new = !directory.exists();
+    let made = std::fs::create_dir_all(directory).and_then(|()| match is_new && database.optional {
+        true => ship(directory),
+        false => Ok(()),
+    });
+    made.map_err(|error| {
         let what = format!("= {directory:?} cannot be made: {error}");
         Problem::new(&database.place, database.key("programs"), what)
     })?;
     let (programs, faults) = Programs::load(directory);
     let faults = faults.iter().map(|fault| format!("database {:?}: {fault}", database.name)).collect();
     Ok((programs, faults))
+}
+
+/// The program that the default database begins with. Its file has its name only when it is whole.
+fn ship(directory: &Path) -> io::Result<()> {
+    let draft = directory.join("bank.wasm.new");
+    std::fs::write(&draft, BANK)?;
+    std::fs::rename(&draft, directory.join("bank.wasm"))
 }
 
 fn unusable(database: &Database, error: &OpenError) -> Problem {

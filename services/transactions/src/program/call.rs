@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use wasmtime::{Memory, ModuleExport, ResourceLimiter, Store, Trap, Val, WasmBacktrace};
 
 use super::engine::{MEMORY_BYTES_MAX, Runtime};
-use super::function::check_table;
 use super::{Program, ProgramError};
 use crate::store::{Key, Row, TableNo, Transaction};
 
@@ -40,6 +39,8 @@ pub(super) struct Guest {
     pub memory: Option<Memory>,
     /// The arguments that are text or bytea, at their places.
     pub texts: Vec<Option<Arc<[u8]>>>,
+    /// A bit for each argument that is NULL.
+    pub nulls: u32,
     pub reply: Option<Vec<u8>>,
     pub returns_null: bool,
 }
@@ -72,6 +73,14 @@ pub(super) enum Answer {
     Entry(Option<(Key, Row)>),
 }
 
+/// A function's arguments, as WebAssembly has them.
+#[derive(Default)]
+pub(super) struct Parameters {
+    pub values: Vec<Val>,
+    pub texts: Vec<Option<Arc<[u8]>>>,
+    pub nulls: u32,
+}
+
 /// What a function returned, as WebAssembly has it.
 pub(super) struct Returned {
     pub result: Option<Val>,
@@ -84,19 +93,21 @@ pub(super) async fn execute(
     cpu: &Processor,
     program: &Program,
     export: &ModuleExport,
-    (parameters, texts): (&[Val], Vec<Option<Arc<[u8]>>>),
+    parameters: Parameters,
     results: usize,
     transaction: &mut Transaction,
 ) -> Result<Returned, ProgramError> {
     let runtime = Runtime::get().map_err(|error| ProgramError::Trap(error.to_owned()))?;
     let _place = runtime.places.take().await;
     let exchange = Arc::<Mutex<Exchange>>::default();
-    let guest = Guest { exchange: Arc::clone(&exchange), memory: None, texts, reply: None, returns_null: false };
+    let Parameters { values, texts, nulls } = parameters;
+    let own = Arc::clone(&exchange);
+    let guest = Guest { exchange: own, memory: None, texts, nulls, reply: None, returns_null: false };
     let mut store = Store::new(&runtime.engine, guest);
     store.limiter(|guest| guest);
     let mut results = vec![Val::I64(0); results];
     {
-        let mut running = pin!(run(&mut store, program, export, parameters, &mut results));
+        let mut running = pin!(run(&mut store, program, export, &values, &mut results));
         let mut tables = Vec::new();
         let mut requests = 0;
         loop {
@@ -109,7 +120,7 @@ pub(super) async fn execute(
             let request = exchange.lock().request.take();
             let is_request = request.is_some();
             if let Some(request) = request {
-                let answer = perform(cpu, &mut tables, request, transaction).await?;
+                let answer = perform(cpu, program, &mut tables, request, transaction).await?;
                 exchange.lock().answer = Some(answer);
                 requests += 1;
             }
@@ -147,6 +158,7 @@ async fn run(
 /// Performs what the program asks for. `tables`: those that it has asked for by name; it knows them by their index.
 async fn perform(
     cpu: &Processor,
+    program: &Program,
     tables: &mut Vec<TableNo>,
     request: Request,
     transaction: &mut Transaction,
@@ -160,8 +172,7 @@ async fn perform(
             if tables.len() == TABLES_MAX {
                 return Err(ProgramError::Trap(format!("it asks for more than {TABLES_MAX} tables")));
             }
-            check_table(&name)?;
-            tables.push(transaction.table(&name)?);
+            tables.push(program.table(&name, transaction)?);
             Answer::Table(tables.len() as u32 - 1)
         }
         Request::Get { table, key } => Answer::Row(transaction.get(cpu, known(table)?, &key).await?),

@@ -64,8 +64,11 @@ fn parse_line(line: &str) -> Result<Description, DescriptionError> {
     let name = check_name(name.trim())?.to_owned();
     let mut arguments: Vec<Argument> = Vec::new();
     let mut nullable = Vec::new();
+    // A comma may be at the end, too.
+    let inside = inside.trim();
+    let inside = inside.strip_suffix(',').unwrap_or(inside);
     let pieces = inside.split(',').map(str::trim);
-    for piece in pieces.filter(|_| !inside.trim().is_empty()) {
+    for piece in pieces.filter(|_| !inside.is_empty()) {
         let (argument, of) = piece.split_once(' ').ok_or_else(syntax)?;
         let argument = check_name(argument)?;
         if arguments.iter().any(|other| other.name == argument) {
@@ -146,7 +149,7 @@ mod tests {
             ("1f()", "\"1f\" cannot be a name"),
             ("f(a integer)", "\"integer\" is no type"),
             ("f(a bigint, a text)", "two arguments of the name a"),
-            ("f(a bigint,)", "does not describe a function"),
+            ("f(a bigint,,)", "does not describe a function"),
         ] {
             let error = parse_one(text).unwrap_err().to_string();
             assert!(error.contains(wrong), "{text}: {error}");
@@ -155,6 +158,12 @@ mod tests {
         let many: Vec<String> = (0..=ARGUMENTS_MAX).map(|index| format!("a{index} bigint")).collect();
         assert!(matches!(parse_one(&format!("f({})", many.join(", "))), Err(DescriptionError::Arguments(_))));
         assert!(matches!(parse_one(&format!("{}()", "f".repeat(64))), Err(DescriptionError::Name(_))));
+    }
+
+    #[test]
+    fn a_comma_may_follow_the_last_argument() {
+        assert_eq!(parse_one("f(a text, b bigint, )"), parse_one("f(a text, b bigint)"));
+        assert!(parse_one("f(,)").unwrap().signature.arguments.is_empty());
     }
 
     #[test]

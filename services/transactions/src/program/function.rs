@@ -5,9 +5,9 @@ use std::sync::Arc;
 use kernel::Processor;
 use wasmtime::{ModuleExport, Val};
 
-use super::call::{self, Returned};
+use super::call::{self, Parameters, Returned};
 use super::describe::Description;
-use super::{Program, ProgramError};
+use super::{MEMORY_BYTES_MAX, Program, ProgramError};
 use crate::store::Transaction;
 use crate::{Signature, Type, Value};
 
@@ -47,59 +47,53 @@ impl Function {
         arguments: &[Value],
         transaction: &mut Transaction,
     ) -> Result<Value, ProgramError> {
-        let (parameters, texts) = self.parameters(arguments)?;
+        let parameters = self.parameters(arguments)?;
         if !self.program.is_initialized() {
             self.program.initialize(cpu, transaction).await?;
         }
         let returns = self.signature().returns;
         let results = usize::from(matches!(returns, Some(Type::Bool | Type::BigInt | Type::DoublePrecision)));
-        let call = call::execute(cpu, &self.program, &self.export, (&parameters, texts), results, transaction);
+        let call = call::execute(cpu, &self.program, &self.export, parameters, results, transaction);
         self.value(call.await.map_err(|error| self.named(error))?)
     }
 
     /// As WebAssembly has them.
-    #[expect(clippy::type_complexity)]
-    fn parameters(&self, arguments: &[Value]) -> Result<(Vec<Val>, Vec<Option<Arc<[u8]>>>), ProgramError> {
+    fn parameters(&self, arguments: &[Value]) -> Result<Parameters, ProgramError> {
         let signature = self.signature();
         if arguments.len() != signature.arguments.len() {
-            let message = format!("{signature} was called with {} arguments", arguments.len());
-            return Err(ProgramError::Abort(message));
+            return Err(ProgramError::Abort(format!("{signature} was called with {} arguments", arguments.len())));
         }
-        let mut parameters = Vec::with_capacity(arguments.len());
-        let mut texts = Vec::new();
+        let mut parameters = Parameters { values: Vec::with_capacity(arguments.len()), ..Parameters::default() };
         for (index, (value, argument)) in arguments.iter().zip(&signature.arguments).enumerate() {
-            let nullable = self.description.nullable[index];
-            let is_null = *value == Value::Null;
-            if is_null && !nullable {
-                return Err(ProgramError::Abort(format!("{} of {} may not be NULL", argument.name, signature.name)));
+            let wrong = |what: &str| ProgramError::Abort(format!("{} of {} {what}", argument.name, signature.name));
+            if *value == Value::Null {
+                if !self.description.nullable[index] {
+                    return Err(wrong("may not be NULL"));
+                }
+                parameters.nulls |= 1 << index;
             }
-            parameters.extend(nullable.then_some(Val::I32(i32::from(!is_null))));
-            let bytes = match (value, argument.of) {
-                (Value::Text(text), Type::Text) => Some(text.as_bytes()),
-                (Value::Bytea(bytes), Type::Bytea) => Some(bytes.as_slice()),
-                _ => None,
-            };
-            parameters.push(match (value, argument.of) {
+            let mut bytes = None;
+            parameters.values.push(match (value, argument.of) {
                 (Value::Null, Type::BigInt) => Val::I64(0),
                 (Value::Null, Type::DoublePrecision) => Val::F64(0),
-                (Value::Null, _) => Val::I32(0),
+                (Value::Null, Type::Bool | Type::Text | Type::Bytea) => Val::I32(0),
                 (Value::Bool(value), Type::Bool) => Val::I32(i32::from(*value)),
                 (Value::BigInt(value), Type::BigInt) => Val::I64(*value),
                 (Value::DoublePrecision(value), Type::DoublePrecision) => Val::F64(value.to_bits()),
-                _ => match bytes.map(|bytes| i32::try_from(bytes.len())) {
-                    Some(Ok(length)) => Val::I32(length),
-                    _ => {
-                        let message = format!("{} of {} must be {}", argument.name, signature.name, argument.of);
-                        return Err(ProgramError::Abort(message));
-                    }
-                },
+                (Value::Text(text), Type::Text) => {
+                    length(bytes.insert(text.as_bytes())).ok_or_else(|| wrong("is too long"))?
+                }
+                (Value::Bytea(value), Type::Bytea) => {
+                    length(bytes.insert(value)).ok_or_else(|| wrong("is too long"))?
+                }
+                _ => return Err(wrong(&format!("must be {}", argument.of))),
             });
             if let Some(bytes) = bytes {
-                texts.resize(index, None);
-                texts.push(Some(Arc::from(bytes)));
+                parameters.texts.resize(index, None);
+                parameters.texts.push(Some(Arc::from(bytes)));
             }
         }
-        Ok((parameters, texts))
+        Ok(parameters)
     }
 
     fn value(&self, returned: Returned) -> Result<Value, ProgramError> {
@@ -136,6 +130,11 @@ impl Function {
     }
 }
 
+/// `None`: more than a call's memory has room for.
+fn length(bytes: &[u8]) -> Option<Val> {
+    i32::try_from(bytes.len()).ok().filter(|_| bytes.len() < MEMORY_BYTES_MAX).map(Val::I32)
+}
+
 impl Program {
     /// Executes `init` in this transaction, unless it has been executed in this database.
     pub(crate) async fn initialize(&self, cpu: &Processor, transaction: &mut Transaction) -> Result<(), ProgramError> {
@@ -145,7 +144,7 @@ impl Program {
         if transaction.get(cpu, table, &key).await?.is_some() {
             return Ok(());
         }
-        let call = call::execute(cpu, self, init, (&[], Vec::new()), 0, transaction);
+        let call = call::execute(cpu, self, init, Parameters::default(), 0, transaction);
         call.await.map_err(|error| match error {
             ProgramError::Trap(what) => ProgramError::Trap(format!("init of {}: {what}", self.name())),
             other => other,

@@ -9,6 +9,7 @@
 //! | `delete(table, key, bytes)` | deletes a row, if there is one |
 //! | `next(table, low, bytes, high, bytes, flags, entry, room) -> bytes` | the first row of a range, or the last: the length of its key as an u32 (little-endian), the key, the row, of which at most `room` bytes are copied; -1 if there is none |
 //! | `argument(index, at)` | copies the text or bytea of an argument, as long as the function's parameter says |
+//! | `is_null(index) -> boolean` | whether an argument is NULL |
 //! | `reply(at, bytes)` | the text or bytea that the function returns |
 //! | `null()` | the function returns NULL |
 //! | `abort(at, bytes)` | ends the call with this message; nothing is changed |
@@ -25,7 +26,8 @@ use super::call::{Answer, Guest, Range, Request};
 use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
 
 pub const MODULE: &str = "awase";
-pub const NAMES: [&str; 10] = ["table", "get", "put", "delete", "next", "argument", "reply", "null", "abort", "panic"];
+pub const NAMES: [&str; 11] =
+    ["table", "get", "put", "delete", "next", "argument", "is_null", "reply", "null", "abort", "panic"];
 
 /// Longest text or bytea that a function returns. Bytes.
 pub const REPLY_BYTES_MAX: usize = 1 << 20;
@@ -128,13 +130,21 @@ fn define_values(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
         let argument = argument.ok_or_else(|| misuse("there is no text or bytea in the argument that it asks for"))?;
         write(&mut caller, "the room for the argument", (at, argument.len() as u32), &[&argument]).map(drop)
     })?;
+    linker.func_wrap(MODULE, "is_null", |mut caller: Caller<'_, Guest>, index: u32| {
+        charge(&mut caller, 0)?;
+        let is_null = caller.data().nulls.checked_shr(index).is_some_and(|nulls| nulls & 1 == 1);
+        wasmtime::Result::Ok(i32::from(is_null))
+    })?;
     linker.func_wrap(MODULE, "reply", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
         let long = |bytes| misuse(&format!("it returns {bytes} bytes; at most {REPLY_BYTES_MAX} are possible"));
         let reply = read(&mut caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?;
         caller.data_mut().reply = Some(reply);
         wasmtime::Result::Ok(())
     })?;
-    linker.func_wrap(MODULE, "null", |mut caller: Caller<'_, Guest>| caller.data_mut().returns_null = true)?;
+    linker.func_wrap(MODULE, "null", |mut caller: Caller<'_, Guest>| {
+        caller.data_mut().returns_null = true;
+        charge(&mut caller, 0)
+    })?;
     linker.func_wrap(MODULE, "abort", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
         let message = message(&mut caller, (at, bytes))?;
         wasmtime::Result::<()>::Err(ProgramError::Abort(message).into())

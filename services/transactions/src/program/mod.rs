@@ -24,6 +24,10 @@ pub use host::REPLY_BYTES_MAX;
 pub use installed::{Fault, FaultError, Programs, check, install};
 pub use module::{INIT, MODULE_BYTES_MAX, ModuleError, Program};
 
+/// The program of the database that a server has without configuration: accounts with `balance`, `deposit`, `transfer`
+/// and `total`. Its source is `program/examples/bank.rs`.
+pub const BANK: &[u8] = include_bytes!("../../../../program/bank.wasm");
+
 /// Why a function did not return. Its transaction changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProgramError {

@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::RwLock;
 use thiserror::Error;
 use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
 
 use super::call::Guest;
 use super::describe::{self, Description, DescriptionError, SECTION, check_name};
 use super::engine::Runtime;
-use super::{Function, host};
+use super::function::check_table;
+use super::{Function, ProgramError, host};
+use crate::store::{TableNo, Transaction};
 use crate::{Argument, Signature, Type};
 
 /// Longest module. Bytes.
@@ -18,6 +21,9 @@ pub const MODULE_BYTES_MAX: u64 = 4 << 20;
 
 /// The function that fills a new database. Clients cannot call it.
 pub const INIT: &str = "init";
+
+/// Numbers of tables that a program keeps, at most; those of others are asked for each time.
+const TABLES_KNOWN_MAX: usize = 64;
 
 /// Why a module cannot be a program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -61,6 +67,8 @@ pub struct Program {
     pub(super) init: Option<ModuleExport>,
     /// What `init` did is known to be committed and durable, or there is no `init`.
     initialized: AtomicBool,
+    /// Tables that its calls asked for by name (OLTP-5): a program belongs to one database.
+    tables: RwLock<Vec<(Box<str>, TableNo)>>,
 }
 
 impl Program {
@@ -99,6 +107,7 @@ impl Program {
             memory: memory.then(|| module.get_export_index("memory")).flatten(),
             init,
             initialized: AtomicBool::new(init.is_none()),
+            tables: RwLock::default(),
         });
         let function = |description: Description| {
             let export = module.get_export_index(&description.signature.name);
@@ -115,6 +124,24 @@ impl Program {
     /// The module that it was compiled from.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// If it is not the programs', or there cannot be one.
+    pub(super) fn table(&self, name: &str, transaction: &mut Transaction) -> Result<TableNo, ProgramError> {
+        let known = |tables: &[(Box<str>, TableNo)]| tables.iter().find(|(of, _)| **of == *name).map(|(_, no)| *no);
+        if let Some(no) = known(&self.tables.read()) {
+            return Ok(no);
+        }
+        check_table(name)?;
+        let no = transaction.table(name)?;
+        let mut tables = self.tables.write();
+        if tables.len() < TABLES_KNOWN_MAX && known(&tables).is_none() {
+            tables.push((name.into(), no));
+        }
+        Ok(no)
     }
 
     pub(crate) fn is_initialized(&self) -> bool {
@@ -173,24 +200,20 @@ fn show(of: &FuncType) -> String {
 }
 
 /// How values are passed. A boolean is an i32, a text or bytea the i32 of its length: the program fetches the bytes with
-/// `argument`, and returns them with `reply`. Before what may be NULL there is an i32, 0 for NULL.
+/// `argument`, and returns them with `reply`. In place of NULL there is 0.
 fn wasm_types(description: &Description) -> (Vec<ValType>, Vec<ValType>) {
-    let mut parameters = Vec::new();
-    for (argument, nullable) in description.signature.arguments.iter().zip(&description.nullable) {
-        parameters.extend(nullable.then_some(ValType::I32));
-        parameters.push(match argument.of {
-            Type::BigInt => ValType::I64,
-            Type::DoublePrecision => ValType::F64,
-            Type::Bool | Type::Text | Type::Bytea => ValType::I32,
-        });
-    }
+    let parameters = description.signature.arguments.iter().map(|argument| match argument.of {
+        Type::BigInt => ValType::I64,
+        Type::DoublePrecision => ValType::F64,
+        Type::Bool | Type::Text | Type::Bytea => ValType::I32,
+    });
     let result = description.signature.returns.and_then(|of| match of {
         Type::Bool => Some(ValType::I32),
         Type::BigInt => Some(ValType::I64),
         Type::DoublePrecision => Some(ValType::F64),
         Type::Text | Type::Bytea => None,
     });
-    (parameters, result.into_iter().collect())
+    (parameters.collect(), result.into_iter().collect())
 }
 
 /// The functions of a module that does not describe them. Arguments have no names there: they are `a1`, `a2` and so on.

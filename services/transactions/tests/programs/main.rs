@@ -3,4 +3,5 @@
 mod installing;
 mod misbehaviour;
 mod scene;
+mod shipped;
 mod values;

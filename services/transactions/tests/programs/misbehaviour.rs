@@ -55,9 +55,22 @@ fn an_infinite_loop_ends() {
 }
 
 #[test]
-fn a_loop_of_reads_ends() {
+fn a_loop_of_calls_of_the_host_ends() {
+    for call in ["(call $reply (i32.const 0) (i32.const 1000))", "(call $null)", "(drop (call $is_null (i32.const 0)))"]
+    {
+        assert_eq!(failure(&format!("(loop {call} (br 0)) (i64.const 0)")), ProgramError::Timeout);
+    }
+}
+
+#[test]
+fn a_transaction_that_reads_or_writes_without_end_is_too_long() {
+    let too_long = ProgramError::Store(StoreError::TransactionTooLong);
     let read = "(drop (call $get (i32.const 0) (i32.const 0) (i32.const 7) (i32.const 100) (i32.const 10)))";
-    assert_eq!(failure(&format!("(loop {read} (br 0)) (i64.const 0)")), ProgramError::Timeout);
+    let write = "(i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (i32.const 1)))
+        (call $put (i32.const 0) (i32.const 0) (i32.const 7) (i32.const 0) (i32.const 1024))";
+    for body in [read, write] {
+        assert_eq!(failure(&format!("(loop {body} (br 0)) (i64.const 0)")), too_long);
+    }
 }
 
 #[test]
@@ -234,7 +247,7 @@ fn what_is_no_program_is_refused_with_what_is_wrong() {
         (module("f()\\nf()", r#"(func (export "f"))"#), "it describes the function f twice"),
         (
             module("f(a bigint, b text null) returns boolean", r#"(func (export "f") (result i64) (i64.const 0))"#),
-            "must be of the type (i64, i32, i32) -> (i32) in WebAssembly, and is () -> (i64)",
+            "must be of the type (i64, i32) -> (i32) in WebAssembly, and is () -> (i64)",
         ),
         (module("f(a int)", r#"(func (export "f"))"#), "\"int\" is no type"),
         (module("\\ff", r#"(func (export "f"))"#), "the section \"awase\" is not text"),

@@ -23,6 +23,7 @@ pub fn module(descriptions: &str, body: &str) -> String {
             (import "awase" "delete" (func $delete (param i32 i32 i32)))
             (import "awase" "next" (func $next (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
             (import "awase" "argument" (func $argument (param i32 i32)))
+            (import "awase" "is_null" (func $is_null (param i32) (result i32)))
             (import "awase" "reply" (func $reply (param i32 i32)))
             (import "awase" "null" (func $null))
             (import "awase" "abort" (func $abort (param i32 i32)))

@@ -36,14 +36,14 @@ fn values_of_each_type_go_in_and_come_out() {
 #[test]
 fn null_goes_in_and_out_where_the_function_says_so_and_is_refused_elsewhere() {
     let text = module(
-        "n(a bigint null) returns bigint null\\nf(a bigint) returns bigint",
-        r#"(func (export "n") (param i32 i64) (result i64)
-            (if (i32.eqz (local.get 0)) (then (call $null))) (local.get 1))
+        "n(b bigint, a bigint null) returns bigint null\\nf(a bigint) returns bigint",
+        r#"(func (export "n") (param i64 i64) (result i64)
+            (if (call $is_null (i32.const 1)) (then (call $null))) (local.get 1))
         (func (export "f") (param i64) (result i64) (call $null) (i64.const 1))"#,
     );
     with_programs(programs(&text), async move |cpu, monitor| {
-        assert_eq!(call(&cpu, &monitor, "n", &[Value::Null]).await, Ok(Value::Null));
-        assert_eq!(call(&cpu, &monitor, "n", &[Value::BigInt(7)]).await, Ok(Value::BigInt(7)));
+        assert_eq!(call(&cpu, &monitor, "n", &[Value::BigInt(1), Value::Null]).await, Ok(Value::Null));
+        assert_eq!(call(&cpu, &monitor, "n", &[Value::BigInt(1), Value::BigInt(7)]).await, Ok(Value::BigInt(7)));
         let refused = ProgramError::Abort("a of f may not be NULL".to_owned());
         assert_eq!(call(&cpu, &monitor, "f", &[Value::Null]).await, Err(refused.into()));
         let wrong = ProgramError::Trap("f: it returned NULL".to_owned());
