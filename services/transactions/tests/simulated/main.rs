@@ -1,4 +1,5 @@
 //! Databases on the simulated machine.
 
 mod history;
+mod opening;
 mod store;
