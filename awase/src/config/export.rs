@@ -60,6 +60,8 @@ pub struct Export {
     /// Injected into every operation.
     pub delay: Duration,
     pub faults: Faults,
+    /// Changes go beside, up to so many bytes, and are dropped at the end.
+    pub overlay: Option<u64>,
     /// Of a shared disk; empty: all nodes.
     pub homes: Vec<String>,
     pub place: Place,
@@ -80,6 +82,7 @@ impl Export {
             access: None,
             delay: Duration::ZERO,
             faults: Faults::default(),
+            overlay: None,
             homes: Vec::new(),
             place,
         }
@@ -97,6 +100,7 @@ impl Export {
         if let (Store::File { create: true, .. }, true) = (&store, read_only) {
             return Err(draft.problem("create", "= true does not go with read_only = true"));
         }
+        let overlay = overlay(&draft, read_only)?;
         let block_size = draft.block_size.unwrap_or(1);
         if let Some(size) = draft.size.filter(|size| !size.is_multiple_of(u64::from(block_size))) {
             let what = format!("= {:?} is not a multiple of block_size = {block_size}", show_bytes(size));
@@ -113,6 +117,7 @@ impl Export {
             access: draft.access,
             delay: draft.delay.unwrap_or_default(),
             faults: draft.faults,
+            overlay,
             homes: draft.homes.clone(),
             name,
             place: draft.place,
@@ -130,6 +135,7 @@ impl Export {
             && self.access == other.access
             && self.delay == other.delay
             && self.faults == other.faults
+            && self.overlay == other.overlay
     }
 
     pub fn path(&self) -> Option<&Path> {
@@ -149,6 +155,7 @@ impl Export {
             Store::Block { path } => format!("block device {}", path.display()),
             Store::Ram { .. } => "memory".to_owned(),
         };
+        let store = if self.overlay.is_some() { format!("{store}, which stays as it is") } else { store };
         match &self.behaviour {
             Behaviour::Plain if self.kind == Disk::Shared => format!("shared, here on {store}"),
             Behaviour::Plain => store,
@@ -170,6 +177,8 @@ impl From<&Export> for Draft {
             access: export.access,
             delay: Some(export.delay).filter(|delay| !delay.is_zero()),
             faults: export.faults,
+            overlay: export.overlay.map(|_| true),
+            overlay_size: export.overlay.filter(|size| *size != u64::MAX),
             homes: export.homes.clone(),
             place: export.place.clone(),
             ..Draft::default()
@@ -193,6 +202,16 @@ impl From<&Export> for Draft {
             Store::Ram { size } => draft.size = Some(*size),
         }
         draft
+    }
+}
+
+/// `None`: changes go to the medium itself.
+fn overlay(draft: &Draft, read_only: bool) -> Result<Option<u64>, Problem> {
+    match (draft.overlay.unwrap_or(false), draft.overlay_size) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(draft.problem("overlay_size", "needs overlay = true")),
+        (true, _) if read_only => Err(draft.problem("overlay", "= true does not go with read_only = true")),
+        (true, size) => Ok(Some(size.unwrap_or(u64::MAX))),
     }
 }
 

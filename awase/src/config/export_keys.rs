@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use nfs::IpNet;
+use policy::unit::BLOCK_BYTES;
 
 use super::cluster::Backing;
 use super::directory::{NAMES, SQUASH, check_mount_path};
@@ -41,6 +42,13 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
             .unless(|size| (!size.is_multiple_of(SECTOR_BYTES)).then(|| "is not a multiple of 512".into()))),
         "Disks: the size; optional for a file that exists, whose size it must be";
     read_only: optional(on_off()), "Refuse changes (default false)";
+    overlay: optional(on_off()),
+        "Disks: what is written goes into a temporary file without a name (in $TMPDIR), and is gone when the server \
+         ends or the disk is served no more; the disk itself is only read, so that several servers can have it. Nothing \
+         of it survives a crash, whatever clients flush (default false)", "OLTP test-update mode";
+    overlay_size: optional(bytes(
+            BLOCK_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\"")),
+        "Disks: how much can be written beside; then there is no space left (default: the size of the disk)";
     block_size: optional(Form::new("1, 512, 4096", read_block_size, u32::to_string)),
         "Disks: the smallest unit that clients may transfer, in bytes (default 1: any)";
     create: optional(on_off()),

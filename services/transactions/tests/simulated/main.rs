@@ -2,4 +2,5 @@
 
 mod history;
 mod opening;
+mod slow_checkpoint;
 mod store;

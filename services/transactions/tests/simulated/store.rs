@@ -82,6 +82,10 @@ async fn transact(
         if random.chance(200) {
             cpu.sleep(std::time::Duration::from_micros(random.below(300))).await;
         }
+        if plan.row_max > 500 && random.chance(3) {
+            // Longer than a checkpoint.
+            cpu.sleep(std::time::Duration::from_millis(random.below(3000))).await;
+        }
     }
     let commit = match transaction.commit(cpu).await {
         Ok(commit) => commit,
