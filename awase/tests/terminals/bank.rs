@@ -93,7 +93,8 @@ impl Bank {
     /// Runs psql with these commands, each as if typed.
     pub fn try_psql(&self, commands: &[&str]) -> Output {
         let host = self.host();
-        let mut arguments = vec!["-X", "-A", "-t", "-v", "VERBOSITY=verbose", "-U", "anybody", "-h", &host, "-p", "5433"];
+        let mut arguments =
+            vec!["-X", "-A", "-t", "-v", "VERBOSITY=verbose", "-U", "anybody", "-h", &host, "-p", "5433"];
         arguments.extend(commands.iter().flat_map(|command| ["-c", *command]));
         arguments.push("bank");
         attempt("psql", &arguments)

@@ -107,7 +107,10 @@ public class Client {
 "#,
     );
     let uri = format!("jdbc:postgresql://127.0.0.1:{port}/bank");
-    let output = attempt("java", &["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", JDBC, source.to_str().expect("UTF-8"), &uri]);
+    let output = attempt(
+        "java",
+        &["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", JDBC, source.to_str().expect("UTF-8"), &uri],
+    );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1010\n1010\n3\nP0001\né-10.25false\n");

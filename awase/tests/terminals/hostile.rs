@@ -150,7 +150,13 @@ fn pipelined_calls_are_answered_in_their_order() {
     const CALLS: i64 = 300;
     let call = |amount: i64| {
         let text = format!("\0SELECT deposit(5, {amount})\0\0\0");
-        [message(b'P', text.as_bytes()), message(b'B', b"\0\0\0\0\0\0\0\0"), message(b'E', b"\0\0\0\0\0"), message(b'S', b"")].concat()
+        [
+            message(b'P', text.as_bytes()),
+            message(b'B', b"\0\0\0\0\0\0\0\0"),
+            message(b'E', b"\0\0\0\0\0"),
+            message(b'S', b""),
+        ]
+        .concat()
     };
     let all: Vec<u8> = (1..=CALLS).flat_map(call).collect();
     let mut sender = Client(client.0.try_clone().expect("a second descriptor"));
@@ -171,7 +177,12 @@ fn a_failure_between_two_syncs_undoes_all_of_them_and_skips_the_rest() {
     let bank = Bank::open();
     let mut client = Client::session(&bank);
     let step = |text: &str| {
-        [message(b'P', format!("\0{text}\0\0\0").as_bytes()), message(b'B', b"\0\0\0\0\0\0\0\0"), message(b'E', b"\0\0\0\0\0")].concat()
+        [
+            message(b'P', format!("\0{text}\0\0\0").as_bytes()),
+            message(b'B', b"\0\0\0\0\0\0\0\0"),
+            message(b'E', b"\0\0\0\0\0"),
+        ]
+        .concat()
     };
     let steps = ["SELECT deposit(1, 1)", "SELECT transfer(1, 2, 99999)", "SELECT deposit(1, 2)"].map(step).concat();
     client.send(&[steps, message(b'S', b"")].concat());

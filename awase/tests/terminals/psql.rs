@@ -28,7 +28,10 @@ fn statements_between_begin_and_commit_are_one_transaction() {
     let sum = "SELECT balance(1) , balance(2)";
     bank.psql(&["BEGIN; SELECT deposit(1, 10); ROLLBACK"]);
     assert_eq!(bank.psql(&[sum]), "1000|1000\n");
-    assert_eq!(bank.psql(&["BEGIN", "SELECT deposit(1, 10)", "SELECT balance(1)", "COMMIT", sum]).lines().last(), Some("1010|1000"));
+    assert_eq!(
+        bank.psql(&["BEGIN", "SELECT deposit(1, 10)", "SELECT balance(1)", "COMMIT", sum]).lines().last(),
+        Some("1010|1000")
+    );
     // Several statements of one query are one transaction, too.
     let refused = bank.try_psql(&["SELECT deposit(1, 1); SELECT transfer(1, 2, 1000000)"]);
     assert!(!refused.status.success());
@@ -38,7 +41,10 @@ fn statements_between_begin_and_commit_are_one_transaction() {
         "failing.sql",
         "BEGIN;\nSELECT deposit(1, 1);\nSELECT transfer(1, 2, 1000000);\nSELECT balance(1);\nCOMMIT;\n",
     );
-    let output = attempt("psql", &["-X", "-h", &bank.host(), "-p", "5433", "-v", "VERBOSITY=verbose", "-f", path(&script), "bank"]);
+    let output = attempt(
+        "psql",
+        &["-X", "-h", &bank.host(), "-p", "5433", "-v", "VERBOSITY=verbose", "-f", path(&script), "bank"],
+    );
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(errors.contains("P0001") && errors.contains("25P02") && said.ends_with("ROLLBACK\n"), "{said}{errors}");
     assert_eq!(bank.psql(&[sum]), "1010|1000\n");
@@ -68,13 +74,17 @@ fn what_is_not_served_gets_a_code_and_a_message_that_says_what_is() {
         let message = bank.refusal(command);
         assert!(message.contains(&format!("ERROR:  {state}:")) && message.contains(words), "{command}: {message}");
     }
-    assert_eq!(bank.psql(&["SHOW transaction_isolation", "SELECT 1 AS one, 'x', NULL, true"]), "serializable\n1|x||t\n");
+    assert_eq!(
+        bank.psql(&["SHOW transaction_isolation", "SELECT 1 AS one, 'x', NULL, true"]),
+        "serializable\n1|x||t\n"
+    );
 }
 
 #[test]
 fn values_of_all_types_arrive_and_return() {
     let bank = Bank::open();
-    let query = "SELECT half(3), half('-1e300'), not_(true), same('Grüße, ''you'''), bytes('\\x00ff'), balance(7::smallint)";
+    let query =
+        "SELECT half(3), half('-1e300'), not_(true), same('Grüße, ''you'''), bytes('\\x00ff'), balance(7::smallint)";
     assert_eq!(bank.psql(&[query]), "1.5|-5e+299|f|Grüße, 'you'|\\x00ff|1000\n");
     assert!(bank.refusal("SELECT same(NULL)").contains("words of same may not be NULL"));
 }
@@ -131,10 +141,29 @@ fn pgbench_transfers_in_every_mode_and_no_money_is_lost() {
     ] {
         let output = attempt(
             "pgbench",
-            &["-n", "-h", &host, "-p", "5433", "-M", mode, "-c", "8", "-t", transactions, "--max-tries=1000", "-f", path(script), "bank"],
+            &[
+                "-n",
+                "-h",
+                &host,
+                "-p",
+                "5433",
+                "-M",
+                mode,
+                "-c",
+                "8",
+                "-t",
+                transactions,
+                "--max-tries=1000",
+                "-f",
+                path(script),
+                "bank",
+            ],
         );
         let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && said.contains("number of failed transactions: 0 "), "{mode}: {said}{errors}");
+        assert!(
+            output.status.success() && said.contains("number of failed transactions: 0 "),
+            "{mode}: {said}{errors}"
+        );
     }
     let balances: Vec<_> = (1..=accounts).map(|account| format!("SELECT balance({account})")).collect();
     let sum: i64 = bank.psql(&[&balances.join(";")]).lines().map(|line| line.parse::<i64>().expect("a balance")).sum();
@@ -146,7 +175,8 @@ fn databases_are_added_by_a_reload_and_users_take_effect() {
     let mut bank = Bank::open();
     let config = bank.sandbox.file("awase.toml");
     let text = std::fs::read_to_string(&config).expect("the configuration");
-    let more = "[[database]]\nname = \"shop\"\nkind = \"ram\"\nsize = \"64MiB\"\n[[user]]\nname = \"ann\"\npassword = \"p\"\n";
+    let more =
+        "[[database]]\nname = \"shop\"\nkind = \"ram\"\nsize = \"64MiB\"\n[[user]]\nname = \"ann\"\npassword = \"p\"\n";
     bank.sandbox.write("awase.toml", &(text + more));
     bank.server.signal(libc::SIGHUP);
     bank.server.await_notice("RELOADING=1");
@@ -163,7 +193,8 @@ fn what_is_no_database_is_refused_with_a_message_and_left_alone() {
     let path = sandbox.file("precious.img");
     std::fs::write(&path, vec![7; 64 << 20]).expect("written");
     let config = sandbox.write("awase.toml", "[[database]]\nname = \"a\"\npath = \"precious.img\"\n");
-    let output = sandbox.run(&["serve", "--postgres", "none", "--metrics", "none", "--config", config.to_str().expect("UTF-8")]);
+    let output =
+        sandbox.run(&["serve", "--postgres", "none", "--metrics", "none", "--config", config.to_str().expect("UTF-8")]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("database \"a\" path cannot be used: it holds something else"), "{errors}");
     assert_eq!(output.status.code(), Some(2));
