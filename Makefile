@@ -12,7 +12,8 @@ BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils \
     git=git tcc=tcc make=make chromium=chromium mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs losetup=mount umount=mount \
-    unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common etcd=etcd-server
+    psql=postgresql-client pgbench=postgresql python3:psycopg2=python3-psycopg2 /usr/share/java/postgresql.jar=libpostgresql-jdbc-java \
+    clang=clang wasm-ld=lld java=default-jdk-headless unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common etcd=etcd-server
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 BENCH_FILES_NEEDS := cc=gcc /usr/include/nfsc/libnfs.h=libnfs-dev ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
@@ -21,7 +22,7 @@ MINUTES ?= 60
 # File in which tests record what they skipped, and why.
 SKIPPED := $(abspath $(TARGET))/skipped
 
-.PHONY: run build test check audit clients test-long bench bench-disks bench-files bench-lab bench-live docs install install-lab clean
+.PHONY: run build programs test check audit clients test-long bench bench-disks bench-files bench-lab bench-live docs install install-lab clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -30,6 +31,13 @@ build:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --package awase
+
+# The programs that are shipped, from their sources; needs the target wasm32-unknown-unknown (rustup target add).
+programs:
+	@scripts/need-rust
+	$(CARGO) build --profile program --target wasm32-unknown-unknown --package awase-program --no-default-features \
+	    --example bank
+	cp $(TARGET)/wasm32-unknown-unknown/program/examples/bank.wasm program/bank.wasm
 
 # Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail.
 test: check
@@ -50,7 +58,7 @@ check:
 clients:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	$(CARGO) test --package awase --test clients --test directories --test outside \
-	    --test front --test guest
+	    --test front --test guest --test terminals
 
 # Known vulnerabilities of dependencies, from the database at github.com/RustSec. Licences and sources are tested by `make test`.
 audit:

@@ -58,6 +58,13 @@ pub enum Command {
     /// Change switches of a running server.
     #[command(after_long_help = format!("{}\n{SET_EXAMPLES}", switches_help()))]
     Set(SetArguments),
+    /// Check, install and list the programs of a database: WebAssembly modules whose functions clients call.
+    #[command(after_long_help = PROGRAM_EXAMPLES)]
+    Program {
+        /// What to do.
+        #[command(subcommand)]
+        command: ProgramCommand,
+    },
     /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or a breakdown of the time.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
@@ -111,6 +118,12 @@ pub struct ServeArguments {
     /// Serve NFS at this Unix socket (may be repeated); none for no socket.
     #[arg(long, value_name = "PATH")]
     pub nfs_unix: Vec<String>,
+    /// Let clients reach databases at this address (may be repeated); none for no address.
+    #[arg(long, value_name = "ADDR")]
+    pub postgres: Vec<String>,
+    /// Let clients reach databases at this Unix socket (may be repeated); none for no socket.
+    #[arg(long, value_name = "PATH")]
+    pub postgres_unix: Vec<String>,
     /// Serve metrics and live plots over HTTP at this address (may be repeated); none for no address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Vec<String>,
@@ -228,6 +241,50 @@ pub struct SetArguments {
     pub switches: Vec<(String, String)>,
 }
 
+const PROGRAM_EXAMPLES: &str = "\
+Examples:
+  awase program check bank.wasm                  is it right, and which functions has it?
+  awase program install bank.wasm                into the database bank; a running server takes it at once
+  awase program install --database shop orders.wasm
+  awase program list --data /var/lib/awase";
+
+#[derive(Debug, Subcommand)]
+pub enum ProgramCommand {
+    /// Check programs, and show their functions.
+    Check {
+        /// The modules (WebAssembly, *.wasm).
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Check programs and copy them to those of a database, in place of former versions; a running server takes them at once.
+    Install(InstallArguments),
+    /// List the functions of a database's programs.
+    List(ProgramArguments),
+}
+
+/// Arguments of `program list`, and some of `program install`.
+#[derive(Args, Clone, Debug)]
+pub struct ProgramArguments {
+    #[command(flatten)]
+    pub server: ServerArguments,
+    /// The database; its programs are in the directory of its name in `programs` of the data directory.
+    #[arg(long, value_name = "NAME", default_value = "bank")]
+    pub database: String,
+    /// The directory of its programs, if it is another.
+    #[arg(long, value_name = "DIR")]
+    pub programs: Option<PathBuf>,
+}
+
+/// Arguments of `program install`.
+#[derive(Args, Clone, Debug)]
+pub struct InstallArguments {
+    #[command(flatten)]
+    pub program: ProgramArguments,
+    /// The modules (WebAssembly, *.wasm); a file's name is the program's.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
 const TRACE_EXAMPLES: &str = "\
 Examples:
   awase trace --last 10ms                      what happened in the last ten milliseconds
@@ -301,6 +358,8 @@ impl ServeArguments {
             ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix),
             ("--nfs", "listen.nfs", &self.nfs),
             ("--nfs-unix", "listen.nfs_unix", &self.nfs_unix),
+            ("--postgres", "listen.postgres", &self.postgres),
+            ("--postgres-unix", "listen.postgres_unix", &self.postgres_unix),
             ("--metrics", "listen.metrics", &self.metrics),
         ];
         for (flag, key, values) in lists {

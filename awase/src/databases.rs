@@ -1,12 +1,14 @@
 //! The databases of a server: their volumes, programs and monitors.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use kernel::{Kernel, Processor};
 use machine::Errno;
 use policy::unit::ProcessorId;
 use transactions::Monitor;
-use transactions::program::Programs;
+use transactions::program::{BANK, Programs};
 use transactions::store::{Database as Store, OpenError, StoreError};
 
 use crate::config::{Database, Problem, Problems};
@@ -24,9 +26,11 @@ pub struct OpenDatabase {
 }
 
 /// What a new configuration adds, and what people should know of the rest.
+#[derive(Default)]
 pub struct Change {
     added: Vec<OpenDatabase>,
-    pub report: Vec<String>,
+    report: Vec<String>,
+    faults: Vec<String>,
 }
 
 #[derive(Default)]
@@ -54,12 +58,15 @@ impl Databases {
         measured: &mut Measured,
         wanted: &[Database],
     ) -> Result<Change, Problems> {
-        let (mut problems, mut change) = (Problems::default(), Change { added: Vec::new(), report: Vec::new() });
+        let (mut problems, mut change) = (Problems::default(), Change::default());
         let deadline = Deadline::for_takeover();
         for database in wanted {
             match self.open.iter().find(|open| open.database.name == database.name) {
                 None => {
-                    change.added.extend(problems.note(open(processors, measured, database, deadline)));
+                    if let Some((open, faults)) = problems.note(open(processors, measured, database, deadline)) {
+                        change.added.push(open);
+                        change.faults.extend(faults);
+                    }
                     change.report.push(format!("database {:?} is there: {}", database.name, database.volume.medium()));
                 }
                 Some(open) if is_same(&open.database, database) => {}
@@ -79,9 +86,10 @@ impl Databases {
         Err(problems)
     }
 
-    pub fn apply(&mut self, change: Change) -> Vec<String> {
+    /// Also those that were added by `change`. Returns what has changed, and what is wrong with programs.
+    pub fn apply(&mut self, change: Change) -> (Vec<String>, Vec<String>) {
         self.open.extend(change.added);
-        change.report
+        (change.report, change.faults)
     }
 
     /// What is to be closed when the server ends.
@@ -124,7 +132,7 @@ fn open(
     measured: &mut Measured,
     database: &Database,
     deadline: Deadline,
-) -> Result<OpenDatabase, Problem> {
+) -> Result<(OpenDatabase, Vec<String>), Problem> {
     let kernel: &Arc<Kernel> = processors.kernel();
     let medium = media::prepare(&database.volume, deadline)?;
     let disk = exports::open_disk(kernel, measured, None, &database.volume, medium)?;
@@ -142,9 +150,33 @@ fn open(
     // Without an answer its processor has ended, which aborts the process.
     let store = opened.recv().map_err(|_| refused(database, "its processor has ended"))?;
     let store = store.map_err(|error| unusable(database, &error))?;
-    let programs = Programs::default();
+    let (programs, faults) = programs(database)?;
     let monitor = Monitor::new(database.name.clone(), store, programs);
-    Ok(OpenDatabase { database: database.clone(), disk, monitor })
+    Ok((OpenDatabase { database: database.clone(), disk, monitor }, faults))
+}
+
+/// Those of its directory, which is made; and what is wrong with some, which keeps nobody from calling the others.
+fn programs(database: &Database) -> Result<(Programs, Vec<String>), Problem> {
+    let directory = &database.programs;
+    let is_new = !directory.exists();
+    let made = std::fs::create_dir_all(directory).and_then(|()| match is_new && database.optional {
+        true => ship(directory),
+        false => Ok(()),
+    });
+    made.map_err(|error| {
+        let what = format!("= {directory:?} cannot be made: {error}");
+        Problem::new(&database.place, database.key("programs"), what)
+    })?;
+    let (programs, faults) = Programs::load(directory);
+    let faults = faults.iter().map(|fault| format!("database {:?}: {fault}", database.name)).collect();
+    Ok((programs, faults))
+}
+
+/// The program that the default database begins with. Its file has its name only when it is whole.
+fn ship(directory: &Path) -> io::Result<()> {
+    let draft = directory.join("bank.wasm.new");
+    std::fs::write(&draft, BANK)?;
+    std::fs::rename(&draft, directory.join("bank.wasm"))
 }
 
 fn unusable(database: &Database, error: &OpenError) -> Problem {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use kernel::export::ExportChange;
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Volume};
-use policy::unit::ProcessorId;
+use policy::unit::{BLOCK_BYTES, ProcessorId};
 
 use crate::cluster::Cluster;
 use crate::config::{Disk, Export, Problem, Problems, StableWrites};
 use crate::media::{self, Medium};
 use crate::predecessor::Deadline;
 use crate::stable_writes::{Measured, honours_forced_writes};
-use crate::stack::{Bottom, Layers, stack};
+use crate::stack::{Bottom, Layers, OpenOverlay, stack};
 
 /// What is said where forced writes were configured and would not be durable.
 const FLUSHED_ALL_THE_SAME: &str = "stable_writes = \"fua\" becomes a write and a flush: the file system under it is not \
@@ -120,12 +120,20 @@ pub fn open_disk(
         Some(_) => ForcedUnitAccess::Never,
         None => measured.of_medium(export, &medium),
     };
+    let medium_size = medium.size;
     let bottom = match medium.open {
         Some(open) => Bottom::File(open),
         None => Bottom::Ram { size: medium.size },
     };
     let Export { behaviour, access, delay, faults, .. } = export.clone();
-    let layers = Layers { behaviour, access, delay, faults };
+    let overlay = match export.overlay {
+        Some(bytes_max) => {
+            let open = media::prepare_overlay(export, medium_size)?;
+            Some(OpenOverlay { open, blocks_max: bytes_max / BLOCK_BYTES })
+        }
+        None => None,
+    };
+    let layers = Layers { behaviour, access, delay, faults, overlay };
     let device = stack(kernel, bottom, &layers);
     let config =
         VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access, grows: false };

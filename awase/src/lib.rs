@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod open_files;
 pub mod predecessor;
 pub mod processors;
+pub mod program;
 pub mod registration;
 pub mod secret;
 pub mod serve;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::{check, control, generate, iotest, lab, load, serve, top, trace};
+use awase::{check, control, generate, iotest, lab, load, program, serve, top, trace};
 use clap::Parser;
 
 /// The configuration or the command line is wrong.
@@ -29,6 +29,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Iotest(arguments) => iotest::iotest(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Top(arguments) => top::top(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Set(arguments) => control::set(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Program { command } => program::program(&command),
         Command::Trace(arguments) => trace::trace(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Load(arguments) => load::load(&arguments),
         Command::Lab { arguments } => match lab::lab(&arguments)? {},

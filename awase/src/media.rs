@@ -67,7 +67,8 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
 }
 
 fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadline) -> Result<Medium, Problem> {
-    let options = OpenOptions { writable: !export.read_only, create_size, ..OpenOptions::default() };
+    let writable = !export.read_only && export.overlay.is_none();
+    let options = OpenOptions { writable, create_size, ..OpenOptions::default() };
     let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
     let open = deadline.retry(|| file::open(path, options), is_locked).map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
@@ -82,6 +83,23 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadli
             .allowed(format!("a multiple (truncate -s {enough} makes it one)")));
     }
     Ok(Medium { size, open: Some(open) })
+}
+
+/// A file without a name for what is written beside a disk of `size` bytes.
+///
+/// # Errors
+/// If there is no directory for temporary files, or it refuses.
+pub fn prepare_overlay(export: &Export, size: u64) -> Result<OpenFile, Problem> {
+    let directory = std::env::temp_dir();
+    let refused = |what: String| {
+        let what = format!("= true: no temporary file in {}: {what}", directory.display());
+        Problem::new(&export.place, export.key("overlay"), what)
+    };
+    let named = tempfile::Builder::new().prefix("awase-overlay-").tempfile();
+    let path = named.map_err(|error| refused(error.to_string()))?.into_temp_path();
+    let options = OpenOptions { writable: true, create_size: Some(size), ..OpenOptions::default() };
+    // It loses its name here, and its space with the last reference.
+    file::open(&path, options).map_err(|error| refused(error.to_string()))
 }
 
 fn refused(export: &Export, error: &OpenError) -> Problem {

@@ -243,7 +243,9 @@ impl Server {
         let files_max = open_files::files_max(&self.settings.limits);
         let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
         report.changes.splice(0..0, changes);
-        report.changes.extend(self.databases.apply(databases));
+        let (changes, faults) = self.databases.apply(databases);
+        report.changes.extend(changes);
+        report.notices.extend(faults);
         self.terminals.set_databases(self.databases.monitors());
         if let Some(secret) = secret {
             let defaults = nfs::Limits::default();

@@ -1,11 +1,12 @@
-//! The layers of an export's device, from the top: queue, contract checks, injected faults and delay, behaviour, store.
+//! The layers of an export's device, from the top: queue, contract checks, injected faults and delay, behaviour, overlay,
+//! store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kernel::Kernel;
 use kernel::device::RamDisk;
-use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency};
+use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Overlay};
 use kernel::queue::{DiskQueue, Queued};
 use machine::OpenFile;
 use machine::tree::OpenTree;
@@ -24,13 +25,21 @@ pub enum Bottom {
     },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Layers {
     pub behaviour: Behaviour,
     /// Which processors may start it; `None`: as the switch says.
     pub access: Option<access::Mode>,
     pub delay: std::time::Duration,
     pub faults: Faults,
+    /// Where changes go, if not to the store: a file of its size.
+    pub overlay: Option<OpenOverlay>,
+}
+
+#[derive(Clone)]
+pub struct OpenOverlay {
+    pub open: OpenFile,
+    pub blocks_max: u64,
 }
 
 /// First number of disks that exist in memory or as a model only; the host's device numbers are far below.
@@ -54,6 +63,9 @@ pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
         Bottom::File(open) => Arc::new(FileDevice::new(open)),
         Bottom::Ram { size } => Arc::new(RamDisk::new(size, disk_in_memory())),
     };
+    if let Some(OpenOverlay { open, blocks_max }) = &layers.overlay {
+        device = Arc::new(Overlay::new(device, Arc::new(FileDevice::new(open.clone())), *blocks_max));
+    }
     if let Behaviour::FixedLatency(latency) = layers.behaviour {
         device = Arc::new(FixedLatency::new(device, latency));
     }

@@ -4,6 +4,7 @@
 //! operations. Runs unchanged on every [`machine::Machine`].
 
 mod block_key;
+mod block_set;
 pub mod cache;
 pub mod connection;
 pub mod counters;

@@ -17,18 +17,16 @@ const NAME_BYTES_MAX: usize = 64;
 /// Most tables: they are searched for each new client.
 const CLIENTS_MAX: usize = 256;
 
-pub static CLIENT_KEYS: Keys<Group> = LazyLock::new(|| {
-    keys! { Group:
-        name: parsed("a text of 1 to 64 bytes", name),
-            "The name of these clients in `awase top` and the metrics; required";
-        address as networks: filled(parsed(
-                "a network or an address such as \"10.0.0.0/24\" or \"fd00::1\", or a list of them", network)),
-            "Their addresses (default: any)";
-        uid as users: Form { allowed: id().allowed + ", or a list of them", ..filled(id()) },
-            "Their users (default: any): through a Unix socket the user of the connected process, in NFS the user that the \
-             client names";
-    }
-});
+pub static CLIENT_KEYS: Keys<Group> = keys! { Group:
+    name: parsed("a text of 1 to 64 bytes", name),
+        "The name of these clients in `awase top` and the metrics; required";
+    address as networks: filled(parsed(
+            "a network or an address such as \"10.0.0.0/24\" or \"fd00::1\", or a list of them", network)),
+        "Their addresses (default: any)";
+    uid as users: Form { allowed: id().allowed + ", or a list of them", ..filled(id()) },
+        "Their users (default: any): through a Unix socket the user of the connected process, in NFS the user that the \
+         client names";
+};
 
 fn name(name: &str) -> Result<Arc<str>, Refusal> {
     if name.len() > NAME_BYTES_MAX {

@@ -8,9 +8,9 @@ use transactions::terminal::{User, Verifier};
 use super::document::TableEntries;
 use super::draft::Draft;
 use super::export::{Behaviour, Export, Store};
-use super::export_keys::export_keys;
+use super::export_keys::EXPORT_KEYS;
 use super::form::{Form, optional, path, text};
-use super::given::Refusal;
+use super::given::{Given, Refusal};
 use super::key::{Key, Keys, apply_all, keys, shown};
 use super::kind::{Disk, Kind, StableWrites};
 use super::problem::{Place, Problem, Problems};
@@ -39,6 +39,8 @@ const OF_VOLUMES: &[&str] = &[
     "faults.write_permille",
     "faults.flush_permille",
     "faults.seed",
+    "overlay",
+    "overlay_size",
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -53,25 +55,37 @@ pub struct Database {
     pub place: Place,
 }
 
-pub static DATABASE_KEYS: Keys<Draft> = LazyLock::new(|| {
-    let own = keys! { Draft:
-        name: optional(name_form("a text of 1 to 63 bytes")),
-            "The name that clients connect to; required";
-        programs: optional(path("a directory")),
-            "The directory of its programs (default: the directory of the database's name in `programs` in `data`)";
-    };
-    let volume = export_keys().into_iter().filter(|key| OF_VOLUMES.contains(&key.name)).map(|key| {
-        let about = match key.name {
-            "kind" => "Where it is: in a file (the default), on a block device, in memory, or on the papers' device",
-            "path" => "The file or device",
-            "size" => "The size; with it, a file that does not exist is created, sparse",
-            _ => key.about.strip_prefix("Disks: ").unwrap_or(key.about),
+/// Keys that a disk has not, or as something else.
+static OWN_KEYS: Keys<Draft> = keys! { Draft:
+    name: optional(name_form("a text of 1 to 63 bytes")),
+        "The name that clients connect to; required";
+    programs: optional(path("a directory")),
+        "The directory of its programs (default: the directory of the database's name in `programs` in `data`)";
+};
+
+pub static DATABASE_KEYS: LazyLock<Vec<Key<Draft>>> = LazyLock::new(|| {
+    let volume = EXPORT_KEYS.iter().filter(|key| OF_VOLUMES.contains(&key.name)).map(|key| {
+        let (about, allowed) = match key.name {
+            "kind" => (
+                "Where it is: in a file (the default), on a block device, in memory, or on the papers' device",
+                "\"file\", \"block\", \"ram\", \"testdev\"",
+            ),
+            "path" => ("The file or device", &*key.allowed),
+            "size" => ("The size; with it, a file that does not exist is created, sparse", &*key.allowed),
+            _ => (key.about.strip_prefix("Disks: ").unwrap_or(key.about), &*key.allowed),
         };
-        let allowed = if key.name == "kind" { "\"file\", \"block\", \"ram\", \"testdev\"".into() } else { key.allowed };
-        Key { about, allowed, ..key }
+        Key { about, allowed: allowed.to_owned(), ..same(key) }
     });
-    own.into_iter().chain(volume).collect()
+    OWN_KEYS.iter().map(same).chain(volume).collect()
 });
+
+/// The same key, of another table.
+fn same(key: &'static Key<Draft>) -> Key<Draft> {
+    let Key { name, allowed, about, paper, .. } = key;
+    let set = |draft: &mut Draft, given: &Given| (key.set)(draft, given);
+    let show = |draft: &Draft| (key.show)(draft);
+    Key { name, allowed: allowed.clone(), about, paper, set: Box::new(set), show: Box::new(show) }
+}
 
 fn name_form(allowed: &str) -> Form<String> {
     text(allowed).unless(|name| match name.len() {
@@ -99,6 +113,7 @@ impl Database {
                 delay: std::time::Duration::ZERO,
                 faults: kernel::device::Faults::default(),
                 homes: Vec::new(),
+                overlay: None,
                 is_database: true,
                 place: place.clone(),
             },
@@ -178,15 +193,13 @@ pub struct UserDraft {
     password: Option<Verifier>,
 }
 
-pub static USER_KEYS: Keys<UserDraft> = LazyLock::new(|| {
-    keys! { UserDraft:
+pub static USER_KEYS: Keys<UserDraft> = keys! { UserDraft:
         name: optional(name_form("a text of 1 to 63 bytes")),
             "The name under which clients of databases connect; required";
         password: optional(Form { show: Box::new(|verifier: &Verifier| Some(super::form::quoted(verifier))), ..password() }),
             "The password, or the verifier that PostgreSQL stores of it (`pg_authid.rolpassword`); printed as a verifier; \
              required";
-    }
-});
+};
 
 fn password() -> Form<Verifier> {
     let allowed = "a text of printable ASCII characters, or a verifier that begins with \"SCRAM-SHA-256$\"";

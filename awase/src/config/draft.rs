@@ -18,6 +18,8 @@ use super::problem::{Place, Problem};
 const OF_DISKS: &[&str] = &[
     "description",
     "size",
+    "overlay",
+    "overlay_size",
     "block_size",
     "stable_writes",
     "access",
@@ -32,7 +34,8 @@ const OF_DISKS: &[&str] = &[
 ];
 
 /// Of these, the ones that a shared disk does not have.
-const OF_OWN_DISKS: &[&str] = &["path", "create", "read_only", "stable_writes", "access", "delay"];
+const OF_OWN_DISKS: &[&str] =
+    &["path", "create", "read_only", "overlay", "overlay_size", "stable_writes", "access", "delay"];
 
 /// Keys that only shared disks have.
 const OF_SHARED_DISKS: &[&str] = &["homes", "backing"];
@@ -49,6 +52,9 @@ pub struct Draft {
     /// Bytes.
     pub size: Option<u64>,
     pub read_only: Option<bool>,
+    pub overlay: Option<bool>,
+    /// Bytes.
+    pub overlay_size: Option<u64>,
     /// Bytes.
     pub block_size: Option<u32>,
     pub create: Option<bool>,

@@ -60,6 +60,8 @@ pub struct Export {
     /// Injected into every operation.
     pub delay: Duration,
     pub faults: Faults,
+    /// Changes go beside, up to so many bytes, and are dropped at the end.
+    pub overlay: Option<u64>,
     /// Of a shared disk; empty: all nodes.
     pub homes: Vec<String>,
     /// It is the volume of a database, and not served over NBD.
@@ -82,6 +84,7 @@ impl Export {
             access: None,
             delay: Duration::ZERO,
             faults: Faults::default(),
+            overlay: None,
             homes: Vec::new(),
             is_database: false,
             place,
@@ -100,6 +103,7 @@ impl Export {
         if let (Store::File { create: true, .. }, true) = (&store, read_only) {
             return Err(draft.problem("create", "= true does not go with read_only = true"));
         }
+        let overlay = overlay(&draft, read_only)?;
         let block_size = draft.block_size.unwrap_or(1);
         if let Some(size) = draft.size.filter(|size| !size.is_multiple_of(u64::from(block_size))) {
             let what = format!("= {:?} is not a multiple of block_size = {block_size}", show_bytes(size));
@@ -116,6 +120,7 @@ impl Export {
             access: draft.access,
             delay: draft.delay.unwrap_or_default(),
             faults: draft.faults,
+            overlay,
             homes: draft.homes.clone(),
             is_database: draft.is_database,
             name,
@@ -134,6 +139,7 @@ impl Export {
             && self.access == other.access
             && self.delay == other.delay
             && self.faults == other.faults
+            && self.overlay == other.overlay
     }
 
     pub fn path(&self) -> Option<&Path> {
@@ -153,6 +159,7 @@ impl Export {
             Store::Block { path } => format!("block device {}", path.display()),
             Store::Ram { .. } => "memory".to_owned(),
         };
+        let store = if self.overlay.is_some() { format!("{store}, which stays as it is") } else { store };
         match &self.behaviour {
             Behaviour::Plain if self.kind == Disk::Shared => format!("shared, here on {store}"),
             Behaviour::Plain => store,
@@ -174,6 +181,8 @@ impl From<&Export> for Draft {
             access: export.access,
             delay: Some(export.delay).filter(|delay| !delay.is_zero()),
             faults: export.faults,
+            overlay: export.overlay.map(|_| true),
+            overlay_size: export.overlay.filter(|size| *size != u64::MAX),
             homes: export.homes.clone(),
             is_database: export.is_database,
             place: export.place.clone(),
@@ -198,6 +207,16 @@ impl From<&Export> for Draft {
             Store::Ram { size } => draft.size = Some(*size),
         }
         draft
+    }
+}
+
+/// `None`: changes go to the medium itself.
+fn overlay(draft: &Draft, read_only: bool) -> Result<Option<u64>, Problem> {
+    match (draft.overlay.unwrap_or(false), draft.overlay_size) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(draft.problem("overlay_size", "needs overlay = true")),
+        (true, _) if read_only => Err(draft.problem("overlay", "= true does not go with read_only = true")),
+        (true, size) => Ok(Some(size.unwrap_or(u64::MAX))),
     }
 }
 

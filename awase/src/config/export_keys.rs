@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use nfs::IpNet;
+use policy::unit::BLOCK_BYTES;
 
 use super::cluster::Backing;
 use super::directory::{NAMES, SQUASH, check_mount_path};
@@ -26,78 +27,80 @@ const SIZE_MAX: u64 = kernel::volume::VOLUME_BYTES_MAX;
 
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-pub static EXPORT_KEYS: Keys<Draft> = LazyLock::new(export_keys);
-
-/// Databases have some of them, too.
-pub(super) fn export_keys() -> Vec<Key<Draft>> {
-    keys! { Draft:
-        name: optional(fitting(text("a text of 1 to 4096 bytes"))),
-            "The name by which clients ask for it; required. The empty name means the first disk";
-        description: optional(fitting(Form::new(
-                "a text of at most 4096 bytes", |given| Ok(given.text()?.to_owned()), quoted))),
-            "Disks: one line of text, shown by nbdinfo";
-        kind: optional(Form { read: Box::new(read_kind), ..named(KINDS) }),
-            "What it is: a disk (NBD) in an image file, on a block device, in memory, the papers' device of fixed \
-             latency, or one disk shared by the nodes of a cluster; or a directory (NFS); required";
-        path: optional(path("a path")), "The file, device or directory; a testdev keeps its bytes in memory without it";
-        size: optional(bytes(
-                SECTOR_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512")
-                .unless(|size| (!size.is_multiple_of(SECTOR_BYTES)).then(|| "is not a multiple of 512".into()))),
-            "Disks: the size; optional for a file that exists, whose size it must be";
-        read_only: optional(on_off()), "Refuse changes (default false)";
-        block_size: optional(Form::new("1, 512, 4096", read_block_size, u32::to_string)),
-            "Disks: the smallest unit that clients may transfer, in bytes (default 1: any)";
-        create: optional(on_off()),
-            "Create the file, sparse and of `size`, or the directory if it does not exist (default false)";
-        stable_writes: optional(named(STABLE_WRITES)),
-            "Disks: how stable writes become durable: by a write and a flush, by forced unit access, or by whichever \
-             measured cheaper at start, concurrent ones by forced unit access only if the disk itself has it; where both \
-             cost about the same, a write that no other shares a flush with is forced; on file systems that are not known \
-             to make forced writes durable (all but ext4, XFS, Btrfs and F2FS) always by a write and a flush (default \
-             auto)";
-        access: optional(named(ACCESS)),
-            "Disks: every processor starts the device, or only the first, to which the others hand over their \
-             requests (default: as the switch `access`)", "MP 1a, 1b";
-        mount: optional(text("a path of at most 1024 bytes that begins with \"/\"")
-                .unless(|path| check_mount_path(path).err().map(str::to_owned))),
-            "Directories: the path by which clients mount it (default: \"/\" and the name)";
-        clients: filled(parsed(
-                "a list of networks and addresses such as \"10.0.0.0/8\" or \"fd00::1\"; in a flag separated by spaces",
-                network)),
-            "Directories: the clients that are served (default: all that reach `listen.nfs`)";
-        secure: optional(on_off()),
-            "Directories: serve only clients with ports below 1024, which a host gives to root alone (default true). \
-             If false, any user of a client's host can claim to be any other. Clients in user space (libnfs) that \
-             ordinary users run need false, or `listen.nfs_unix`";
-        squash: optional(named(SQUASH)),
-            "Directories: which callers act as the anonymous user: root, all, or none (default root_squash)";
-        anonymous_uid: optional(id()), "Directories: the anonymous user (default 65534)";
-        anonymous_gid: optional(id()), "Directories: the anonymous user's group (default 65534)";
-        names: optional(named(NAMES)),
-            "Directories: when changes of names and attributes are answered: when they are durable (the default), or at \
-             once. Then a crash of the host leaves a prefix of them, without at most the last second, and stable writes \
-             and COMMIT make those before them durable, too. Needs ext4 with a journal";
-        homes: Form { show: Box::new(show_homes), ..list(text("a list of nodes such as [\"a\", \"b\"]"))
-                .unless(|homes| homes.is_empty().then(|| "is empty; leave it out for all nodes".into())) },
-            "Shared disks: the nodes that store its blocks, in turn each 1 MiB (default: all nodes of `cluster.peers`); \
-             the same on all nodes";
-        backing: optional(named([(Backing::Memory, "memory")])
-                .or(path("").map(Backing::Path, |backing| match backing {
-                    Backing::Path(path) => Some(path.clone()),
-                    Backing::Memory => None,
-                }), "\"memory\", or the path of a file, which is created if it does not exist")),
-            "Shared disks: where this node stores the blocks whose home it is; required";
-        latency: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"17ms\"")),
-            "The time that each operation of a testdev takes (default 17ms, as in the paper)";
-        delay: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"5ms\"")),
-            "For tests: added to every operation of the medium";
-        faults.read_permille: permille(), "For tests: failing reads of the medium, of 1000";
-        faults.write_permille: permille(), "For tests: failing writes of the medium, of 1000";
-        faults.flush_permille: permille(), "For tests: failing flushes of the medium, of 1000";
-        faults.seed: Form { allowed: "a number".into(), ..unless_zero(number(0..=i64::MAX as u64)) },
-            "For tests: the seed from which the failing operations are drawn";
-    }
-}
+pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
+    name: optional(fitting(text("a text of 1 to 4096 bytes"))),
+        "The name by which clients ask for it; required. The empty name means the first disk";
+    description: optional(fitting(Form::new(
+            "a text of at most 4096 bytes", |given| Ok(given.text()?.to_owned()), quoted))),
+        "Disks: one line of text, shown by nbdinfo";
+    kind: optional(Form { read: Box::new(read_kind), ..named(KINDS) }),
+        "What it is: a disk (NBD) in an image file, on a block device, in memory, the papers' device of fixed \
+         latency, or one disk shared by the nodes of a cluster; or a directory (NFS); required";
+    path: optional(path("a path")), "The file, device or directory; a testdev keeps its bytes in memory without it";
+    size: optional(bytes(
+            SECTOR_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512")
+            .unless(|size| (!size.is_multiple_of(SECTOR_BYTES)).then(|| "is not a multiple of 512".into()))),
+        "Disks: the size; optional for a file that exists, whose size it must be";
+    read_only: optional(on_off()), "Refuse changes (default false)";
+    overlay: optional(on_off()),
+        "Disks: what is written goes into a temporary file without a name (in $TMPDIR), and is gone when the server \
+         ends or the disk is served no more; the disk itself is only read, so that several servers can have it. Nothing \
+         of it survives a crash, whatever clients flush (default false)", "OLTP test-update mode";
+    overlay_size: optional(bytes(
+            BLOCK_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\"")),
+        "Disks: how much can be written beside; then there is no space left (default: the size of the disk)";
+    block_size: optional(Form::new("1, 512, 4096", read_block_size, u32::to_string)),
+        "Disks: the smallest unit that clients may transfer, in bytes (default 1: any)";
+    create: optional(on_off()),
+        "Create the file, sparse and of `size`, or the directory if it does not exist (default false)";
+    stable_writes: optional(named(STABLE_WRITES)),
+        "Disks: how stable writes become durable: by a write and a flush, by forced unit access, or by whichever \
+         measured cheaper at start, concurrent ones by forced unit access only if the disk itself has it; where both \
+         cost about the same, a write that no other shares a flush with is forced; on file systems that are not known \
+         to make forced writes durable (all but ext4, XFS, Btrfs and F2FS) always by a write and a flush (default \
+         auto)";
+    access: optional(named(ACCESS)),
+        "Disks: every processor starts the device, or only the first, to which the others hand over their \
+         requests (default: as the switch `access`)", "MP 1a, 1b";
+    mount: optional(text("a path of at most 1024 bytes that begins with \"/\"")
+            .unless(|path| check_mount_path(path).err().map(str::to_owned))),
+        "Directories: the path by which clients mount it (default: \"/\" and the name)";
+    clients: filled(parsed(
+            "a list of networks and addresses such as \"10.0.0.0/8\" or \"fd00::1\"; in a flag separated by spaces",
+            network)),
+        "Directories: the clients that are served (default: all that reach `listen.nfs`)";
+    secure: optional(on_off()),
+        "Directories: serve only clients with ports below 1024, which a host gives to root alone (default true). \
+         If false, any user of a client's host can claim to be any other. Clients in user space (libnfs) that \
+         ordinary users run need false, or `listen.nfs_unix`";
+    squash: optional(named(SQUASH)),
+        "Directories: which callers act as the anonymous user: root, all, or none (default root_squash)";
+    anonymous_uid: optional(id()), "Directories: the anonymous user (default 65534)";
+    anonymous_gid: optional(id()), "Directories: the anonymous user's group (default 65534)";
+    names: optional(named(NAMES)),
+        "Directories: when changes of names and attributes are answered: when they are durable (the default), or at \
+         once. Then a crash of the host leaves a prefix of them, without at most the last second, and stable writes \
+         and COMMIT make those before them durable, too. Needs ext4 with a journal";
+    homes: Form { show: Box::new(show_homes), ..list(text("a list of nodes such as [\"a\", \"b\"]"))
+            .unless(|homes| homes.is_empty().then(|| "is empty; leave it out for all nodes".into())) },
+        "Shared disks: the nodes that store its blocks, in turn each 1 MiB (default: all nodes of `cluster.peers`); \
+         the same on all nodes";
+    backing: optional(named([(Backing::Memory, "memory")])
+            .or(path("").map(Backing::Path, |backing| match backing {
+                Backing::Path(path) => Some(path.clone()),
+                Backing::Memory => None,
+            }), "\"memory\", or the path of a file, which is created if it does not exist")),
+        "Shared disks: where this node stores the blocks whose home it is; required";
+    latency: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"17ms\"")),
+        "The time that each operation of a testdev takes (default 17ms, as in the paper)";
+    delay: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"5ms\"")),
+        "For tests: added to every operation of the medium";
+    faults.read_permille: permille(), "For tests: failing reads of the medium, of 1000";
+    faults.write_permille: permille(), "For tests: failing writes of the medium, of 1000";
+    faults.flush_permille: permille(), "For tests: failing flushes of the medium, of 1000";
+    faults.seed: Form { allowed: "a number".into(), ..unless_zero(number(0..=i64::MAX as u64)) },
+        "For tests: the seed from which the failing operations are drawn";
+};
 
 impl Draft {
     /// Sets the keys of `entries`.

@@ -44,14 +44,14 @@ impl<T> Key<T> {
 /// technique that it switches, if any.
 macro_rules! keys {
     ($of:ident: $($($name:ident).+ $(as $($field:ident).+)?: $form:expr, $about:literal $(, $paper:literal)?;)+) => {
-        vec![$(
+        LazyLock::new(|| vec![$(
             Key::new(
                 [stringify!($($name).+), $about, concat!($($paper)?)],
                 $form,
                 |target: &$of| &keys!(@ target $($name).+ $(as $($field).+)?),
                 |target: &mut $of| &mut keys!(@ target $($name).+ $(as $($field).+)?),
             )
-        ),+]
+        ),+])
     };
     (@ $target:ident $($name:ident).+) => { $target.$($name).+ };
     (@ $target:ident $($name:ident).+ as $($field:ident).+) => { $target.$($field).+ };

@@ -173,74 +173,72 @@ impl Settings {
     }
 }
 
-pub static SETTINGS: Keys<Settings> = LazyLock::new(|| {
-    keys! { Settings:
-        processors: auto("\"auto\" (one for each core) or ", number(1..=PROCESSORS_MAX)),
-            "The number of processors: threads pinned to a core, each with its own ring";
-        memory: auto("\"auto\" (all that the host can spare) or ",
-                bytes(MEMORY_MIN..=1 << 50, "a size of at least 8MiB such as \"512MiB\"")),
-            "The most memory for the buffer cache", "WS-2";
-        engine: named([(Engine::Auto, "auto"), (Engine::IoUring, "io_uring"), (Engine::Threads, "threads")]),
-            "How the host is asked for I/O; auto: io_uring where it is permitted";
-        idle_poll: time(Duration::ZERO..=Duration::from_millis(10), "a time up to 10ms such as \"100us\"; \"0\" for never"),
-            "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none \
-             (io_uring)";
-        data: path("a directory"),
-            "Directory for what the server creates by itself: the default disk image, directory, database and Unix sockets, \
-             the control socket, the link to the trace, and the secret of NFS file handles";
-        listen.nbd as nbd: list(parsed(
-                "a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
-                |text| address(text, NBD_PORT))),
-            "Addresses on which NBD is served";
-        listen.nbd_unix as nbd_unix: sockets(),
-            "Unix sockets on which NBD is served";
-        listen.nfs as nfs: auto("\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), ", list(parsed(
-                "a list of addresses such as \"[::]:2049\", or [] for none", |text| address(text, nfs_port())))),
-            "Addresses on which NFS and MOUNT are served, if there are directories";
-        listen.nfs_unix as nfs_unix: sockets(),
-            "Unix sockets on which NFS and MOUNT are served, if there are directories. The host says who the caller is \
-             (`SO_PEERCRED`), whatever it claims; root alone may act for others";
-        listen.postgres as postgres: auto("\"auto\" (127.0.0.1:5433), ", list(parsed(
-                "a list of addresses such as \"127.0.0.1:5433\", or [] for none", |text| address(text, POSTGRES_PORT)))),
-            "Addresses on which databases are reached with PostgreSQL's protocol, if there are any. Others than loopback \
-             need users with passwords";
-        listen.postgres_unix as postgres_unix: sockets(),
-            "Unix sockets on which databases are reached, if there are any. Clients of PostgreSQL are told the directory, \
-             and expect `.s.PGSQL.` and the port as the name in it";
-        listen.metrics as metrics: auto("\"auto\" (127.0.0.1:9809, if it is free), ", list(parsed(
-                "a list of addresses such as \"127.0.0.1:9809\", or [] for none", |text| address(text, METRICS_PORT)))),
-            "Addresses on which counters are served over HTTP, to every client that reaches them: `/metrics` for \
-             Prometheus, `/` a page with live plots", "OLTP";
-        listen.metrics_names as metrics_names: list(text("a list of host names such as \"storage.example.org\"")),
-            "Host names accepted in requests for metrics, besides addresses, `localhost` and this host's own name. \
-             Requests under other names are refused: a site could have its name resolve to this host and read the answers \
-             (DNS rebinding)";
-        listen.rpcbind as rpcbind: on_off(),
-            "Register the port of NFS with this host's rpcbind, so that clients need not name it";
-        listen.control as control: control_socket(),
-            "Unix socket of `awase top` and `awase set`, for the server's user alone";
-        cluster.node: named([(None, "none")]).or(optional(text("")), "the name of this node, one of `cluster.peers`"),
-            "This node of the cluster whose nodes share disks (kind `shared`)";
-        cluster.listen: named([(None, "none")])
-                .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
-            "The address at which the other nodes reach this one. Who reaches it can read and write all that is shared: it \
-             belongs into a network of the nodes alone";
-        cluster.peers: peers(),
-            "All nodes of the cluster with their addresses, this one included; the same on all nodes";
-        limits.connections: number(1..=65536),
-            "Connections at a time; further ones are refused. One client has at most as many as stay free for others";
-        limits.requests_a_connection: number(1..=4096),
-            "Requests in flight on one connection; the client is slowed beyond that";
-        limits.bytes_a_connection: bytes(32 << 20..=4 << 30, "a size from 32MiB (the largest request) to 4GiB"),
-            "Payload of the requests in flight on one connection; the client is slowed beyond that";
-        limits.open_files: auto("\"auto\" (60000, or what the host allows) or ", number(64..=OPEN_FILES_MAX as u32)),
-            "Files of directories that are open at a time; beyond that the least used are closed";
-        limits.stall_timeout: time(Duration::from_secs(1)..=TIMEOUT_MAX, "a time from 1s to 60min such as \"60s\""),
-            "A client that takes longer for a request, or for a piece (1 MiB at most) of its payload, is disconnected";
-        limits.drain_timeout: time(Duration::ZERO..=TIMEOUT_MAX, "a time from 0s to 60min such as \"30s\""),
-            "The longest that a draining server waits for requests in flight";
-    }
-});
+pub static SETTINGS: Keys<Settings> = keys! { Settings:
+    processors: auto("\"auto\" (one for each core) or ", number(1..=PROCESSORS_MAX)),
+        "The number of processors: threads pinned to a core, each with its own ring";
+    memory: auto("\"auto\" (all that the host can spare) or ",
+            bytes(MEMORY_MIN..=1 << 50, "a size of at least 8MiB such as \"512MiB\"")),
+        "The most memory for the buffer cache", "WS-2";
+    engine: named([(Engine::Auto, "auto"), (Engine::IoUring, "io_uring"), (Engine::Threads, "threads")]),
+        "How the host is asked for I/O; auto: io_uring where it is permitted";
+    idle_poll: time(Duration::ZERO..=Duration::from_millis(10), "a time up to 10ms such as \"100us\"; \"0\" for never"),
+        "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none \
+         (io_uring)";
+    data: path("a directory"),
+        "Directory for what the server creates by itself: the default disk image, directory, database and Unix \
+         sockets, the control socket, the link to the trace, and the secret of NFS file handles";
+    listen.nbd as nbd: list(parsed(
+            "a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
+            |text| address(text, NBD_PORT))),
+        "Addresses on which NBD is served";
+    listen.nbd_unix as nbd_unix: sockets(),
+        "Unix sockets on which NBD is served";
+    listen.nfs as nfs: auto("\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), ", list(parsed(
+            "a list of addresses such as \"[::]:2049\", or [] for none", |text| address(text, nfs_port())))),
+        "Addresses on which NFS and MOUNT are served, if there are directories";
+    listen.nfs_unix as nfs_unix: sockets(),
+        "Unix sockets on which NFS and MOUNT are served, if there are directories. The host says who the caller is \
+         (`SO_PEERCRED`), whatever it claims; root alone may act for others";
+    listen.postgres as postgres: auto("\"auto\" (127.0.0.1:5433), ", list(parsed(
+            "a list of addresses such as \"127.0.0.1:5433\", or [] for none", |text| address(text, POSTGRES_PORT)))),
+        "Addresses on which databases are reached with PostgreSQL's protocol, if there are any. Others than loopback \
+         need users with passwords";
+    listen.postgres_unix as postgres_unix: sockets(),
+        "Unix sockets on which databases are reached, if there are any. Clients of PostgreSQL are told the directory, \
+         and expect `.s.PGSQL.` and the port as the name in it";
+    listen.metrics as metrics: auto("\"auto\" (127.0.0.1:9809, if it is free), ", list(parsed(
+            "a list of addresses such as \"127.0.0.1:9809\", or [] for none", |text| address(text, METRICS_PORT)))),
+        "Addresses on which counters are served over HTTP, to every client that reaches them: `/metrics` for \
+         Prometheus, `/` a page with live plots", "OLTP";
+    listen.metrics_names as metrics_names: list(text("a list of host names such as \"storage.example.org\"")),
+        "Host names accepted in requests for metrics, besides addresses, `localhost` and this host's own name. \
+         Requests under other names are refused: a site could have its name resolve to this host and read the answers \
+         (DNS rebinding)";
+    listen.rpcbind as rpcbind: on_off(),
+        "Register the port of NFS with this host's rpcbind, so that clients need not name it";
+    listen.control as control: control_socket(),
+        "Unix socket of `awase top` and `awase set`, for the server's user alone";
+    cluster.node: named([(None, "none")]).or(optional(text("")), "the name of this node, one of `cluster.peers`"),
+        "This node of the cluster whose nodes share disks (kind `shared`)";
+    cluster.listen: named([(None, "none")])
+            .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
+        "The address at which the other nodes reach this one. Who reaches it can read and write all that is shared: it \
+         belongs into a network of the nodes alone";
+    cluster.peers: peers(),
+        "All nodes of the cluster with their addresses, this one included; the same on all nodes";
+    limits.connections: number(1..=65536),
+        "Connections at a time; further ones are refused. One client has at most as many as stay free for others";
+    limits.requests_a_connection: number(1..=4096),
+        "Requests in flight on one connection; the client is slowed beyond that";
+    limits.bytes_a_connection: bytes(32 << 20..=4 << 30, "a size from 32MiB (the largest request) to 4GiB"),
+        "Payload of the requests in flight on one connection; the client is slowed beyond that";
+    limits.open_files: auto("\"auto\" (60000, or what the host allows) or ", number(64..=OPEN_FILES_MAX as u32)),
+        "Files of directories that are open at a time; beyond that the least used are closed";
+    limits.stall_timeout: time(Duration::from_secs(1)..=TIMEOUT_MAX, "a time from 1s to 60min such as \"60s\""),
+        "A client that takes longer for a request, or for a piece (1 MiB at most) of its payload, is disconnected";
+    limits.drain_timeout: time(Duration::ZERO..=TIMEOUT_MAX, "a time from 0s to 60min such as \"30s\""),
+        "The longest that a draining server waits for requests in flight";
+};
 
 /// Where clients of PostgreSQL that are told `directory` and `port` look for the socket.
 pub fn postgres_socket(directory: &Path, port: u16) -> PathBuf {

@@ -1,4 +1,4 @@
-//! The client of the control socket, used by `awase top` and `awase set`.
+//! The client of the control socket, used by `awase top`, `awase set` and `awase program`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -57,6 +57,18 @@ impl Client {
         let answer = self.ask(&json!({ "request": "set", "name": name, "value": value }))?;
         let notes = answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
         Ok((answer["value"].as_str().unwrap_or_default().to_owned(), notes.collect()))
+    }
+
+    /// Has it load the programs of its databases. Returns the databases' names, and what is wrong with programs.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn load_programs(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+        let answer = self.ask(&json!({ "request": "programs" }))?;
+        let texts = |key: &str| {
+            answer[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Ok((texts("databases"), texts("faults")))
     }
 
     fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {

@@ -1,7 +1,8 @@
 //! Monitoring and control of a running server: lines of JSON over a Unix socket, answered by threads of the front end, off
 //! the I/O path.
 //!
-//! A request is an object with `request`: `status`, `switches`, or `set` with `name` and `value`. The answer is an object
+//! A request is an object with `request`: `status`, `switches`, `programs` (the databases load theirs again), or `set` with
+//! `name` and `value`. The answer is an object
 //! with `answer`, or with `error` (text) and, if a value is not allowed, `problem` (its parts). Clients must ignore keys
 //! that they do not know: more will be added.
 
@@ -51,7 +52,7 @@ pub struct ExportInfo {
 
 const PLACE: &str = "set";
 
-const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, \
+const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, {\"request\": \"programs\"}, \
                         {\"request\": \"set\", \"name\": NAME, \"value\": VALUE}";
 
 enum Refused {
@@ -103,6 +104,7 @@ impl ControlPanel {
         match text("request") {
             Some("status") => Ok(self.status()),
             Some("switches") => Ok(self.switches()),
+            Some("programs") => Ok(self.load_programs()),
             Some("set") => {
                 let missing = |key: &str| Refused::Request(format!("{key:?} is missing"));
                 let name = text("name").ok_or_else(|| missing("name"))?;
@@ -115,6 +117,14 @@ impl ControlPanel {
             Some(other) => Err(Refused::Request(format!("there is no request {other:?}"))),
             None => Err(Refused::Request("\"request\" is missing".into())),
         }
+    }
+
+    /// Loads the programs of all databases again; calls that are under way end with what they began with.
+    fn load_programs(&self) -> Value {
+        let monitors = self.terminals.databases();
+        let faults = monitors.iter().flat_map(|monitor| monitor.programs().reload());
+        let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
+        json!({ "databases": monitors.iter().map(|monitor| monitor.name()).collect::<Vec<_>>(), "faults": faults })
     }
 
     /// All switches, in the order of the README.

@@ -17,15 +17,29 @@ const DOCUMENTS: &[&str] = &[
     "docs/glossary.md",
     "docs/lab.md",
     "docs/metrics.md",
+    "docs/programs.md",
     "docs/tracing.md",
 ];
 
 /// First parts of paths that are of the repository.
-const TOP: &[&str] =
-    &["awase/", "docs/", "kernel/", "lab/", "machine/", "packaging/", "policy/", "proof/", "scripts/", "services/"];
+const TOP: &[&str] = &[
+    "awase/",
+    "docs/",
+    "kernel/",
+    "lab/",
+    "machine/",
+    "packaging/",
+    "policy/",
+    "program/",
+    "proof/",
+    "scripts/",
+    "services/",
+];
 
 /// Programs of others that the documents show in use, and what a shell has.
 const OTHERS: &[&str] = &[
+    "cd",
+    "clang",
     "cmp",
     "echo",
     "fio",
@@ -40,7 +54,11 @@ const OTHERS: &[&str] = &[
     "nfs-cp",
     "nfs-ls",
     "perf",
+    "pgbench",
+    "printf",
+    "psql",
     "qemu-img",
+    "rustup",
     "strace",
 ];
 
@@ -232,8 +250,12 @@ fn make(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Knows what `cargo test` takes here: a package, a program of tests, part of a test's name.
+/// Knows what `cargo test` takes here: a package, a program of tests, part of a test's name. What makes a crate of the
+/// reader's own is not about this workspace.
 fn cargo(arguments: &[String]) -> Result<(), String> {
+    if ["init", "add"].contains(&arguments[0].as_str()) {
+        return Ok(());
+    }
     let mut arguments = arguments.iter().take_while(|word| *word != "--");
     let (mut directory, mut tests, mut filter) = (None, None, None);
     arguments.next();
@@ -246,6 +268,7 @@ fn cargo(arguments: &[String]) -> Result<(), String> {
                 directory = Some(members().into_iter().find(named).ok_or_else(|| format!("no package {package}"))?);
             }
             "--test" => tests = Some(arguments.next().ok_or("a program of tests is missing")?.clone()),
+            "--target" => drop(arguments.next()),
             option if option.starts_with('-') => {}
             name => filter = Some(name.to_owned()),
         }

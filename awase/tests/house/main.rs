@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kernel", &["machine", "policy"]),
     (SERVICE, &["kernel", "machine", "policy"]),
     ("awase", &[SERVICE, "kernel", "machine", "policy"]),
+    ("program", &[]),
     ("sim", &["machine", "policy"]),
     ("testkit", &["sim", "kernel", "machine", "policy"]),
     ("lab", &["testkit", "sim", "awase", "kernel", "machine", "policy"]),

@@ -6,6 +6,7 @@ mod fault;
 mod file;
 mod fixed_latency;
 mod numbers;
+mod overlay;
 mod ram;
 mod transfer;
 
@@ -26,6 +27,7 @@ pub use file::FileDevice;
 pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
 pub(crate) use numbers::DeviceNumbers;
 pub use numbers::TooManyDevices;
+pub use overlay::Overlay;
 pub use ram::RamDisk;
 pub(crate) use transfer::{transfer, write_all, zero_part};
 

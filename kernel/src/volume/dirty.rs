@@ -3,7 +3,7 @@
 use policy::pace::VolumeFacts;
 use policy::unit::{BlockNo, BlockRange, Instant};
 
-use super::block_set::BlockSet;
+use crate::block_set::BlockSet;
 
 #[derive(Default)]
 pub(super) struct Dirty {

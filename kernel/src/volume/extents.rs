@@ -4,7 +4,7 @@ use machine::{Errno, SeekTarget};
 use policy::unit::{BlockNo, ByteOffset, ByteRange};
 
 use super::Volume;
-use super::block_set::BlockSet;
+use crate::block_set::BlockSet;
 use crate::processor::Processor;
 
 /// A run of bytes with one status.

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use machine::Errno;
 use policy::unit::{BlockRange, ByteRange, Class, Stability};
 
-use super::block_set::BlockSet;
 use super::write_out::Claimed;
 use super::{ForcedUnitAccess, State, Volume};
+use crate::block_set::BlockSet;
 use crate::cache::{Cache, State as BufferState};
 use crate::counters::Count;
 use crate::processor::Processor;

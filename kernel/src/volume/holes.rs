@@ -6,7 +6,7 @@ use machine::SeekTarget;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset};
 
 use super::Volume;
-use super::block_set::BlockSet;
+use crate::block_set::BlockSet;
 use crate::processor::Processor;
 
 /// Blocks of a cluster.

@@ -7,7 +7,6 @@
 //! flags are in the shard, the sets in the volume. Only `write_out` moves blocks from dirty to writing, only `flush`
 //! from unflushed to clean. Lock order: a shard, then a volume's state.
 
-mod block_set;
 mod cleared;
 mod dirty;
 mod extents;
@@ -38,6 +37,7 @@ use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange, Devi
 
 use crate::Kernel;
 use crate::block_key::BlockKey;
+use crate::block_set::BlockSet;
 use crate::cache::Shard;
 use crate::counters::CountedGuard;
 use crate::device::{DeviceFacts, DeviceNumbers, DeviceRef, TooManyDevices, contains};
@@ -48,7 +48,6 @@ use crate::processor::Mailbox;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::wait::{RangeWaitList, WaitList};
-use block_set::BlockSet;
 use cleared::Cleared;
 use dirty::Dirty;
 pub use extents::Extent;

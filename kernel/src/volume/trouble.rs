@@ -19,8 +19,8 @@ use std::time::Duration;
 use machine::Errno;
 use policy::unit::{BlockNo, BlockRange, ByteOffset, Instant};
 
-use super::block_set::BlockSet;
 use super::{State, Volume};
+use crate::block_set::BlockSet;
 use crate::cache::{Cache, State as BufferState};
 use crate::processor::Processor;
 use crate::request::JobId;

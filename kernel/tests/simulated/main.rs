@@ -9,6 +9,7 @@ mod jobs;
 mod memory;
 mod open_files;
 mod ordered;
+mod overlay;
 mod pace;
 mod processors;
 mod ram;

@@ -218,7 +218,8 @@ impl Stage<'_> {
                 return Ok(queued(&self.kernel, device, None, ONE_AT_A_TIME));
             }
         };
-        let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default() };
+        let layers =
+            Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default(), overlay: None };
         Ok(stack(&self.kernel, bottom, &layers))
     }
 

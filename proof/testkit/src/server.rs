@@ -87,7 +87,9 @@ impl Sandbox {
     pub fn serve(&self, arguments: &[&str]) -> Server {
         let mut command = Command::new(&*AWASE);
         // Ports would be shared by all tests.
-        command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]).args(arguments);
+        command
+            .args(["serve", "--nbd", "none", "--nfs", "none", "--postgres", "none", "--metrics", "none"])
+            .args(arguments);
         choose_engine(&mut command, arguments);
         self.start(command)
     }
@@ -96,7 +98,17 @@ impl Sandbox {
     /// port, too.
     pub fn serve_directories(&self, port: u16, arguments: &[&str]) -> (Server, u16) {
         let mut command = Command::new(&*AWASE);
-        command.args(["serve", "--nbd", "none", "--nfs", &format!("127.0.0.1:{port}"), "--metrics", "none"]);
+        command.args([
+            "serve",
+            "--nbd",
+            "none",
+            "--nfs",
+            &format!("127.0.0.1:{port}"),
+            "--postgres",
+            "none",
+            "--metrics",
+            "none",
+        ]);
         command.args(arguments);
         choose_engine(&mut command, arguments);
         let mut server = self.start(command);

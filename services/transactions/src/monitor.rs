@@ -104,8 +104,32 @@ impl Monitor {
     /// # Errors
     /// As [`Monitor::transact`].
     pub async fn call(&self, cpu: &Processor, function: &Function, arguments: &[Value]) -> Result<Value, CallError> {
+        self.initialize(cpu, function).await?;
         let call = async |transaction: &mut Transaction| Ok(function.call(cpu, arguments, transaction).await?);
-        match self.transact::<_, CallError>(cpu, call).await {
+        self.transact_durably(cpu, call).await
+    }
+
+    /// Has the `init` of the function's program executed, if that was not done in this database.
+    ///
+    /// # Errors
+    /// As [`Monitor::transact`].
+    pub async fn initialize(&self, cpu: &Processor, function: &Function) -> Result<(), CallError> {
+        let program = function.program();
+        if !program.is_initialized() {
+            // A transaction of its own, so that it is known to be durable and not asked for again.
+            let initialize = async |transaction: &mut Transaction| Ok(program.initialize(cpu, transaction).await?);
+            self.transact_durably(cpu, initialize).await?;
+            program.set_initialized();
+        }
+        Ok(())
+    }
+
+    async fn transact_durably<T>(
+        &self,
+        cpu: &Processor,
+        work: impl AsyncFnMut(&mut Transaction) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        match self.transact(cpu, work).await {
             Ok((value, commit)) => Ok(commit.durable(cpu).await.map(|()| value)?),
             Err(Aborted { error, read }) => {
                 if let Some(read) = read {

@@ -1,12 +1,32 @@
 //! Programs: WebAssembly modules whose functions read and write tables.
+//!
+//! A program is a function of its arguments and of what it reads: it has no clock, no randomness, no files and no
+//! network, only the calls of [`host`]. Each call has an instance of its own, which begins as the module says, and ends
+//! with the call.
 
-use std::sync::Arc;
+mod call;
+mod describe;
+mod engine;
+mod function;
+mod host;
+mod installed;
+mod module;
 
-use kernel::Processor;
 use thiserror::Error;
 
-use crate::store::{StoreError, Transaction};
-use crate::{Signature, Value};
+use crate::store::StoreError;
+
+pub use call::FUEL;
+pub use describe::{ARGUMENTS_MAX, DescriptionError, NAME_BYTES_MAX, SECTION};
+pub use engine::MEMORY_BYTES_MAX;
+pub use function::Function;
+pub use host::REPLY_BYTES_MAX;
+pub use installed::{Fault, FaultError, Programs, check, install};
+pub use module::{INIT, MODULE_BYTES_MAX, ModuleError, Program};
+
+/// The program of the database that a server has without configuration: accounts with `balance`, `deposit`, `transfer`
+/// and `total`. Its source is `program/examples/bank.rs`.
+pub const BANK: &[u8] = include_bytes!("../../../../program/bank.wasm");
 
 /// Why a function did not return. Its transaction changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -22,43 +42,4 @@ pub enum ProgramError {
     Memory(usize),
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-/// The functions of all programs that are installed.
-#[derive(Default)]
-pub struct Programs {}
-
-/// One version of a function. Calls that are under way keep theirs when another is installed.
-pub struct Function {
-    signature: Signature,
-}
-
-impl Programs {
-    pub fn find(&self, _name: &str) -> Option<Arc<Function>> {
-        None
-    }
-
-    /// In the order of names.
-    pub fn functions(&self) -> Vec<Arc<Function>> {
-        Vec::new()
-    }
-}
-
-impl Function {
-    pub fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    /// Executes it. `arguments`: as many as the signature has, each NULL or of its type.
-    ///
-    /// # Errors
-    /// If the program aborts or misbehaves, or the database fails.
-    pub async fn call(
-        &self,
-        _cpu: &Processor,
-        _arguments: &[Value],
-        _transaction: &mut Transaction,
-    ) -> Result<Value, ProgramError> {
-        Err(ProgramError::Timeout)
-    }
 }

@@ -17,8 +17,11 @@ use super::{
     Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
 };
 
-/// Pages that changes of a database this full are not begun without: judged, the path to a leaf several times over.
+/// Pages that changes are not begun without: judged, the path to a leaf several times over.
 const SPARE_PAGES: u64 = 32;
+
+/// Pages kept for transactions that only delete: a database that is full must not stay so.
+const RESERVED_PAGES: u64 = 128;
 
 /// Bytes of changes that fill a page, at least: no page is less than half full but the last.
 const PAGE_FILLED_BYTES: u64 = 1800;
@@ -260,7 +263,9 @@ impl Transaction {
             None if state.is_closing => return Err(StoreError::Closing.into()),
             None => {}
         }
-        if !database.has_room(&state, self.writes.len(), self.written_bytes) {
+        let only_deletes = self.writes.values().all(Option::is_none);
+        let reserved = if only_deletes { 0 } else { RESERVED_PAGES };
+        if !database.has_room(&state, self.writes.len(), self.written_bytes, reserved) {
             let may_help = !state.recent.is_empty() || state.frozen.is_some();
             return if may_help { Ok(None) } else { Err(StoreError::Full.into()) };
         }
@@ -300,7 +305,7 @@ impl State {
 
 impl Database {
     /// Whether a checkpoint could put all that is committed, and this, into the tree.
-    fn has_room(&self, state: &State, writes: usize, bytes: usize) -> bool {
+    fn has_room(&self, state: &State, writes: usize, bytes: usize, reserved: u64) -> bool {
         let space = self.space.lock();
         let needed = |entries: u64, bytes: u64| {
             let pages = entries.min(space.used()) + bytes / PAGE_FILLED_BYTES;
@@ -309,7 +314,7 @@ impl Database {
         let frozen =
             state.frozen.as_ref().map_or(0, |frozen| needed(frozen.delta.len() as u64, frozen.delta.bytes() as u64));
         let recent = needed((state.recent.len() + writes) as u64, (state.recent.bytes() + bytes) as u64);
-        frozen + recent <= space.free()
+        frozen + recent + reserved <= space.free()
     }
 
     /// Starts a task that writes groups until there are none.

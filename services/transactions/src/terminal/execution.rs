@@ -237,6 +237,7 @@ impl Conversation {
                 row.push(match cell {
                     Cell::Value(value) => value,
                     Cell::Call(function, tally, arguments) => {
+                        self.monitor.initialize(&self.cpu, &function).await?;
                         let result = function.call(&self.cpu, &arguments, transaction).await;
                         tally.note(result.is_ok());
                         result.map_err(CallError::from)?

@@ -1,4 +1,6 @@
 //! Databases on the simulated machine.
 
 mod history;
+mod opening;
+mod slow_checkpoint;
 mod store;

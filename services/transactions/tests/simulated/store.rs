@@ -32,12 +32,16 @@ struct Plan {
     keys: u64,
     /// Rows are this long, at most.
     row_max: u64,
+    /// Of a transaction, at most.
+    operations: u64,
 }
 
-const FEW_KEYS: Plan = Plan { is_faulty: false, clients: 4, lives: 3, transactions: 40, keys: 40, row_max: 40 };
+const FEW_KEYS: Plan =
+    Plan { is_faulty: false, clients: 4, lives: 3, transactions: 40, keys: 40, row_max: 40, operations: 6 };
 
 /// So much is written that checkpoints come one after the other, and the log goes round.
-const MUCH: Plan = Plan { clients: 6, lives: 2, transactions: 150, keys: 3000, row_max: 1000, ..FEW_KEYS };
+const MUCH: Plan =
+    Plan { clients: 8, lives: 2, transactions: 150, keys: 1500, row_max: 1000, operations: 16, ..FEW_KEYS };
 
 fn key(number: u64, plan: Plan) -> Vec<u8> {
     let mut key = format!("{number:05}").into_bytes();
@@ -58,7 +62,7 @@ async fn transact(
 ) -> Result<(), StoreError> {
     let mut transaction = database.begin();
     let (mut reads, mut writes) = (Vec::new(), BTreeMap::new());
-    for _ in 0..1 + random.below(6) {
+    for _ in 0..1 + random.below(plan.operations) {
         let table = transaction.table(TABLES[random.index(TABLES.len())])?;
         let name = (table, key(random.below(plan.keys), plan));
         match random.below(10) {
@@ -77,6 +81,10 @@ async fn transact(
         }
         if random.chance(200) {
             cpu.sleep(std::time::Duration::from_micros(random.below(300))).await;
+        }
+        if plan.row_max > 500 && random.chance(3) {
+            // Longer than a checkpoint.
+            cpu.sleep(std::time::Duration::from_millis(random.below(3000))).await;
         }
     }
     let commit = match transaction.commit(cpu).await {
@@ -200,7 +208,11 @@ fn crash_test(seed: u64, plan: Plan) {
             })
             .collect();
         host.processors.iter().for_each(|cpu| world.kick(id, cpu.id()));
-        let mut steps = if random.chance(300) { u64::MAX } else { 200 + random.below(6000) };
+        let mut steps = if random.chance(300) {
+            u64::MAX
+        } else {
+            200 + random.below(if plan.row_max > 500 { 30_000 } else { 6000 })
+        };
         let ended = drive(&world, &[&host], || {
             steps -= 1;
             steps == 0 || tasks.iter().all(|task| task.borrow().is_some())
@@ -208,10 +220,14 @@ fn crash_test(seed: u64, plan: Plan) {
         assert!(ended, "somebody waits for ever: {}", world.describe());
         if steps > 0 && random.chance(300) {
             world.set_faults(disk, Default::default());
-            let closing = Arc::clone(&database);
+            let (closing, volume) = (Arc::clone(&database), Arc::clone(&volume));
             run(&world, &host, async move |cpu| {
                 while let Err(error) = closing.close(&cpu).await {
                     assert!(plan.is_faulty, "{error}");
+                    if volume.loss().is_some() {
+                        // The volume has given up: only a new start finds what is durable.
+                        return;
+                    }
                     cpu.sleep(std::time::Duration::from_secs(1)).await;
                 }
                 assert_eq!(closing.reading().unmerged_bytes, 0, "a clean end leaves nothing to replay");

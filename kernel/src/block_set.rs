@@ -15,22 +15,22 @@ struct Leaf {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct BlockSet {
+pub(crate) struct BlockSet {
     leaves: BTreeMap<u64, Leaf>,
     len: u64,
 }
 
 impl BlockSet {
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns the number of blocks added.
-    pub(super) fn insert(&mut self, blocks: BlockRange) -> u64 {
+    pub(crate) fn insert(&mut self, blocks: BlockRange) -> u64 {
         let mut added = 0;
         for within in blocks.cut_at_multiples(LEAF_BLOCKS) {
             let leaf = self.leaves.entry(within.start.0 / LEAF_BLOCKS);
@@ -48,7 +48,7 @@ impl BlockSet {
     }
 
     /// Returns the number of blocks removed.
-    pub(super) fn remove(&mut self, blocks: BlockRange) -> u64 {
+    pub(crate) fn remove(&mut self, blocks: BlockRange) -> u64 {
         let mut removed = 0;
         let (first, end) = (blocks.start.0 / LEAF_BLOCKS, blocks.end.0.div_ceil(LEAF_BLOCKS));
         let present: Vec<u64> = self.leaves.range(first..end.max(first)).map(|(&no, _)| no).collect();
@@ -70,21 +70,21 @@ impl BlockSet {
         removed
     }
 
-    pub(super) fn contains(&self, block: BlockNo) -> bool {
+    pub(crate) fn contains(&self, block: BlockNo) -> bool {
         let within = block.0 % LEAF_BLOCKS;
         self.leaves
             .get(&(block.0 / LEAF_BLOCKS))
             .is_some_and(|leaf| leaf.words[(within / 64) as usize] >> (within % 64) & 1 == 1)
     }
 
-    pub(super) fn last(&self) -> Option<BlockNo> {
+    pub(crate) fn last(&self) -> Option<BlockNo> {
         let (leaf_no, leaf) = self.leaves.last_key_value()?;
         let (word, bits) = leaf.words.iter().enumerate().rfind(|(_, bits)| **bits != 0)?;
         Some(BlockNo(leaf_no * LEAF_BLOCKS + word as u64 * 64 + 63 - u64::from(bits.leading_zeros())))
     }
 
     /// The first run of members within `within`, cut to `len_max` blocks.
-    pub(super) fn first_run(&self, within: BlockRange, len_max: u64) -> Option<BlockRange> {
+    pub(crate) fn first_run(&self, within: BlockRange, len_max: u64) -> Option<BlockRange> {
         let start = self.first_member(within)?;
         let mut end = start + 1;
         while end < within.end && end - start < len_max && self.contains(end) {
@@ -93,7 +93,7 @@ impl BlockSet {
         Some(start.to(end))
     }
 
-    pub(super) fn runs(&self) -> impl Iterator<Item = BlockRange> + '_ {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRange> + '_ {
         let mut from = BlockNo(0);
         std::iter::from_fn(move || {
             let run = self.first_run(from.to(BlockNo::MAX), u64::MAX)?;
@@ -107,7 +107,7 @@ impl BlockSet {
     }
 
     /// The first member within `within` that is not in `other`.
-    pub(super) fn first_not_in(&self, other: &BlockSet, within: BlockRange) -> Option<BlockNo> {
+    pub(crate) fn first_not_in(&self, other: &BlockSet, within: BlockRange) -> Option<BlockNo> {
         self.first_where(within, |leaf_no, word, bits| {
             bits & !other.leaves.get(&leaf_no).map_or(0, |leaf| leaf.words[word])
         })

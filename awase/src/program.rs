@@ -1,0 +1,89 @@
+//! `awase program`: checks, installs and lists the programs of a database.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use transactions::program::{self, Function, Programs};
+
+use crate::cli::{InstallArguments, ProgramArguments, ProgramCommand};
+use crate::control::client::Client;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// When a file is no program, or cannot be installed.
+pub fn program(command: &ProgramCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ProgramCommand::Check { files } => Ok(check(files)),
+        ProgramCommand::Install(arguments) => install(arguments).map(|()| ExitCode::SUCCESS),
+        ProgramCommand::List(arguments) => list(arguments),
+    }
+}
+
+/// All of them, also after one that is wrong.
+fn check(files: &[PathBuf]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for file in files {
+        match program::check(file) {
+            Ok((program, functions)) => show(program.name(), &functions),
+            Err(fault) => {
+                eprintln!("awase: {fault}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    code
+}
+
+fn install(arguments: &InstallArguments) -> anyhow::Result<()> {
+    let directory = directory(&arguments.program);
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    for file in &arguments.files {
+        let (program, functions) = program::install(file, &directory)?;
+        show(program.name(), &functions);
+    }
+    println!("installed in {}", directory.display());
+    load(&arguments.program)
+}
+
+/// Has the running server load them.
+fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
+    let socket = arguments.server.control_socket();
+    let Ok(mut client) = Client::connect(&socket) else {
+        println!("no server listens at {}; one that is started later loads them then", socket.display());
+        return Ok(());
+    };
+    let (databases, faults) = client.load_programs()?;
+    if databases.is_empty() {
+        bail!("the server at {} has no database", socket.display());
+    }
+    faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
+    println!("loaded by the running server: {}", databases.join(", "));
+    Ok(())
+}
+
+fn list(arguments: &ProgramArguments) -> anyhow::Result<ExitCode> {
+    let (programs, faults) = Programs::load(&directory(arguments));
+    for program in programs.programs() {
+        let functions = programs.functions().into_iter().filter(|of| of.program().name() == program.name());
+        show(program.name(), &functions.collect::<Vec<_>>());
+    }
+    faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(program: &str, functions: &[impl std::ops::Deref<Target = Function>]) {
+    println!("{program}");
+    functions.iter().for_each(|function| println!("  {}", function.signature()));
+}
+
+/// As a database has it that says nothing else (`programs` in `[[database]]`).
+fn directory(arguments: &ProgramArguments) -> PathBuf {
+    let default = || default_directory(&arguments.server.data, &arguments.database);
+    arguments.programs.clone().unwrap_or_else(default)
+}
+
+fn default_directory(data: &Path, database: &str) -> PathBuf {
+    data.join("programs").join(database)
+}

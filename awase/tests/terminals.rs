@@ -1,0 +1,10 @@
+//! Databases with PostgreSQL's own clients and drivers, and with clients that mean harm.
+
+#[path = "terminals/bank.rs"]
+mod bank;
+#[path = "terminals/drivers.rs"]
+mod drivers;
+#[path = "terminals/hostile.rs"]
+mod hostile;
+#[path = "terminals/psql.rs"]
+mod psql;

@@ -1,0 +1,270 @@
+//! Clients that send what they should not, hang, or are many.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::bank::Bank;
+
+/// A message of a session.
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+}
+
+fn query(text: &str) -> Vec<u8> {
+    message(b'Q', &[text.as_bytes(), b"\0"].concat())
+}
+
+fn startup() -> Vec<u8> {
+    let body = [&(3_u32 << 16).to_be_bytes()[..], b"user\0ann\0database\0bank\0\0"].concat();
+    [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
+}
+
+struct Client(UnixStream);
+
+impl Client {
+    fn connect(bank: &Bank) -> Client {
+        let stream = UnixStream::connect(bank.socket()).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        Client(stream)
+    }
+
+    fn session(bank: &Bank) -> Client {
+        let mut client = Client::connect(bank);
+        client.send(&startup());
+        let begun = client.until_ready();
+        assert_eq!(begun.first().map(|(kind, _)| *kind), Some(b'R'));
+        client
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("sent");
+    }
+
+    /// `None`: the server has ended the connection.
+    fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut head = [0; 5];
+        match self.0.read_exact(&mut head) {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => return None,
+            Err(error) => panic!("{error}"),
+        }
+        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let mut body = vec![0; len as usize - 4];
+        self.0.read_exact(&mut body).expect("a whole message");
+        Some((head[0], body))
+    }
+
+    /// All messages up to the server's readiness.
+    fn until_ready(&mut self) -> Vec<(u8, Vec<u8>)> {
+        let mut all = Vec::new();
+        loop {
+            let message = self.next().expect("the session goes on");
+            let is_ready = message.0 == b'Z';
+            all.push(message);
+            if is_ready {
+                return all;
+            }
+        }
+    }
+
+    /// The code of the first error.
+    fn refused(&mut self) -> String {
+        let messages = self.until_ready();
+        let (_, body) = messages.iter().find(|(kind, _)| *kind == b'E').expect("an error");
+        code(body)
+    }
+}
+
+fn code(body: &[u8]) -> String {
+    let field = body.split(|byte| *byte == 0).find(|field| field.first() == Some(&b'C')).expect("a code");
+    String::from_utf8(field[1..].to_vec()).expect("text")
+}
+
+/// Everybody else is served.
+fn is_served(bank: &Bank) {
+    assert_eq!(bank.psql(&["SELECT balance(77)"]), "1000\n");
+}
+
+#[test]
+fn what_is_no_message_ends_its_session_alone() {
+    let bank = Bank::open();
+    for bytes in [
+        vec![0; 64],
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        vec![0xff; 9000],
+        [&7_u32.to_be_bytes()[..], &[0; 20]].concat(),
+        [&10_001_u32.to_be_bytes()[..], &[0; 20]].concat(),
+        [&8_u32.to_be_bytes()[..], &(2_u32 << 16).to_be_bytes()].concat(),
+    ] {
+        let mut client = Client::connect(&bank);
+        let _ = client.0.write_all(&bytes);
+        while client.next().is_some() {}
+    }
+    for bytes in [
+        message(b'B', b"\0\0\xff\xff\0\0"),
+        message(b'B', b"\0\0\0\0\0\x01\x7f\xff\xff\xff\0\0"),
+        message(b'P', b"\0SELECT 1\0\xff\xff"),
+        message(b'Q', b"SELECT 1"),
+        message(b'E', b"\0"),
+        message(b'D', b"X\0"),
+        message(b'!', b""),
+        message(b'p', b"password\0"),
+        b"Q\0\0\0\x03".to_vec(),
+        b"Q\x7f\xff\xff\xff".to_vec(),
+    ] {
+        let mut client = Client::session(&bank);
+        client.send(&bytes);
+        let (kind, body) = client.next().expect("it is told why");
+        assert_eq!((kind, code(&body)), (b'E', "08P01".into()), "{bytes:?}");
+        assert!(client.next().is_none(), "{bytes:?}");
+    }
+    is_served(&bank);
+}
+
+#[test]
+fn what_is_too_long_or_no_utf8_is_refused_and_the_session_goes_on() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    client.send(&message(b'Q', &vec![b'x'; 2 << 20]));
+    assert_eq!(client.refused(), "54000");
+    client.send(&message(b'Q', b"SELECT '\xff'\0"));
+    assert_eq!(client.refused(), "22021");
+    client.send(&[message(b'P', b"\0SELECT '\xff'\0\0\0"), message(b'S', b"")].concat());
+    assert_eq!(client.refused(), "22021");
+    // Statements without a Sync have a bound.
+    let parse = message(b'P', b"\0SELECT balance(1)\0\0\0");
+    client.send(&parse);
+    let execute = [message(b'B', b"\0\0\0\0\0\0\0\0"), message(b'E', b"\0\0\0\0\0")].concat();
+    client.send(&[execute.repeat(5000), message(b'S', b"")].concat());
+    assert_eq!(client.refused(), "54000");
+    client.send(&query("SELECT balance(1)"));
+    assert_eq!(client.until_ready().len(), 4);
+}
+
+/// Each Sync ends a transaction: replies come in order, though later calls are executed while earlier ones wait for the disk.
+#[test]
+fn pipelined_calls_are_answered_in_their_order() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    const CALLS: i64 = 300;
+    let call = |amount: i64| {
+        let text = format!("\0SELECT deposit(5, {amount})\0\0\0");
+        [
+            message(b'P', text.as_bytes()),
+            message(b'B', b"\0\0\0\0\0\0\0\0"),
+            message(b'E', b"\0\0\0\0\0"),
+            message(b'S', b""),
+        ]
+        .concat()
+    };
+    let all: Vec<u8> = (1..=CALLS).flat_map(call).collect();
+    let mut sender = Client(client.0.try_clone().expect("a second descriptor"));
+    let sending = std::thread::spawn(move || sender.send(&all));
+    let mut balance = 1000;
+    for amount in 1..=CALLS {
+        balance += amount;
+        let messages = client.until_ready();
+        let kinds: Vec<u8> = messages.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, b"12DCZ", "call {amount}");
+        assert!(messages[2].1.ends_with(balance.to_string().as_bytes()), "call {amount}");
+    }
+    sending.join().expect("sent");
+}
+
+#[test]
+fn a_failure_between_two_syncs_undoes_all_of_them_and_skips_the_rest() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    let step = |text: &str| {
+        [
+            message(b'P', format!("\0{text}\0\0\0").as_bytes()),
+            message(b'B', b"\0\0\0\0\0\0\0\0"),
+            message(b'E', b"\0\0\0\0\0"),
+        ]
+        .concat()
+    };
+    let steps = ["SELECT deposit(1, 1)", "SELECT transfer(1, 2, 99999)", "SELECT deposit(1, 2)"].map(step).concat();
+    client.send(&[steps, message(b'S', b"")].concat());
+    let kinds: Vec<u8> = client.until_ready().iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, b"12DC12EZ");
+    assert_eq!(bank.psql(&["SELECT balance(1)"]), "1000\n");
+}
+
+#[test]
+fn clients_that_hang_anywhere_keep_nobody_from_being_served() {
+    let bank = Bank::open();
+    let mut stuck = Vec::new();
+    for round in 0..200 {
+        let mut client = Client::connect(&bank);
+        let bytes = match round % 5 {
+            0 => Vec::new(),
+            1 => startup()[..6].to_vec(),
+            2 => startup(),
+            3 => [startup(), query("SELECT deposit(1, 1)")[..9].to_vec()].concat(),
+            _ => [startup(), query("BEGIN; SELECT balance(77)")].concat(),
+        };
+        client.send(&bytes);
+        stuck.push(client);
+    }
+    // One that takes no replies, as long as the server lets it ask.
+    let mut deaf = Client::session(&bank);
+    deaf.0.set_nonblocking(true).expect("nonblocking");
+    let many = query("SHOW ALL").repeat(1000);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        match deaf.0.write(&many) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let start = Instant::now();
+    is_served(&bank);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// Resident memory that is not of the cache. Bytes.
+fn anonymous(server: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1024
+}
+
+#[test]
+fn two_thousand_idle_terminals_take_at_most_64_mib() {
+    const TERMINALS: usize = 2000;
+    let bank = Bank::open_with("memory = \"64MiB\"\n[limits]\nconnections = 8192\n");
+    let warm = Client::session(&bank);
+    is_served(&bank);
+    let before = anonymous(bank.server.id());
+    let mut terminals: Vec<Client> = (0..TERMINALS).map(|_| Client::session(&bank)).collect();
+    for client in &mut terminals {
+        client.send(&query("SELECT balance(1)"));
+        assert_eq!(client.until_ready().len(), 4);
+    }
+    let grown = anonymous(bank.server.id()).saturating_sub(before);
+    assert!(grown <= 64 << 20, "{} KiB for each", grown / 1024 / TERMINALS as u64);
+    is_served(&bank);
+    drop(warm);
+}
+
+#[test]
+fn a_cancel_request_ends_what_runs_and_needs_the_key() {
+    let bank = Bank::open();
+    let mut client = Client::connect(&bank);
+    client.send(&startup());
+    let begun = client.until_ready();
+    let (_, key) = begun.iter().find(|(kind, _)| *kind == b'K').expect("a key");
+    let request = |key: &[u8]| [&16_u32.to_be_bytes()[..], &80_877_102_u32.to_be_bytes(), key].concat();
+    let mut wrong = key.clone();
+    wrong[7] ^= 1;
+    for key in [&wrong, key] {
+        let mut canceller = Client::connect(&bank);
+        canceller.send(&request(key));
+        assert!(canceller.next().is_none(), "nothing is told");
+    }
+    // Nothing ran: the request was for nothing.
+    client.send(&query("SELECT balance(1)"));
+    assert_eq!(client.until_ready().len(), 4);
+}

@@ -1,0 +1,162 @@
+//! A function of a program, as clients call it.
+
+use std::sync::Arc;
+
+use kernel::Processor;
+use wasmtime::{ModuleExport, Val};
+
+use super::call::{self, Parameters, Returned};
+use super::describe::Description;
+use super::{MEMORY_BYTES_MAX, Program, ProgramError};
+use crate::store::Transaction;
+use crate::{Signature, Type, Value};
+
+/// The table of what the monitor itself knows about programs. Its keys are `init` and the name of a program whose `init`
+/// was executed in this database.
+const OWN_TABLE: &str = "awase.programs";
+
+/// One version of a function. Calls that are under way keep theirs when another is installed.
+pub struct Function {
+    description: Description,
+    export: ModuleExport,
+    program: Arc<Program>,
+}
+
+impl Function {
+    pub(super) fn new(description: Description, export: ModuleExport, program: Arc<Program>) -> Self {
+        Function { description, export, program }
+    }
+
+    pub fn signature(&self) -> &Signature {
+        &self.description.signature
+    }
+
+    /// The program that it is a function of.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Executes it, after the program's `init` if that has not been executed in this database. `arguments`: as many as
+    /// the signature has, each NULL or of its type.
+    ///
+    /// # Errors
+    /// If the program aborts or misbehaves, or the database fails.
+    pub async fn call(
+        &self,
+        cpu: &Processor,
+        arguments: &[Value],
+        transaction: &mut Transaction,
+    ) -> Result<Value, ProgramError> {
+        let parameters = self.parameters(arguments)?;
+        if !self.program.is_initialized() {
+            self.program.initialize(cpu, transaction).await?;
+        }
+        let returns = self.signature().returns;
+        let results = usize::from(matches!(returns, Some(Type::Bool | Type::BigInt | Type::DoublePrecision)));
+        let call = call::execute(cpu, &self.program, &self.export, parameters, results, transaction);
+        self.value(call.await.map_err(|error| self.named(error))?)
+    }
+
+    /// As WebAssembly has them.
+    fn parameters(&self, arguments: &[Value]) -> Result<Parameters, ProgramError> {
+        let signature = self.signature();
+        if arguments.len() != signature.arguments.len() {
+            return Err(ProgramError::Abort(format!("{signature} was called with {} arguments", arguments.len())));
+        }
+        let mut parameters = Parameters { values: Vec::with_capacity(arguments.len()), ..Parameters::default() };
+        for (index, (value, argument)) in arguments.iter().zip(&signature.arguments).enumerate() {
+            let wrong = |what: &str| ProgramError::Abort(format!("{} of {} {what}", argument.name, signature.name));
+            if *value == Value::Null {
+                if !self.description.nullable[index] {
+                    return Err(wrong("may not be NULL"));
+                }
+                parameters.nulls |= 1 << index;
+            }
+            let mut bytes = None;
+            parameters.values.push(match (value, argument.of) {
+                (Value::Null, Type::BigInt) => Val::I64(0),
+                (Value::Null, Type::DoublePrecision) => Val::F64(0),
+                (Value::Null, Type::Bool | Type::Text | Type::Bytea) => Val::I32(0),
+                (Value::Bool(value), Type::Bool) => Val::I32(i32::from(*value)),
+                (Value::BigInt(value), Type::BigInt) => Val::I64(*value),
+                (Value::DoublePrecision(value), Type::DoublePrecision) => Val::F64(value.to_bits()),
+                (Value::Text(text), Type::Text) => {
+                    length(bytes.insert(text.as_bytes())).ok_or_else(|| wrong("is too long"))?
+                }
+                (Value::Bytea(value), Type::Bytea) => {
+                    length(bytes.insert(value)).ok_or_else(|| wrong("is too long"))?
+                }
+                _ => return Err(wrong(&format!("must be {}", argument.of))),
+            });
+            if let Some(bytes) = bytes {
+                parameters.texts.resize(index, None);
+                parameters.texts.push(Some(Arc::from(bytes)));
+            }
+        }
+        Ok(parameters)
+    }
+
+    fn value(&self, returned: Returned) -> Result<Value, ProgramError> {
+        let Some(of) = self.signature().returns else { return Ok(Value::Null) };
+        let wrong = |what: &str| self.named(ProgramError::Trap(what.to_owned()));
+        if returned.null {
+            return if self.description.returns_null { Ok(Value::Null) } else { Err(wrong("it returned NULL")) };
+        }
+        let nothing = || wrong("it returned nothing");
+        Ok(match (of, returned.result) {
+            (Type::Bool, Some(Val::I32(value))) => Value::Bool(value != 0),
+            (Type::BigInt, Some(Val::I64(value))) => Value::BigInt(value),
+            (Type::DoublePrecision, Some(Val::F64(bits))) => Value::DoublePrecision(f64::from_bits(bits)),
+            (Type::Bytea, None) => Value::Bytea(returned.reply.ok_or_else(nothing)?),
+            (Type::Text, None) => {
+                let text = String::from_utf8(returned.reply.ok_or_else(nothing)?);
+                let text = text.map_err(|_| wrong("it returned a text that is not UTF-8"))?;
+                // PostgreSQL's texts cannot have any, and so no client.
+                if text.contains('\0') {
+                    return Err(wrong("it returned a text with a zero byte"));
+                }
+                Value::Text(text)
+            }
+            _ => return Err(nothing()),
+        })
+    }
+
+    /// With the function's name in the message.
+    fn named(&self, error: ProgramError) -> ProgramError {
+        match error {
+            ProgramError::Trap(what) => ProgramError::Trap(format!("{}: {what}", self.signature().name)),
+            other => other,
+        }
+    }
+}
+
+/// `None`: more than a call's memory has room for.
+fn length(bytes: &[u8]) -> Option<Val> {
+    i32::try_from(bytes.len()).ok().filter(|_| bytes.len() < MEMORY_BYTES_MAX).map(Val::I32)
+}
+
+impl Program {
+    /// Executes `init` in this transaction, unless it has been executed in this database.
+    pub(crate) async fn initialize(&self, cpu: &Processor, transaction: &mut Transaction) -> Result<(), ProgramError> {
+        let Some(init) = &self.init else { return Ok(()) };
+        let table = transaction.table(OWN_TABLE)?;
+        let key = [b"init ", self.name().as_bytes()].concat();
+        if transaction.get(cpu, table, &key).await?.is_some() {
+            return Ok(());
+        }
+        let call = call::execute(cpu, self, init, Parameters::default(), 0, transaction);
+        call.await.map_err(|error| match error {
+            ProgramError::Trap(what) => ProgramError::Trap(format!("init of {}: {what}", self.name())),
+            other => other,
+        })?;
+        Ok(transaction.put(table, &key, b"")?)
+    }
+}
+
+/// Whether a program may use a table of that name.
+pub(super) fn check_table(name: &str) -> Result<(), ProgramError> {
+    match name.split('.').next() {
+        Some("awase") => Err(ProgramError::Trap(format!("the table {name} is the monitor's own"))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,256 @@
+//! What programs import: the functions of the module [`MODULE`]. Pointers and lengths are of the program's memory, and
+//! checked; whatever is wrong with them ends the call.
+//!
+//! | function | what it does |
+//! |---|---|
+//! | `table(name, bytes) -> table` | the number of a table, for this call |
+//! | `get(table, key, bytes, row, room) -> bytes` | reads a row: its length, of which at most `room` bytes are copied to `row`; -1 if there is none |
+//! | `put(table, key, bytes, row, bytes)` | writes a row |
+//! | `delete(table, key, bytes)` | deletes a row, if there is one |
+//! | `next(table, low, bytes, high, bytes, flags, entry, room) -> bytes` | the first row of a range, or the last: the length of its key as an u32 (little-endian), the key, the row, of which at most `room` bytes are copied; -1 if there is none |
+//! | `argument(index, at)` | copies the text or bytea of an argument, as long as the function's parameter says |
+//! | `is_null(index) -> boolean` | whether an argument is NULL |
+//! | `reply(at, bytes)` | the text or bytea that the function returns |
+//! | `null()` | the function returns NULL |
+//! | `abort(at, bytes)` | ends the call with this message; nothing is changed |
+//! | `panic(at, bytes)` | ends it as a program that failed |
+
+use std::future::poll_fn;
+use std::ops::Bound;
+use std::task::Poll;
+
+use wasmtime::{Caller, Linker, Memory};
+
+use super::ProgramError;
+use super::call::{Answer, Guest, Range, Request};
+use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
+
+pub const MODULE: &str = "awase";
+pub const NAMES: [&str; 11] =
+    ["table", "get", "put", "delete", "next", "argument", "is_null", "reply", "null", "abort", "panic"];
+
+/// Longest text or bytea that a function returns. Bytes.
+pub const REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// Longest message of `abort`; what is longer is cut. Bytes.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// Fuel that a call of the host takes, on top of one for each byte: about what it takes of the processor's time.
+const FUEL_A_CALL: u64 = 500;
+
+/// There is no row.
+const NONE: i32 = -1;
+
+/// Bits of `next`'s flags.
+mod flag {
+    pub const LOW_EXCLUDED: u32 = 1;
+    pub const HIGH_EXCLUDED: u32 = 2;
+    pub const NO_LOW: u32 = 4;
+    pub const NO_HIGH: u32 = 8;
+    pub const BACKWARDS: u32 = 16;
+    pub const ALL: u32 = 31;
+}
+
+type Bytes = (u32, u32);
+
+/// Defines all of them.
+pub(super) fn define(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    define_rows(linker)?;
+    define_values(linker)
+}
+
+fn define_rows(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    linker.func_wrap_async(MODULE, "table", |mut caller, (name, bytes): (u32, u32)| {
+        Box::new(async move {
+            let long = |_| ProgramError::Store(StoreError::TableName);
+            let name = read(&mut caller, "the table's name", (name, bytes), TABLE_NAME_BYTES_MAX, long)?;
+            let name = String::from_utf8(name).map_err(|_| misuse("a table's name is not UTF-8"))?;
+            match ask(&mut caller, Request::Table(name)).await {
+                Answer::Table(table) => Ok(table),
+                _ => Err(mismatch()),
+            }
+        })
+    })?;
+    linker.func_wrap_async(
+        MODULE,
+        "get",
+        |mut caller, (table, key, bytes, row, room): (u32, u32, u32, u32, u32)| {
+            Box::new(async move {
+                let key = read_key(&mut caller, (key, bytes))?;
+                match ask(&mut caller, Request::Get { table, key }).await {
+                    Answer::Row(None) => Ok(NONE),
+                    Answer::Row(Some(found)) => write(&mut caller, "the room for the row", (row, room), &[&found]),
+                    _ => Err(mismatch()),
+                }
+            })
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "put",
+        |mut caller, (table, key, bytes, row, row_bytes): (u32, u32, u32, u32, u32)| {
+            Box::new(async move {
+                let key = read_key(&mut caller, (key, bytes))?;
+                let long = |bytes| ProgramError::Store(StoreError::RowTooLong(bytes));
+                let row = read(&mut caller, "the row", (row, row_bytes), ROW_BYTES_MAX, long)?;
+                done(ask(&mut caller, Request::Put { table, key, row }).await)
+            })
+        },
+    )?;
+    linker.func_wrap_async(MODULE, "delete", |mut caller, (table, key, bytes): (u32, u32, u32)| {
+        Box::new(async move {
+            let key = read_key(&mut caller, (key, bytes))?;
+            done(ask(&mut caller, Request::Delete { table, key }).await)
+        })
+    })?;
+    type Next = (u32, u32, u32, u32, u32, u32, u32, u32);
+    linker.func_wrap_async(
+        MODULE,
+        "next",
+        |mut caller, (table, low, low_bytes, high, high_bytes, flags, entry, room): Next| {
+            Box::new(async move {
+                let range = read_range(&mut caller, (low, low_bytes), (high, high_bytes), flags)?;
+                match ask(&mut caller, Request::Next { table, range }).await {
+                    Answer::Entry(None) => Ok(NONE),
+                    Answer::Entry(Some((key, row))) => {
+                        let length = (key.len() as u32).to_le_bytes();
+                        write(&mut caller, "the room for the entry", (entry, room), &[&length, &key, &row])
+                    }
+                    _ => Err(mismatch()),
+                }
+            })
+        },
+    )?;
+    Ok(())
+}
+
+fn define_values(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+    linker.func_wrap(MODULE, "argument", |mut caller: Caller<'_, Guest>, index: u32, at: u32| {
+        let argument = caller.data().texts.get(index as usize).cloned().flatten();
+        let argument = argument.ok_or_else(|| misuse("there is no text or bytea in the argument that it asks for"))?;
+        write(&mut caller, "the room for the argument", (at, argument.len() as u32), &[&argument]).map(drop)
+    })?;
+    linker.func_wrap(MODULE, "is_null", |mut caller: Caller<'_, Guest>, index: u32| {
+        charge(&mut caller, 0)?;
+        let is_null = caller.data().nulls.checked_shr(index).is_some_and(|nulls| nulls & 1 == 1);
+        wasmtime::Result::Ok(i32::from(is_null))
+    })?;
+    linker.func_wrap(MODULE, "reply", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
+        let long = |bytes| misuse(&format!("it returns {bytes} bytes; at most {REPLY_BYTES_MAX} are possible"));
+        let reply = read(&mut caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?;
+        caller.data_mut().reply = Some(reply);
+        wasmtime::Result::Ok(())
+    })?;
+    linker.func_wrap(MODULE, "null", |mut caller: Caller<'_, Guest>| {
+        caller.data_mut().returns_null = true;
+        charge(&mut caller, 0)
+    })?;
+    linker.func_wrap(MODULE, "abort", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
+        let message = message(&mut caller, (at, bytes))?;
+        wasmtime::Result::<()>::Err(ProgramError::Abort(message).into())
+    })?;
+    linker.func_wrap(MODULE, "panic", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
+        let message = message(&mut caller, (at, bytes))?;
+        wasmtime::Result::<()>::Err(misuse(&message).into())
+    })?;
+    Ok(())
+}
+
+/// Has the request performed outside of the program, which is suspended until then.
+async fn ask(caller: &mut Caller<'_, Guest>, request: Request) -> Answer {
+    let exchange = caller.data().exchange.clone();
+    exchange.lock().request = Some(request);
+    poll_fn(|_| exchange.lock().answer.take().map_or(Poll::Pending, Poll::Ready)).await
+}
+
+fn done(answer: Answer) -> wasmtime::Result<()> {
+    match answer {
+        Answer::Done => Ok(()),
+        _ => Err(mismatch()),
+    }
+}
+
+fn mismatch() -> wasmtime::Error {
+    misuse("the answer is to another request").into()
+}
+
+fn misuse(what: &str) -> ProgramError {
+    ProgramError::Trap(what.to_owned())
+}
+
+fn outside(what: &str) -> ProgramError {
+    misuse(&format!("{what} lies outside of its memory"))
+}
+
+fn memory(caller: &mut Caller<'_, Guest>) -> Result<Memory, ProgramError> {
+    // A start function executes before the instance is known.
+    let memory = caller.data().memory.or_else(|| caller.get_export("memory").and_then(|export| export.into_memory()));
+    memory.ok_or_else(|| misuse("it has no memory"))
+}
+
+/// Bytes of the program's memory. More than `max` of them: `long` of their number.
+fn read(
+    caller: &mut Caller<'_, Guest>,
+    what: &str,
+    (at, bytes): Bytes,
+    max: usize,
+    long: impl FnOnce(usize) -> ProgramError,
+) -> wasmtime::Result<Vec<u8>> {
+    let bytes = bytes as usize;
+    if bytes > max {
+        return Err(long(bytes).into());
+    }
+    charge(caller, bytes)?;
+    let memory = memory(caller)?;
+    let content = memory.data(&caller).get(at as usize..).and_then(|content| content.get(..bytes));
+    Ok(content.ok_or_else(|| outside(what))?.to_vec())
+}
+
+fn read_key(caller: &mut Caller<'_, Guest>, at: Bytes) -> wasmtime::Result<Vec<u8>> {
+    read(caller, "the key", at, KEY_BYTES_MAX, |bytes| ProgramError::Store(StoreError::KeyTooLong(bytes)))
+}
+
+fn read_range(caller: &mut Caller<'_, Guest>, low: Bytes, high: Bytes, flags: u32) -> wasmtime::Result<Range> {
+    if flags & !flag::ALL != 0 {
+        return Err(misuse(&format!("there are no flags {flags:#x} of next")).into());
+    }
+    let is_set = |bit| flags & bit != 0;
+    let mut bound = |at, none, excluded| -> wasmtime::Result<Bound<Vec<u8>>> {
+        Ok(match (is_set(none), is_set(excluded)) {
+            (true, _) => Bound::Unbounded,
+            (false, true) => Bound::Excluded(read_key(caller, at)?),
+            (false, false) => Bound::Included(read_key(caller, at)?),
+        })
+    };
+    Ok(Range {
+        low: bound(low, flag::NO_LOW, flag::LOW_EXCLUDED)?,
+        high: bound(high, flag::NO_HIGH, flag::HIGH_EXCLUDED)?,
+        backwards: is_set(flag::BACKWARDS),
+    })
+}
+
+/// Writes as much of `parts` as there is room for, and returns their whole length.
+fn write(caller: &mut Caller<'_, Guest>, what: &str, (at, room): Bytes, parts: &[&[u8]]) -> wasmtime::Result<i32> {
+    let whole: usize = parts.iter().map(|part| part.len()).sum();
+    charge(caller, whole)?;
+    let memory = memory(caller)?;
+    let target = memory.data_mut(caller).get_mut(at as usize..).and_then(|target| target.get_mut(..room as usize));
+    let mut target = target.ok_or_else(|| outside(what))?;
+    for part in parts {
+        let (now, rest) = target.split_at_mut(part.len().min(target.len()));
+        now.copy_from_slice(&part[..now.len()]);
+        target = rest;
+    }
+    Ok(i32::try_from(whole).map_err(|_| misuse("the row is too long"))?)
+}
+
+fn message(caller: &mut Caller<'_, Guest>, (at, bytes): Bytes) -> wasmtime::Result<String> {
+    let bytes = bytes.min(MESSAGE_BYTES_MAX as u32);
+    let message = read(caller, "the message", (at, bytes), MESSAGE_BYTES_MAX, |_| misuse("the message is too long"))?;
+    Ok(String::from_utf8_lossy(&message).into_owned())
+}
+
+fn charge(caller: &mut Caller<'_, Guest>, bytes: usize) -> wasmtime::Result<()> {
+    let fuel = caller.get_fuel()?;
+    caller.set_fuel(fuel.saturating_sub(FUEL_A_CALL + bytes as u64))
+}

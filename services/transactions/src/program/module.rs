@@ -1,0 +1,283 @@
+//! A program as it is loaded: its code is checked and compiled, and each of its functions known with its types.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use thiserror::Error;
+use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
+
+use super::call::Guest;
+use super::describe::{self, Description, DescriptionError, SECTION, check_name};
+use super::engine::Runtime;
+use super::function::check_table;
+use super::{Function, ProgramError, host};
+use crate::store::{TableNo, Transaction};
+use crate::{Argument, Signature, Type};
+
+/// Longest module. Bytes.
+pub const MODULE_BYTES_MAX: u64 = 4 << 20;
+
+/// The function that fills a new database. Clients cannot call it.
+pub const INIT: &str = "init";
+
+/// Numbers of tables that a program keeps, at most; those of others are asked for each time.
+const TABLES_KNOWN_MAX: usize = 64;
+
+/// Why a module cannot be a program.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ModuleError {
+    #[error("it is longer than {MODULE_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("it is no WebAssembly module that can be executed: {0}")]
+    Invalid(String),
+    #[error("it imports {name} from {module}; a program has only the module {of}, with {all}",
+            of = host::MODULE, all = host::NAMES.join(", "))]
+    Import { module: String, name: String },
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
+    #[error("it describes the function {0} twice")]
+    Twice(String),
+    #[error("it describes the function {0}, but does not export it")]
+    Missing(String),
+    #[error("the function {described} must be of the type {expected} in WebAssembly, and is {found}")]
+    Types { described: Box<Signature>, expected: String, found: String },
+    #[error("the function {INIT} must neither have arguments nor return anything")]
+    Init,
+    #[error(
+        "the parameters and the result of the function {0} are not all i64 or f64: then it must be described in the \
+         section \"{SECTION}\""
+    )]
+    Undescribed(String),
+    #[error("it has no function that could be called")]
+    Empty,
+    #[error("it does not export its memory")]
+    NoMemory,
+    #[error("programs cannot be executed on this host: {0}")]
+    Runtime(String),
+}
+
+/// A compiled program.
+pub struct Program {
+    name: String,
+    bytes: Box<[u8]>,
+    pub(super) instance: InstancePre<Guest>,
+    pub(super) memory: Option<ModuleExport>,
+    pub(super) init: Option<ModuleExport>,
+    /// What `init` did is known to be committed and durable, or there is no `init`.
+    initialized: AtomicBool,
+    /// Tables that its calls asked for by name (OLTP-5): a program belongs to one database.
+    tables: RwLock<Vec<(Box<str>, TableNo)>>,
+}
+
+impl Program {
+    /// Checks and compiles the module `bytes`. Returns the program, and its functions in the order of their description.
+    ///
+    /// # Errors
+    /// If it cannot be a program.
+    pub fn compile(name: &str, bytes: &[u8]) -> Result<(Arc<Program>, Vec<Arc<Function>>), ModuleError> {
+        if bytes.len() as u64 > MODULE_BYTES_MAX {
+            return Err(ModuleError::TooLong);
+        }
+        let runtime = Runtime::get().map_err(|error| ModuleError::Runtime(error.to_owned()))?;
+        let invalid = |error: wasmtime::Error| ModuleError::Invalid(format!("{error:#}"));
+        let module = Module::from_binary(&runtime.engine, bytes).map_err(invalid)?;
+        check_imports(&module)?;
+        let memory = module.get_export("memory").is_some_and(|export| export.memory().is_some());
+        if !memory && module.imports().len() > 0 {
+            return Err(ModuleError::NoMemory);
+        }
+        let descriptions = match custom_section(bytes, SECTION) {
+            Some(section) => describe::parse(&section)?,
+            None => infer(&module)?,
+        };
+        check_descriptions(&module, &descriptions)?;
+        let init = match module.get_export(INIT) {
+            None => None,
+            Some(ExternType::Func(of)) if of.params().len() + of.results().len() == 0 => module.get_export_index(INIT),
+            Some(_) => return Err(ModuleError::Init),
+        };
+        let mut linker = Linker::new(&runtime.engine);
+        host::define(&mut linker).map_err(invalid)?;
+        let program = Arc::new(Program {
+            name: name.to_owned(),
+            bytes: bytes.into(),
+            instance: linker.instantiate_pre(&module).map_err(invalid)?,
+            memory: memory.then(|| module.get_export_index("memory")).flatten(),
+            init,
+            initialized: AtomicBool::new(init.is_none()),
+            tables: RwLock::default(),
+        });
+        let function = |description: Description| {
+            let export = module.get_export_index(&description.signature.name);
+            export.map(|export| Arc::new(Function::new(description, export, Arc::clone(&program))))
+        };
+        Ok((Arc::clone(&program), descriptions.into_iter().filter_map(function).collect()))
+    }
+
+    /// The name of its file, without `.wasm`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The module that it was compiled from.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// If it is not the programs', or there cannot be one.
+    pub(super) fn table(&self, name: &str, transaction: &mut Transaction) -> Result<TableNo, ProgramError> {
+        let known = |tables: &[(Box<str>, TableNo)]| tables.iter().find(|(of, _)| **of == *name).map(|(_, no)| *no);
+        if let Some(no) = known(&self.tables.read()) {
+            return Ok(no);
+        }
+        check_table(name)?;
+        let no = transaction.table(name)?;
+        let mut tables = self.tables.write();
+        if tables.len() < TABLES_KNOWN_MAX && known(&tables).is_none() {
+            tables.push((name.into(), no));
+        }
+        Ok(no)
+    }
+
+    pub(crate) fn is_initialized(&self) -> bool {
+        self.initialized.load(Ordering::Acquire)
+    }
+
+    /// What `init` did is durable.
+    pub(crate) fn set_initialized(&self) {
+        self.initialized.store(true, Ordering::Release);
+    }
+}
+
+fn check_imports(module: &Module) -> Result<(), ModuleError> {
+    let is_ours = |import: &wasmtime::ImportType<'_>| {
+        import.module() == host::MODULE && host::NAMES.contains(&import.name()) && import.ty().func().is_some()
+    };
+    match module.imports().find(|import| !is_ours(import)) {
+        None => Ok(()),
+        Some(import) => Err(ModuleError::Import { module: import.module().to_owned(), name: import.name().to_owned() }),
+    }
+}
+
+fn check_descriptions(module: &Module, descriptions: &[Description]) -> Result<(), ModuleError> {
+    if descriptions.is_empty() {
+        return Err(ModuleError::Empty);
+    }
+    let mut names = BTreeSet::new();
+    for description in descriptions {
+        let name = &description.signature.name;
+        if !names.insert(name) {
+            return Err(ModuleError::Twice(name.clone()));
+        }
+        if name == INIT {
+            return Err(ModuleError::Init);
+        }
+        let Some(ExternType::Func(found)) = module.get_export(name) else {
+            return Err(ModuleError::Missing(name.clone()));
+        };
+        let (parameters, results) = wasm_types(description);
+        let expected = FuncType::new(module.engine(), parameters, results);
+        if !FuncType::eq(&expected, &found) {
+            return Err(ModuleError::Types {
+                described: Box::new(description.signature.clone()),
+                expected: show(&expected),
+                found: show(&found),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// As in WebAssembly's text: `(i64, i32) -> (i64)`.
+fn show(of: &FuncType) -> String {
+    let list = |types: &mut dyn Iterator<Item = ValType>| types.map(|of| of.to_string()).collect::<Vec<_>>().join(", ");
+    format!("({}) -> ({})", list(&mut of.params()), list(&mut of.results()))
+}
+
+/// How values are passed. A boolean is an i32, a text or bytea the i32 of its length: the program fetches the bytes with
+/// `argument`, and returns them with `reply`. In place of NULL there is 0.
+fn wasm_types(description: &Description) -> (Vec<ValType>, Vec<ValType>) {
+    let parameters = description.signature.arguments.iter().map(|argument| match argument.of {
+        Type::BigInt => ValType::I64,
+        Type::DoublePrecision => ValType::F64,
+        Type::Bool | Type::Text | Type::Bytea => ValType::I32,
+    });
+    let result = description.signature.returns.and_then(|of| match of {
+        Type::Bool => Some(ValType::I32),
+        Type::BigInt => Some(ValType::I64),
+        Type::DoublePrecision => Some(ValType::F64),
+        Type::Text | Type::Bytea => None,
+    });
+    (parameters.collect(), result.into_iter().collect())
+}
+
+/// The functions of a module that does not describe them. Arguments have no names there: they are `a1`, `a2` and so on.
+fn infer(module: &Module) -> Result<Vec<Description>, ModuleError> {
+    let mut descriptions = Vec::new();
+    for export in module.exports() {
+        let ExternType::Func(of) = export.ty() else { continue };
+        if export.name() == INIT || export.name().starts_with('_') {
+            continue;
+        }
+        let undescribed = || ModuleError::Undescribed(export.name().to_owned());
+        let types = |mut types: Box<dyn Iterator<Item = ValType> + '_>| {
+            types.try_fold(Vec::new(), |mut all, of| {
+                all.push(match of {
+                    ValType::I64 => Type::BigInt,
+                    ValType::F64 => Type::DoublePrecision,
+                    _ => return Err(undescribed()),
+                });
+                Ok(all)
+            })
+        };
+        let parameters = types(Box::new(of.params()))?;
+        let results = types(Box::new(of.results()))?;
+        if results.len() > 1 || parameters.len() > describe::ARGUMENTS_MAX {
+            return Err(undescribed());
+        }
+        let named = |(index, of)| Argument { name: format!("a{}", index + 1), of };
+        let signature = Signature {
+            name: check_name(export.name())?.to_owned(),
+            arguments: parameters.into_iter().enumerate().map(named).collect(),
+            returns: results.first().copied(),
+        };
+        let nullable = vec![false; signature.arguments.len()];
+        descriptions.push(Description { signature, nullable, returns_null: false });
+    }
+    Ok(descriptions)
+}
+
+/// The content of all custom sections of that name, joined, in a module that is valid; `None` if there is none.
+fn custom_section(module: &[u8], name: &str) -> Option<Vec<u8>> {
+    const PREAMBLE_BYTES: usize = 8;
+    const CUSTOM: u8 = 0;
+    let mut rest = module.get(PREAMBLE_BYTES..)?;
+    let mut found = None;
+    while let Some((&id, after)) = rest.split_first() {
+        let (length, after) = leb128(after)?;
+        let (section, after) = after.split_at_checked(length)?;
+        rest = after;
+        let (length, section) = leb128(section).filter(|_| id == CUSTOM).unwrap_or((0, &[]));
+        if let Some((_, content)) = section.split_at_checked(length).filter(|(own, _)| *own == name.as_bytes()) {
+            found.get_or_insert_with(Vec::new).extend_from_slice(content);
+        }
+    }
+    found
+}
+
+/// An unsigned number of at most 32 bits in LEB128, and what follows.
+fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut value = 0_u64;
+    for (index, byte) in bytes.iter().take(5).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Some((usize::try_from(value).ok()?, &bytes[index + 1..]));
+        }
+    }
+    None
+}

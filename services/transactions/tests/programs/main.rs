@@ -1,0 +1,7 @@
+//! Programs, executed on a simulated host: what they may do, and what happens to those that do something else.
+
+mod installing;
+mod misbehaviour;
+mod scene;
+mod shipped;
+mod values;

@@ -1,0 +1,114 @@
+//! Checkpoints that take long: the log fills meanwhile.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kernel::device::{Checked, Device, DeviceFacts, DeviceRef, FileDevice, Work};
+use kernel::request::{Action, Outcome, Request};
+use kernel::{ForcedUnitAccess, Processor, Switches};
+use policy::unit::BLOCK_BYTES;
+use sim::{DiskConfig, World};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, run, small_kernel, spawn};
+use transactions::store::{Database, StoreError, Transaction};
+
+/// A device that keeps superblocks back while it is told so.
+struct Held {
+    below: DeviceRef,
+    is_held: Arc<AtomicBool>,
+}
+
+impl Device for Held {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+        let is_superblock = matches!(request.action, Action::Write(range, _) if range.at.0 < 2 * BLOCK_BYTES);
+        Box::pin(async move {
+            while is_superblock && self.is_held.load(Ordering::SeqCst) {
+                cpu.sleep(Duration::from_millis(1)).await;
+            }
+            self.below.perform(cpu, request).await
+        })
+    }
+}
+
+const ROWS: u32 = 8;
+
+/// Writes `value` into all rows.
+async fn put_all(cpu: &Processor, database: &Arc<Database>, value: u32) {
+    let mut transaction = database.begin();
+    let table = transaction.table("rows").expect("a table");
+    for row in 0..ROWS {
+        let mut content = vec![7; 1000];
+        content[..4].copy_from_slice(&value.to_le_bytes());
+        transaction.put(table, &row.to_be_bytes(), &content).expect("short");
+    }
+    transaction.commit(cpu).await.expect("no conflict").durable(cpu).await.expect("a disk that works");
+}
+
+async fn value(cpu: &Processor, transaction: &mut Transaction, row: u32) -> Result<u32, StoreError> {
+    let table = transaction.table("rows")?;
+    let content = transaction.get(cpu, table, &row.to_be_bytes()).await?.expect("a row");
+    Ok(u32::from_le_bytes(content[..4].try_into().expect("4 bytes")))
+}
+
+#[test]
+fn a_log_that_fills_during_a_checkpoint_makes_writers_wait_and_loses_nothing() {
+    let world = World::new(1);
+    let id = world.add_host("server");
+    let disk = world.add_disk(id, DiskConfig::new(8 << 20));
+    let is_held = Arc::new(AtomicBool::new(false));
+    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let device = Held { below: Arc::new(Checked::new(file)), is_held: Arc::clone(&is_held) };
+    let held = volume(&host.kernel, Arc::new(device), ForcedUnitAccess::Never);
+    let told = Rc::new(Cell::new(0));
+    let acknowledged = Rc::clone(&told);
+    let was_told = run(&world, &host, async move |cpu| {
+        let database = Database::open(&cpu, held).await.expect("a new database");
+        let writing = Arc::clone(&database);
+        let told = Rc::clone(&acknowledged);
+        let _writer = spawn(&cpu, async move |cpu| {
+            for value in 1.. {
+                put_all(&cpu, &writing, value).await;
+                told.set(value);
+            }
+        });
+        // Two checkpoints that take as long as it takes to fill the log.
+        for checkpoints in 0..2 {
+            is_held.store(true, Ordering::SeqCst);
+            let mut before = u32::MAX;
+            while before != acknowledged.get() {
+                before = acknowledged.get();
+                cpu.sleep(Duration::from_secs(2)).await;
+            }
+            assert_eq!(database.reading().checkpoints, checkpoints);
+            if checkpoints == 0 {
+                is_held.store(false, Ordering::SeqCst);
+                while database.reading().checkpoints == 0 {
+                    cpu.sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+        acknowledged.get()
+    });
+    world.crash(id, true);
+    host.die();
+    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
+    run(&world, &host, async move |cpu| {
+        let database = Database::open(&cpu, opened).await.expect("a database");
+        let mut transaction = database.begin();
+        let first = value(&cpu, &mut transaction, 0).await.expect("a disk that works");
+        assert!(first >= was_told, "{first} was recovered, {was_told} was acknowledged");
+        for row in 1..ROWS {
+            assert_eq!(value(&cpu, &mut transaction, row).await, Ok(first), "a transaction is there as a whole");
+        }
+    });
+}
