@@ -217,5 +217,8 @@ fn a_row_of_another_type_is_told() {
 #[test]
 fn the_program_of_the_documents_is_the_example() {
     let documents = include_str!("../../docs/programs.md");
-    assert!(documents.contains(include_str!("../examples/stock.rs")), "docs/programs.md and program/examples/stock.rs differ");
+    assert!(
+        documents.contains(include_str!("../examples/stock.rs")),
+        "docs/programs.md and program/examples/stock.rs differ"
+    );
 }

@@ -22,8 +22,19 @@ const DOCUMENTS: &[&str] = &[
 ];
 
 /// First parts of paths that are of the repository.
-const TOP: &[&str] =
-    &["awase/", "docs/", "kernel/", "lab/", "machine/", "packaging/", "policy/", "program/", "proof/", "scripts/", "services/"];
+const TOP: &[&str] = &[
+    "awase/",
+    "docs/",
+    "kernel/",
+    "lab/",
+    "machine/",
+    "packaging/",
+    "policy/",
+    "program/",
+    "proof/",
+    "scripts/",
+    "services/",
+];
 
 /// Programs of others that the documents show in use, and what a shell has.
 const OTHERS: &[&str] = &[
