@@ -19,6 +19,11 @@ mod small {
 
     const PAGE_BYTES: usize = 64 << 10;
 
+    unsafe extern "C" {
+        /// The linker's name for the end of what it put into memory.
+        static __heap_base: u8;
+    }
+
     /// Hands out memory from the end of what is used. What was handed out last can be returned, or grow in its place; all
     /// else stays until the call ends, which is soon.
     struct Stack {
@@ -44,8 +49,7 @@ mod small {
     unsafe impl GlobalAlloc for Stack {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             let free = match self.free.get() {
-                // What the linker put into memory ends there.
-                0 => memory_size::<0>() * PAGE_BYTES,
+                0 => &raw const __heap_base as usize,
                 free => free,
             };
             let Some(at) = free.checked_next_multiple_of(layout.align()) else { return core::ptr::null_mut() };

@@ -4,14 +4,15 @@ use bytes::BytesMut;
 use pgwire::messages::data::{NoData, ParameterDescription};
 use pgwire::messages::response::EmptyQueryResponse;
 
-use super::conversation::Conversation;
 use super::cycle::{Item, Step};
 use super::prepared::{Bound, Prepared};
 use super::refusal::{Refusal, SqlState};
-use super::reply::{complete, describe, put, row};
+use super::reply::{complete, describe, row};
+use super::session::Conversation;
 use super::settings::report;
 use super::sql::{QueryKind, Statement};
 use super::types::Format;
+use super::wire::put;
 use crate::Value;
 
 pub fn describe_statement(out: &mut BytesMut, prepared: &Prepared) {

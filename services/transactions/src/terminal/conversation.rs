@@ -1,131 +1,25 @@
-//! One session: its statements, portals and transaction, and what its messages do.
+//! What a client's messages do.
 
-use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::BytesMut;
-use kernel::Processor;
-use kernel::connection::{End, Handler, Holds, Inbound, Release, Session, Step as Next};
+use kernel::connection::{End, Handler, Holds, Inbound, Release, Step as Next};
 use pgwire::messages::extendedquery::{
     Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT,
 };
 
 use pgwire::messages::response::EmptyQueryResponse;
 
-use super::block::Block;
-use super::cancel::Registered;
-use super::cycle::{CYCLE_BYTES_MAX, Cycle, Item, STEPS_MAX, Step, Until};
+use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until};
 use super::message::{Call, Message, Messages};
-use super::prepared::{Bound, Facts, Prepared};
+use super::prepared::{Bound, Prepared};
 use super::refusal::{Refusal, SqlState};
-use super::replies::Replies;
-use super::reply::{complete, put, ready};
-use super::settings::Settings;
+use super::reply::{complete, ready};
+use super::session::{Conversation, Portal};
 use super::sql::{Statement, parse};
-use super::startup::Started;
-use super::terminals::Terminals;
-use crate::Monitor;
-
-/// Prepared statements, and portals, of one session at most.
-const NAMED_MAX: usize = 1024;
-/// The texts of prepared statements, and the values in portals, of one session at most. Bytes.
-const NAMED_BYTES_MAX: usize = 4 << 20;
-
-/// What has a name in a session; the empty name is one like others.
-pub(super) struct Names<T> {
-    all: HashMap<String, (T, usize)>,
-    bytes: usize,
-}
-
-impl<T> Default for Names<T> {
-    fn default() -> Self {
-        Names { all: HashMap::new(), bytes: 0 }
-    }
-}
-
-impl<T> Names<T> {
-    pub fn get(&self, name: &str) -> Option<&T> {
-        self.all.get(name).map(|(value, _)| value)
-    }
-
-    pub fn remove(&mut self, name: &str) -> bool {
-        let removed = self.all.remove(name);
-        self.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
-        removed.is_some()
-    }
-
-    fn clear(&mut self) {
-        *self = Names::default();
-    }
-
-    fn insert(&mut self, name: String, value: T, bytes: usize) -> Result<(), Refusal> {
-        let bytes = bytes + name.len();
-        self.remove(&name);
-        if self.all.len() == NAMED_MAX || self.bytes + bytes > NAMED_BYTES_MAX {
-            let message =
-                format!("a session has at most {NAMED_MAX} statements and portals, of {NAMED_BYTES_MAX} bytes");
-            return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
-        }
-        self.bytes += bytes;
-        self.all.insert(name, (value, bytes));
-        Ok(())
-    }
-}
-
-pub(super) struct Portal {
-    bound: Bound,
-    /// A portal has one row: it is executed once.
-    is_done: bool,
-}
-
-/// The handler of a session's messages.
-pub struct Conversation {
-    pub(super) cpu: Processor,
-    pub(super) monitor: Arc<Monitor>,
-    pub(super) facts: Facts,
-    pub(super) settings: Settings,
-    pub(super) statements: Names<Rc<Prepared>>,
-    pub(super) portals: Names<Portal>,
-    pub(super) block: Rc<Block>,
-    pub(super) cycle: Cycle,
-    pub(super) registered: Registered,
-    replies: Rc<Replies>,
-}
+use super::wire::put;
 
 impl Conversation {
-    pub(super) fn new(_terminals: &Arc<Terminals>, session: &Session, started: Started) -> Conversation {
-        let Started { monitor, user, process, settings, registered } = started;
-        Conversation {
-            cpu: session.cpu().clone(),
-            monitor,
-            facts: Facts { user, process },
-            settings,
-            statements: Names::default(),
-            portals: Names::default(),
-            block: Rc::default(),
-            cycle: Cycle::default(),
-            registered,
-            replies: Replies::new(session.outbound()),
-        }
-    }
-
-    pub(super) fn complete(&mut self, tag: &str) {
-        complete(&mut self.cycle.out, tag);
-    }
-
-    pub(super) fn warn(&mut self, state: SqlState, message: &str) {
-        Refusal::new(state, message).write_warning(&mut self.cycle.out);
-    }
-
-    pub(super) fn forget_statement(&mut self, name: &str) {
-        self.statements.remove(name);
-    }
-
-    pub(super) fn forget_statements(&mut self) {
-        self.statements.clear();
-    }
-
     fn query(&mut self, query: &str) -> Result<(), Refusal> {
         let statements = parse(query)?;
         if statements.is_empty() {
@@ -197,7 +91,7 @@ impl Conversation {
 
     fn portal(&mut self, name: Option<&str>) -> Result<&mut Portal, Refusal> {
         let name = name.unwrap_or_default();
-        let found = self.portals.all.get_mut(name).map(|(portal, _)| portal);
+        let found = self.portals.get_mut(name);
         found.ok_or_else(|| Refusal::new(SqlState::UNKNOWN_PORTAL, format!("portal {name:?} does not exist")))
     }
 

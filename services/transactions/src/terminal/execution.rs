@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::task::Poll;
 
 use super::block::State;
-use super::conversation::Conversation;
 use super::cycle::{Item, Step, Until};
 use super::prepared::Cell;
 use super::refusal::{Refusal, SqlState};
+use super::session::Conversation;
 use super::sql::Statement;
 use crate::store::{Commit, CommitError, Conflict, Transaction};
 use crate::{Aborted, CallError, Value};

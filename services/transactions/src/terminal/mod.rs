@@ -1,6 +1,6 @@
 //! Terminals: clients that speak PostgreSQL's protocol (its documentation, "Frontend/Backend Protocol", version 3.0).
 //!
-//! A session is begun by [`startup`]; what its client sends is decoded by [`message`] and done by [`conversation`], which
+//! A [`session`] is begun by [`startup`]; what its client sends is decoded by [`message`] and done by [`conversation`], which
 //! collects it in a [`cycle`] until the client wants answers, then has [`execution`] execute it and [`answer`] write the
 //! replies; they leave in order ([`replies`]), each when it is durable.
 
@@ -17,12 +17,17 @@ mod refusal;
 mod replies;
 mod reply;
 mod scram;
+mod session;
 mod settings;
 mod shape;
 mod sql;
 mod startup;
 mod terminals;
 mod types;
+mod wire;
 
 pub use scram::Verifier;
 pub use terminals::{Terminals, User};
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernel::connection::{Peer, Protocol, Session, Sessions};
 
-use super::conversation::Conversation;
+use super::session::Conversation;
 use super::startup::start;
 use super::terminals::Terminals;
 
@@ -19,6 +19,6 @@ impl Protocol for Terminals {
 
     async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Conversation> {
         let started = start(self, session).await?;
-        Some(Conversation::new(self, session, started))
+        Some(Conversation::new(session, started))
     }
 }

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use pgwire::messages::response::{ErrorResponse, NoticeResponse};
 
-use super::reply::put;
+use super::wire::put;
 use crate::CallError;
 use crate::program::ProgramError;
 use crate::store::{CommitError, StoreError};

@@ -1,21 +1,12 @@
 //! Messages to clients, as bytes.
 
 use bytes::{BufMut, BytesMut};
-use pgwire::messages::Message;
 use pgwire::messages::data::{FieldDescription, RowDescription};
 use pgwire::messages::response::{CommandComplete, ReadyForQuery, TransactionStatus};
 
 use super::types::{Format, SqlType};
+use super::wire::put;
 use crate::Value;
-
-/// Appends a message. Its length is within the protocol's limits: what makes it long is bounded elsewhere.
-pub fn put(out: &mut BytesMut, message: &impl Message) {
-    let start = out.len();
-    if message.encode(out).is_err() {
-        debug_assert!(false, "a message longer than the protocol permits");
-        out.truncate(start);
-    }
-}
 
 /// A column of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]

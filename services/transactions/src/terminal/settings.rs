@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use pgwire::messages::startup::ParameterStatus;
 
 use super::refusal::{Refusal, SqlState};
-use super::reply::put;
+use super::wire::put;
 
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 1024;

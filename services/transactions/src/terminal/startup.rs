@@ -13,11 +13,12 @@ use pgwire::messages::{DecodeContext, Message, ProtocolVersion};
 
 use super::cancel::Registered;
 use super::refusal::{Refusal, SqlState};
-use super::reply::{put, ready};
+use super::reply::ready;
 use super::scram::{Exchange, MECHANISM};
 use super::settings::Settings;
 use super::shape::{self, Misshapen};
 use super::terminals::Terminals;
+use super::wire::put;
 use crate::Monitor;
 
 /// Longest message before a session, in bytes (PostgreSQL's `MAX_STARTUP_PACKET_LENGTH`).
