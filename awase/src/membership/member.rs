@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use policy::membership::homes::{Release, ShardNo};
+use policy::membership::homes::{Home, Release, ShardNo};
 use policy::membership::{Action, Actions, Address, Ask, Config, Membership, NodeId, Reply, Stamp, Verdict};
 use policy::unit::Instant;
 
@@ -39,7 +39,7 @@ pub enum Event {
     Dead(Address),
     Home {
         shard: ShardNo,
-        home: Address,
+        home: Home,
     },
     /// Finish what is under way as the home of the shard, then call [`Releases::done`].
     Release(Release),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::super::directory::Directory;
 use super::super::{
     Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
     Storage, Version,
@@ -60,6 +61,15 @@ pub type Broken = String;
 
 fn address(node: usize, stage: u8) -> Address {
     Address { node: NodeId(node as u16), incarnation: Incarnation(u32::from(stage / 2) + 1) }
+}
+
+/// Does this home wait for the node's answer to its survey?
+pub fn surveys(directory: &Directory, node: NodeId) -> bool {
+    directory.surveys.iter().any(|survey| survey.nodes.contains(&node))
+}
+
+fn home_of(config: &Config, page: PageNo) -> usize {
+    usize::from(config.home(page).expect("homes do not move here").0)
 }
 
 impl World {
@@ -175,7 +185,7 @@ impl World {
             Node::returning(self.config, me, stored.iter().copied())
         };
         if self.flaw == Some(Flaw::NoSurvey) {
-            back.directory.surveying.clear();
+            back.directory.surveys.clear();
         }
         let count = self.truth.len();
         for other in (0..count).filter(|other| !is_informed && *other != node) {
@@ -233,7 +243,7 @@ impl World {
 
     /// A home is notified of a death: the dead node's writes are void unless they were given up before.
     fn void_writes_of(&mut self, home: &Node, dead: NodeId) {
-        if home.directory.surveying.contains(&dead) {
+        if surveys(&home.directory, dead) {
             return self.void_lost_writes(home);
         }
         for entry in home.directory.entries.iter().filter(|entry| entry.is_exclusive) {
@@ -247,7 +257,7 @@ impl World {
     /// storage has no versions, unless a copy was retained.
     fn void_lost_writes(&mut self, home: &Node) {
         let config = self.config;
-        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == home.me.node) {
+        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == Some(home.me.node)) {
             self.void_lost_writes_of(home, page);
         }
     }
@@ -255,8 +265,8 @@ impl World {
     fn void_lost_writes_of(&mut self, home: &Node, page: PageNo) {
         let written = self.nodes.iter().flatten().flat_map(|node| {
             // What a node gives up after it has heard of the new home is certain to be what it wrote last.
-            let is_certain =
-                self.config.storage == Storage::Versioned || node.members.of(home.me.node) == Some(home.me.incarnation);
+            let is_certain = self.config.storage == Storage::Versioned
+                || node.places.members.of(home.me.node) == Some(home.me.incarnation);
             node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
                 let saving = copy.saving.filter(|_| is_certain || copy.held.is_some());
                 [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()
@@ -275,7 +285,7 @@ impl World {
                 }
                 Action::Access { page, mode, version } => self.access(page, mode, version)?,
                 Action::Lost(page) => {
-                    let home = self.nodes[usize::from(self.config.home(page).0)].clone();
+                    let home = self.nodes[home_of(&self.config, page)].clone();
                     home.into_iter().for_each(|home| self.void_lost_writes_of(&home, page));
                 }
                 _ => {}
@@ -318,9 +328,9 @@ impl World {
             if writers > 1 || (writers == 1 && holders > 1) {
                 return Err(format!("{page:?} has {writers} writers of {holders} holders"));
             }
-            let Some(home) = &self.nodes[usize::from(self.config.home(page).0)] else { continue };
+            let Some(home) = &self.nodes[home_of(&self.config, page)] else { continue };
             let entry = home.directory.entries.iter().find(|entry| entry.page == page);
-            let is_home = home.directory.surveying.is_empty() && !entry.is_some_and(|entry| entry.is_exclusive);
+            let is_home = !home.directory.is_surveying() && !entry.is_some_and(|entry| entry.is_exclusive);
             if is_home && home.stored(page) != *latest {
                 return Err(format!("{page:?} is lost: it has no writer, and {latest:?} is not at its home"));
             }
@@ -330,7 +340,7 @@ impl World {
 
     /// Every request for a page whose home lives is answered, and all nodes know which live.
     pub fn is_at_rest(&self) -> bool {
-        let lives = |page| self.nodes[usize::from(self.config.home(page).0)].is_some();
+        let lives = |page| self.nodes[home_of(&self.config, page)].is_some();
         let count = self.nodes.len();
         let is_informed = (0..count).all(|observer| (0..count).all(|of| !self.has_news(observer, of)));
         is_informed
