@@ -1,6 +1,6 @@
 //! The directory of a home: the holders of its pages, and the queued requests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::table::{Record, Table};
@@ -12,6 +12,8 @@ pub(super) struct Directory {
     pub(super) me: Address,
     storage: Storage,
     pub(super) entries: Table<Entry>,
+    /// Pages that one node may write, by node.
+    exclusive: BTreeSet<(NodeId, PageNo)>,
     pub(super) serials: u64,
     /// Nodes that may still hold grants of an earlier incarnation.
     pub(super) surveying: Vec<NodeId>,
@@ -24,6 +26,8 @@ pub(super) struct Entry {
     pub(super) stored: Version,
     /// The only holder may write.
     pub(super) is_exclusive: bool,
+    /// What that holder writes under this grant is to be stored, though no other node wants the page.
+    pub(super) is_to_store: bool,
     /// In order of node.
     pub(super) holders: Vec<Holder>,
     /// In order of arrival; each node once.
@@ -68,11 +72,32 @@ impl Record for Entry {
 
 impl Entry {
     fn new(page: PageNo, stored: Version) -> Self {
-        Entry { page, stored, is_exclusive: false, holders: Vec::new(), queue: VecDeque::new(), sent: Instant::ZERO }
+        Entry {
+            page,
+            stored,
+            is_exclusive: false,
+            is_to_store: false,
+            holders: Vec::new(),
+            queue: VecDeque::new(),
+            sent: Instant::ZERO,
+        }
     }
 
     fn holder(&self, node: NodeId) -> Result<usize, usize> {
         self.holders.binary_search_by_key(&node, |holder| holder.node)
+    }
+
+    /// The only holder, which may write, and its grant.
+    fn writer(&self) -> Option<(NodeId, Serial)> {
+        self.holders.first().filter(|_| self.is_exclusive).map(|holder| (holder.node, holder.serial))
+    }
+
+    fn list_writer(&self, before: Option<(NodeId, Serial)>, exclusive: &mut BTreeSet<(NodeId, PageNo)>) {
+        let (before, now) = (before.map(|(node, _)| node), self.writer().map(|(node, _)| node));
+        if before != now {
+            before.into_iter().for_each(|node| _ = exclusive.remove(&(node, self.page)));
+            exclusive.extend(now.map(|node| (node, self.page)));
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -89,7 +114,7 @@ impl Entry {
 
     fn send_recall(&self, index: usize, out: &mut Outbox) {
         let Holder { node, serial, .. } = self.holders[index];
-        let retain = self.queue.front().is_some_and(|first| first.mode == Mode::Read);
+        let retain = self.queue.front().map_or(self.is_to_store, |first| first.mode == Mode::Read);
         out.send(node, Message::Recall { page: self.page, serial, retain });
     }
 
@@ -127,6 +152,7 @@ impl Entry {
             // A former writer asks again only after it dropped the page, clean.
             let with_data = !first.blank && (!has_data || self.is_exclusive);
             self.is_exclusive = first.mode == Mode::Write;
+            self.is_to_store = false;
             let step = Holding::Granted { with_data };
             let holder = Holder { node: first.node, serial, request: first.request, step };
             let index = match found {
@@ -142,10 +168,21 @@ impl Entry {
             self.sent = out.now;
             self.send_grant(index, out);
         }
+        if self.is_to_store && self.is_exclusive {
+            self.recall(0, out);
+        }
     }
 
-    /// Recalls the holders that conflict with the first request; false if there are any. A holder that has not
-    /// confirmed its grant is left alone: the recall must not overtake it.
+    /// Recalls a holder, unless it has not confirmed its grant: the recall must not overtake it.
+    fn recall(&mut self, index: usize, out: &mut Outbox) {
+        if self.holders.get(index).is_some_and(|holder| holder.step == Holding::Held) {
+            self.holders[index].step = Holding::Recalled;
+            self.sent = out.now;
+            self.send_recall(index, out);
+        }
+    }
+
+    /// Recalls the holders that conflict with the first request; false if there are any.
     fn make_way(&mut self, first: Asker, out: &mut Outbox) -> bool {
         if first.mode == Mode::Read && !self.is_exclusive {
             return true;
@@ -156,11 +193,7 @@ impl Entry {
                 continue;
             }
             is_free = false;
-            if self.holders[index].step == Holding::Held {
-                self.holders[index].step = Holding::Recalled;
-                self.sent = out.now;
-                self.send_recall(index, out);
-            }
+            self.recall(index, out);
         }
         is_free
     }
@@ -182,6 +215,7 @@ impl Entry {
                 out.act(Action::Store { page: self.page, version });
             }
             let was_exclusive = std::mem::replace(&mut self.is_exclusive, false);
+            self.is_to_store = false;
             if !retained {
                 self.holders.remove(index);
             } else if was_exclusive {
@@ -195,7 +229,7 @@ impl Entry {
         self.queue.retain(|queued| queued.node != node);
         if let Ok(index) = self.holder(node) {
             self.holders.remove(index);
-            self.is_exclusive = false;
+            (self.is_exclusive, self.is_to_store) = (false, false);
         }
         for holder in self.holders.iter_mut().filter(|holder| holder.step == Holding::Recalled) {
             holder.step = Holding::Held;
@@ -206,7 +240,15 @@ impl Entry {
 impl Directory {
     pub(super) fn new(me: Address, storage: Storage, stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
         let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
-        Directory { me, storage, entries, serials: 0, surveying: Vec::new(), surveyed: Instant::ZERO }
+        Directory {
+            me,
+            storage,
+            entries,
+            exclusive: BTreeSet::new(),
+            serials: 0,
+            surveying: Vec::new(),
+            surveyed: Instant::ZERO,
+        }
     }
 
     /// Nothing is granted before all of these nodes have given up what they hold.
@@ -276,26 +318,58 @@ impl Directory {
     }
 
     pub(super) fn on_dead(&mut self, node: NodeId, out: &mut Outbox) {
-        self.entries.for_all(|_, entry| entry.on_dead(node), Entry::is_idle);
+        self.change_all(|entry| entry.on_dead(node));
         self.end_survey_of(node, out);
+    }
+
+    /// Has all stored that other nodes than `asker` may have written. Returns what is waited for.
+    pub(super) fn store_all(&mut self, asker: NodeId, out: &mut Outbox) -> Vec<(PageNo, Serial)> {
+        let lower = self.exclusive.range(..(asker, PageNo(0)));
+        let others = lower.chain(self.exclusive.range((NodeId(asker.0.saturating_add(1)), PageNo(0))..));
+        let pages: Vec<PageNo> = others.map(|(_, page)| *page).collect();
+        let mut awaited = Vec::with_capacity(pages.len());
+        for page in pages {
+            awaited.extend(self.entries.get(page).and_then(Entry::writer).map(|(_, serial)| (page, serial)));
+            self.change(page, out, |entry, _| entry.is_to_store = true);
+        }
+        awaited
+    }
+
+    /// Is there a node that may write under this grant?
+    pub(super) fn is_exclusive(&self, page: PageNo, serial: Serial) -> bool {
+        self.entries.get(page).and_then(Entry::writer).is_some_and(|(_, present)| present == serial)
     }
 
     fn end_survey_of(&mut self, node: NodeId, out: &mut Outbox) {
         self.surveying.retain(|other| *other != node);
         if self.surveying.is_empty() {
-            let (me, serials) = (self.me, &mut self.serials);
-            self.entries.for_all(|_, entry| entry.advance(me, serials, out), Entry::is_idle);
+            let (me, mut serials) = (self.me, self.serials);
+            self.change_all(|entry| entry.advance(me, &mut serials, out));
+            self.serials = serials;
         }
     }
 
     fn change(&mut self, page: PageNo, out: &mut Outbox, change: impl FnOnce(&mut Entry, &mut Outbox)) {
         let (me, serials, surveys) = (self.me, &mut self.serials, !self.surveying.is_empty());
+        let exclusive = &mut self.exclusive;
         let change = |entry: &mut Entry| {
+            let before = entry.writer();
             change(entry, out);
             if !surveys {
                 entry.advance(me, serials, out);
             }
+            entry.list_writer(before, exclusive);
         };
         self.entries.change(page, || Entry::new(page, Version::default()), change, Entry::is_idle);
+    }
+
+    fn change_all(&mut self, mut change: impl FnMut(&mut Entry)) {
+        let exclusive = &mut self.exclusive;
+        let change = |_, entry: &mut Entry| {
+            let before = entry.writer();
+            change(entry);
+            entry.list_writer(before, exclusive);
+        };
+        self.entries.for_all(change, Entry::is_idle);
     }
 }
