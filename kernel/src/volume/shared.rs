@@ -40,6 +40,9 @@ pub trait Coherence: Send + Sync {
     /// Makes the changes, each when no other node has its block; completes when all are made. All blocks are asked for
     /// at once.
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()>;
+
+    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written.
+    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()>;
 }
 
 impl Volume {

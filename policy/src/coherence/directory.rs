@@ -1,6 +1,6 @@
 //! The directory of a home: the holders of its pages, and the queued requests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::table::{Record, Table};
@@ -10,6 +10,8 @@ use crate::unit::Instant;
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     pub(super) entries: Table<Entry>,
+    /// Pages that one node may write, by node.
+    exclusive: BTreeSet<(NodeId, PageNo)>,
     pub(super) serials: u64,
     /// Nothing is granted in these terms.
     pub(super) surveys: Vec<Survey>,
@@ -29,6 +31,8 @@ pub(super) struct Entry {
     pub(super) stored: Version,
     /// The only holder may write.
     pub(super) is_exclusive: bool,
+    /// What that holder writes under this grant is to be stored, though no other node wants the page.
+    pub(super) is_to_store: bool,
     /// In order of node.
     pub(super) holders: Vec<Holder>,
     /// In order of arrival; each node once.
@@ -75,11 +79,32 @@ impl Record for Entry {
 
 impl Entry {
     fn new(page: PageNo, stored: Version) -> Self {
-        Entry { page, stored, is_exclusive: false, holders: Vec::new(), queue: VecDeque::new(), sent: Instant::ZERO }
+        Entry {
+            page,
+            stored,
+            is_exclusive: false,
+            is_to_store: false,
+            holders: Vec::new(),
+            queue: VecDeque::new(),
+            sent: Instant::ZERO,
+        }
     }
 
     fn holder(&self, node: NodeId) -> Result<usize, usize> {
         self.holders.binary_search_by_key(&node, |holder| holder.node)
+    }
+
+    /// The only holder, which may write, and its grant.
+    fn writer(&self) -> Option<(NodeId, Serial)> {
+        self.holders.first().filter(|_| self.is_exclusive).map(|holder| (holder.node, holder.serial))
+    }
+
+    fn list_writer(&self, before: Option<(NodeId, Serial)>, exclusive: &mut BTreeSet<(NodeId, PageNo)>) {
+        let (before, now) = (before.map(|(node, _)| node), self.writer().map(|(node, _)| node));
+        if before != now {
+            before.into_iter().for_each(|node| _ = exclusive.remove(&(node, self.page)));
+            exclusive.extend(now.map(|node| (node, self.page)));
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -96,7 +121,7 @@ impl Entry {
 
     fn send_recall(&self, index: usize, out: &mut Outbox) {
         let Holder { node, serial, .. } = self.holders[index];
-        let retain = self.queue.front().is_some_and(|first| first.mode == Mode::Read);
+        let retain = self.queue.front().map_or(self.is_to_store, |first| first.mode == Mode::Read);
         out.send(node, Message::Recall { page: self.page, serial, retain });
     }
 
@@ -134,6 +159,7 @@ impl Entry {
             // A former writer asks again only after it dropped the page, clean.
             let with_data = !first.blank && (!has_data || self.is_exclusive);
             self.is_exclusive = first.mode == Mode::Write;
+            self.is_to_store = false;
             let step = Holding::Granted { with_data };
             let holder = Holder { node: first.node, serial, request: first.request, step };
             let index = match found {
@@ -149,10 +175,21 @@ impl Entry {
             self.sent = out.now;
             self.send_grant(index, out);
         }
+        if self.is_to_store && self.is_exclusive {
+            self.recall(0, out);
+        }
     }
 
-    /// Recalls the holders that conflict with the first request; false if there are any. A holder that has not
-    /// confirmed its grant is left alone: the recall must not overtake it.
+    /// Recalls a holder, unless it has not confirmed its grant: the recall must not overtake it.
+    fn recall(&mut self, index: usize, out: &mut Outbox) {
+        if self.holders.get(index).is_some_and(|holder| holder.step == Holding::Held) {
+            self.holders[index].step = Holding::Recalled;
+            self.sent = out.now;
+            self.send_recall(index, out);
+        }
+    }
+
+    /// Recalls the holders that conflict with the first request; false if there are any.
     fn make_way(&mut self, first: Asker, out: &mut Outbox) -> bool {
         if first.mode == Mode::Read && !self.is_exclusive {
             return true;
@@ -163,11 +200,7 @@ impl Entry {
                 continue;
             }
             is_free = false;
-            if self.holders[index].step == Holding::Held {
-                self.holders[index].step = Holding::Recalled;
-                self.sent = out.now;
-                self.send_recall(index, out);
-            }
+            self.recall(index, out);
         }
         is_free
     }
@@ -200,6 +233,7 @@ impl Entry {
                 out.act(Action::Store { page: self.page, version });
             }
             let was_exclusive = std::mem::replace(&mut self.is_exclusive, false);
+            self.is_to_store = false;
             if !retained && data.is_some() && storage == Storage::Shared {
                 self.holders[index].step = Holding::Stored;
             } else if !retained {
@@ -215,7 +249,7 @@ impl Entry {
         self.queue.retain(|queued| queued.node != node);
         if let Ok(index) = self.holder(node) {
             self.holders.remove(index);
-            self.is_exclusive = false;
+            (self.is_exclusive, self.is_to_store) = (false, false);
         }
         for holder in self.holders.iter_mut().filter(|holder| holder.step == Holding::Recalled) {
             holder.step = Holding::Held;
@@ -226,7 +260,13 @@ impl Entry {
 impl Directory {
     pub(super) fn new(stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
         let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
-        Directory { entries, serials: 0, surveys: Vec::new(), surveyed: Instant::ZERO }
+        Directory {
+            entries,
+            exclusive: BTreeSet::new(),
+            serials: 0,
+            surveys: Vec::new(),
+            surveyed: Instant::ZERO,
+        }
     }
 
     /// Nothing is granted in this term before all of these nodes have given up what they hold.
@@ -324,8 +364,28 @@ impl Directory {
     }
 
     pub(super) fn on_dead(&mut self, places: &Places, node: NodeId, out: &mut Outbox) {
-        self.entries.for_all(|_, entry| entry.on_dead(node), Entry::is_idle);
+        self.change_all(|_, entry| entry.on_dead(node));
         self.end_survey_of(places, node, None, out);
+    }
+
+    /// Has all stored that other nodes than `asker` may have written. Returns what is waited for.
+    pub(super) fn store_all(&mut self, places: &Places, asker: NodeId, out: &mut Outbox) -> Vec<(PageNo, Serial)> {
+        let lower = self.exclusive.range(..(asker, PageNo(0)));
+        let others = lower.chain(self.exclusive.range((NodeId(asker.0.saturating_add(1)), PageNo(0))..));
+        let pages: Vec<PageNo> = others.map(|(_, page)| *page).collect();
+        let mut awaited = Vec::with_capacity(pages.len());
+        for page in pages {
+            awaited.extend(self.entries.get(page).and_then(Entry::writer).map(|(_, serial)| (page, serial)));
+            if let Some(term) = places.own(page) {
+                self.change(page, term, out, |entry, _| entry.is_to_store = true);
+            }
+        }
+        awaited
+    }
+
+    /// Is there a node that may write under this grant?
+    pub(super) fn is_exclusive(&self, page: PageNo, serial: Serial) -> bool {
+        self.entries.get(page).and_then(Entry::writer).is_some_and(|(_, present)| present == serial)
     }
 
     /// A node has nothing from before this term any more; without one, from before any.
@@ -345,19 +405,20 @@ impl Directory {
 
     /// Grants what may be granted now.
     pub(super) fn advance_all(&mut self, places: &Places, out: &mut Outbox) {
-        let Directory { entries, serials, surveys, .. } = self;
+        let (mut serials, surveys) = (self.serials, std::mem::take(&mut self.surveys));
         let may_grant = |term: &Incarnation| surveys.iter().all(|survey| survey.since != *term);
-        let advance = |page, entry: &mut Entry| {
+        self.change_all(|page, entry| {
             if let Some(term) = places.own(page).filter(may_grant) {
-                entry.advance(term, serials, out);
+                entry.advance(term, &mut serials, out);
             }
-        };
-        entries.for_all(advance, Entry::is_idle);
+        });
+        (self.serials, self.surveys) = (serials, surveys);
     }
 
     /// Forgets pages: their home is another one, or the same in another term.
     pub(super) fn forget(&mut self, has_moved: impl Fn(PageNo) -> bool) {
         self.entries.for_all(|_, _| {}, |entry| has_moved(entry.page));
+        self.exclusive.retain(|(_, page)| !has_moved(*page));
     }
 
     pub(super) fn note_stored(&mut self, stored: impl Iterator<Item = (PageNo, Version)>) {
@@ -375,13 +436,25 @@ impl Directory {
         change: impl FnOnce(&mut Entry, &mut Outbox),
     ) {
         let surveys = self.surveyed_in(term).is_some();
-        let serials = &mut self.serials;
+        let (serials, exclusive) = (&mut self.serials, &mut self.exclusive);
         let change = |entry: &mut Entry| {
+            let before = entry.writer();
             change(entry, out);
             if !surveys {
                 entry.advance(term, serials, out);
             }
+            entry.list_writer(before, exclusive);
         };
         self.entries.change(page, || Entry::new(page, Version::default()), change, Entry::is_idle);
+    }
+
+    fn change_all(&mut self, mut change: impl FnMut(PageNo, &mut Entry)) {
+        let exclusive = &mut self.exclusive;
+        let change = |page, entry: &mut Entry| {
+            let before = entry.writer();
+            change(page, entry);
+            entry.list_writer(before, exclusive);
+        };
+        self.entries.for_all(change, Entry::is_idle);
     }
 }

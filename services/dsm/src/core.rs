@@ -52,6 +52,12 @@ pub(crate) struct HomeState {
     pub(crate) stored: BTreeSet<PageNo>,
     /// A holder had abandoned what it wrote.
     pub(crate) lost: BTreeSet<PageNo>,
+    /// Processes of other nodes that have ended, and not in order.
+    pub(crate) deaths: u64,
+    /// Numbers stores.
+    pub(crate) stores: u64,
+    /// Those that are not done.
+    pub(crate) storing: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +108,7 @@ impl Shared {
                 Action::Send(Envelope { message, to, .. }) => match message.page() {
                     Some(page) => page,
                     None => {
-                        self.say(to, Word::Page { message, lost: false }, None);
+                        self.send_word(to, Word::Page { message, lost: false }, None);
                         continue;
                     }
                 },
@@ -115,7 +121,13 @@ impl Shared {
             };
             let takes = matches!(action, Action::Access { .. } | Action::Store { .. });
             let content = if takes { std::mem::take(&mut content) } else { Content::None };
-            core.page(page).steps.push_back(Step { action, content });
+            let mut store = None;
+            if matches!(action, Action::Store { .. }) {
+                core.home.stores += 1;
+                core.home.storing.insert(core.home.stores);
+                store = Some(core.home.stores);
+            }
+            core.page(page).steps.push_back(Step { action, content, store });
             core.due.push(page);
         }
     }
@@ -135,10 +147,13 @@ impl Shared {
                 return;
             }
             if let Some(step) = entry.steps.pop_front() {
+                let store = step.store;
                 if self.step(cpu, core, volume, page, step) == Progress::Running {
-                    core.page(page).is_running = true;
+                    let entry = core.page(page);
+                    (entry.is_running, entry.store) = (true, store);
                     return;
                 }
+                self.end_store(core, store);
                 continue;
             }
             self.settle(core, page);
@@ -152,6 +167,13 @@ impl Shared {
                 }
                 return;
             }
+        }
+    }
+
+    /// A step is done; whether it was a store is looked at.
+    pub(crate) fn end_store(&self, core: &mut Core, store: Option<u64>) {
+        if store.is_some_and(|number| core.home.storing.remove(&number)) {
+            self.changed.wake_all();
         }
     }
 
@@ -183,11 +205,11 @@ impl Shared {
 
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
-        let say = |frame: Option<FrameRef>, lost| self.say(to, Word::Page { message, lost }, frame);
+        let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
         match message {
             Message::Grant { data: Some(_), .. } => {
                 if self.is_lost(core, page) {
-                    say(None, true);
+                    send(None, true);
                     return Progress::Done;
                 }
                 self.read_home(cpu, core, page, move |shared, _, core, content| {
@@ -197,20 +219,20 @@ impl Shared {
                     };
                     shared.counters.grants.add(1);
                     let lost = frame.is_none() || shared.is_lost(core, page);
-                    shared.say(to, Word::Page { message, lost }, frame.filter(|_| !lost));
+                    shared.send_word(to, Word::Page { message, lost }, frame.filter(|_| !lost));
                 })
             }
             Message::GaveUp { data: Some(_), .. } => {
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
                 let lost = frame.is_none();
-                say(frame, lost);
+                send(frame, lost);
                 Progress::Done
             }
             _ => {
                 if matches!(message, Message::Recall { .. }) {
                     self.counters.recalls.add(1);
                 }
-                say(None, false);
+                send(None, false);
                 Progress::Done
             }
         }
@@ -408,7 +430,7 @@ impl Shared {
         let core = &mut *core;
         match envelope.message.page() {
             Some(page) if page.0 >= self.config.policy().pages => {}
-            // Dropped as if the connection had lost it: its sender says it again.
+            // Dropped as if the connection had lost it: its sender repeats it.
             Some(page) if core.page(page).inbox.len() >= INBOX_MAX => {}
             Some(page) => {
                 if matches!(envelope.message, Message::Recall { .. }) {

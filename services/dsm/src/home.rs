@@ -137,6 +137,7 @@ impl Shared {
 
     fn note_stored(&self, core: &mut Core, page: PageNo) {
         self.counters.stores.add(1);
+        core.flushes.home.stored += 1;
         core.home.lost.remove(&page);
         if self.config.is_volatile {
             core.home.stored.insert(page);
@@ -148,7 +149,10 @@ impl Shared {
         let mut core = self.core.lock();
         let core = &mut *core;
         end(core);
-        core.page(page).is_running = false;
+        let entry = core.page(page);
+        entry.is_running = false;
+        let store = entry.store.take();
+        self.end_store(core, store);
         core.due.push(page);
         self.drive(cpu, core);
     }

@@ -1,7 +1,7 @@
 //! The connection to a peer: one for each volume, made by the node with the lower number, made again whenever it ends.
 //!
-//! What is to be said to a peer is queued by any processor; all that is queued when the link's task runs leaves in one
-//! send. Without a connection it is dropped: the policy says it again.
+//! Words for a peer are queued by any processor; all that is queued when the link's task runs leaves in one send. Without
+//! a connection they are dropped: the policy repeats what matters.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,6 +21,7 @@ use policy::coherence::{Address, Envelope, Incarnation, NodeId};
 
 use crate::Shared;
 use crate::hello::{First, Hello};
+use crate::unflushed::Scope;
 use crate::waiting::{Content, Loaded};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
@@ -40,8 +41,8 @@ pub(crate) struct Link {
     filled: WaitList,
     /// When something was heard of the peer last. Nanoseconds.
     heard: AtomicU64,
-    /// The last that people were told.
-    told: Mutex<String>,
+    /// The last line that was reported.
+    reported: Mutex<String>,
 }
 
 #[derive(Default)]
@@ -49,24 +50,24 @@ struct Queue {
     /// Numbers connections; a later one ends the one before.
     generation: u64,
     is_up: bool,
-    said: Vec<(Header, Option<FrameRef>)>,
+    words: Vec<(Header, Option<FrameRef>)>,
 }
 
 impl Link {
     pub(crate) fn push(&self, from: Incarnation, to: Incarnation, word: Word, frame: Option<FrameRef>) {
         let mut queue = self.queue.lock();
         if queue.is_up {
-            queue.said.push((Header { from, to, word }, frame));
+            queue.words.push((Header { from, to, word }, frame));
             drop(queue);
             self.filled.wake_all();
         }
     }
 
-    /// Is the line another one than people were told last?
+    /// Is the line another one than was reported last?
     pub(crate) fn is_news(&self, line: &str) -> bool {
-        let mut told = self.told.lock();
-        let is_news = *told != line;
-        line.clone_into(&mut told);
+        let mut reported = self.reported.lock();
+        let is_news = *reported != line;
+        line.clone_into(&mut reported);
         is_news
     }
 
@@ -74,7 +75,7 @@ impl Link {
         let mut queue = self.queue.lock();
         queue.generation += 1;
         queue.is_up = true;
-        queue.said.clear();
+        queue.words.clear();
         self.heard.store(cpu.now().ns(), Ordering::Relaxed);
         let generation = queue.generation;
         drop(queue);
@@ -88,7 +89,7 @@ impl Link {
         let is_last = queue.generation == generation;
         if is_last && queue.is_up {
             queue.is_up = false;
-            queue.said.clear();
+            queue.words.clear();
         }
         drop(queue);
         self.filled.wake_all();
@@ -104,13 +105,13 @@ impl Link {
         self.queue.lock().is_up
     }
 
-    /// Waits until what was said is on its way, or the connection has ended.
-    async fn until_said(&self) {
-        let is_said = || {
+    /// Waits until what was queued is on its way, or the connection has ended.
+    async fn until_sent(&self) {
+        let is_sent = || {
             let queue = self.queue.lock();
-            !queue.is_up || queue.said.is_empty()
+            !queue.is_up || queue.words.is_empty()
         };
-        self.filled.until(|| is_said().then_some(())).await;
+        self.filled.until(|| is_sent().then_some(())).await;
     }
 
     /// Ends the connection of a peer of which nothing was heard for `silence`.
@@ -122,27 +123,27 @@ impl Link {
         }
     }
 
-    /// Waits for something to say; `None`: the connection has ended.
+    /// Waits for words to send; `None`: the connection has ended.
     async fn next(&self, generation: u64) -> Option<Vec<(Header, Option<FrameRef>)>> {
         let take = || {
             let mut queue = self.queue.lock();
             if !queue.is_up || queue.generation != generation {
                 return Some(None);
             }
-            (!queue.said.is_empty()).then(|| Some(std::mem::take(&mut queue.said)))
+            (!queue.words.is_empty()).then(|| Some(std::mem::take(&mut queue.words)))
         };
-        let said = self.filled.until(take).await;
+        let words = self.filled.until(take).await;
         self.filled.wake_all();
-        said
+        words
     }
 }
 
 /// Sends what is queued until the connection ends.
 async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64, out: Out) {
     let Out { connection, outbound, is_closed } = out;
-    while let Some(said) = shared.links[usize::from(node.0)].next(generation).await {
+    while let Some(words) = shared.links[usize::from(node.0)].next(generation).await {
         shared.counters.batches.add(1);
-        for (header, frame) in said {
+        for (header, frame) in words {
             let len = if frame.is_some() { PAGE_BYTES } else { 0 };
             let frames: Frames = frame.into_iter().collect();
             // Counted as a request in flight until it is sent: the session waits for that before it closes.
@@ -221,7 +222,7 @@ impl Dsm {
         for shared in self.volumes() {
             for link in shared.links.iter().filter(|link| link.is_up()) {
                 link.push(self.me.incarnation, Incarnation::default(), Word::Bye, None);
-                link.until_said().await;
+                link.until_sent().await;
             }
         }
         // The senders run before this task does again, and again until the connections have taken it.
@@ -261,7 +262,7 @@ impl Dsm {
     }
 }
 
-/// Why this node does not want to talk to one that says this.
+/// Why this node refuses the connection of one with this hello.
 fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
     let names = &shared.config.nodes;
     let known = names.get(usize::from(hello.from.0)).filter(|_| hello.from != shared.me.node);
@@ -354,7 +355,7 @@ impl Protocol for Dialled {
     }
 }
 
-/// What a peer says on one connection.
+/// What a peer sends on one connection.
 pub struct Conversation {
     shared: Arc<Shared>,
     peer: Address,
@@ -412,7 +413,7 @@ impl Handler for Conversation {
         if header.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);
         }
-        let (shared, node) = (&self.shared, self.peer.node);
+        let shared = &self.shared;
         match header.word {
             Word::Page { message, lost } => {
                 if lost {
@@ -421,13 +422,20 @@ impl Handler for Conversation {
                 let to = Address { node: shared.me.node, incarnation: header.to };
                 shared.on_message(&cpu, Envelope { from: self.peer, to, message }, content);
             }
-            Word::Flush(number) => shared.on_flush(&cpu, node, number),
-            Word::Flushed { number, ok } => {
-                shared.core.lock().flushes.on_answer(number, ok);
+            Word::Flush { number, all, since } => {
+                let scope = if all { Scope::All } else { Scope::Own };
+                shared.on_flush(&cpu, self.peer, number, (scope, since));
+            }
+            Word::Unflushed(lost) => {
+                let home = &mut shared.core.lock().flushes.home;
+                home.lost_at = home.lost_at.max(Some(lost));
+            }
+            Word::Flushed { number, ok, mark } => {
+                shared.core.lock().flushes.on_answer(number, ok, mark);
                 shared.changed.wake_all();
             }
             Word::Beat => {}
-            Word::Bye => shared.on_dead(&cpu, self.peer),
+            Word::Bye => shared.on_end(&cpu, self.peer),
         }
         Step::Continue(())
     }
@@ -474,16 +482,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_are_told_the_same_once_until_something_else_is_to_be_told() {
+    fn the_same_line_is_reported_once_until_there_is_another() {
         let link = Link::default();
-        let told: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
-        assert_eq!(told, [true, false, true, false, true]);
+        let news: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
+        assert_eq!(news, [true, false, true, false, true]);
     }
 
     #[test]
     fn without_a_connection_nothing_is_queued() {
         let link = Link::default();
         link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
-        assert!(link.queue.lock().said.is_empty());
+        assert!(link.queue.lock().words.is_empty());
     }
 }

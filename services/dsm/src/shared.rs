@@ -32,7 +32,7 @@ const RETRANSMIT_AFTER: Duration = Duration::from_secs(1);
 /// How long a request that needs another node waits for it, unless configured otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all nodes must be told alike, and this node's own.
+/// What must be the same on all nodes, and this node's own.
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
     pub name: String,
@@ -91,7 +91,7 @@ impl Shared {
     /// This node's part in a volume. `storage`: of the volume's size, for the pages whose home this node is.
     pub fn new(config: SharedConfig, me: Address, storage: DeviceRef, report: Report) -> Arc<Shared> {
         let nodes = config.nodes.len();
-        let core = Core {
+        let mut core = Core {
             node: coherence::Node::returning(config.policy(), me, []),
             pages: Default::default(),
             saving: Default::default(),
@@ -101,6 +101,7 @@ impl Shared {
             home: HomeState::default(),
             flushes: Flushes::default(),
         };
+        core.flushes.meet(me);
         Arc::new_cyclic(|this| Shared {
             this: Weak::clone(this),
             me,
@@ -146,7 +147,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn say(&self, to: Address, word: Word, frame: Option<FrameRef>) {
+    pub(crate) fn send_word(&self, to: Address, word: Word, frame: Option<FrameRef>) {
         if let Some(link) = self.links.get(usize::from(to.node.0)) {
             self.counters.messages.add(1);
             link.push(self.me.incarnation, to.incarnation, word, frame);
@@ -159,6 +160,7 @@ impl Shared {
         let core = &mut *core;
         let known = &mut core.met[usize::from(address.node.0)];
         if known.is_none_or(|known| known < address.incarnation) {
+            core.home.deaths += u64::from(known.is_some());
             *known = Some(address.incarnation);
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
             let actions = core.node.on_alive(cpu.now(), address);
@@ -170,11 +172,18 @@ impl Shared {
 
     /// A node was declared dead, and must not run any more.
     pub fn on_dead(&self, cpu: &Processor, address: Address) {
+        self.core.lock().home.deaths += 1;
+        self.on_end(cpu, address);
+    }
+
+    /// A node has ended: what it held and did not store is gone.
+    pub(crate) fn on_end(&self, cpu: &Processor, address: Address) {
         let mut core = self.core.lock();
         let core = &mut *core;
         let actions = core.node.on_dead(cpu.now(), address);
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
+        self.changed.wake_all();
     }
 
     /// A connection to a node was made. `met`: the last incarnation of this node that it knows.
@@ -182,6 +191,10 @@ impl Shared {
         {
             let mut core = self.core.lock();
             core.home.has_lost |= met.is_some_and(|met| met < self.me.incarnation);
+            // Before the survey is answered, and with it any flush.
+            if let Some(lost) = core.flushes.meet(address) {
+                self.send_word(address, Word::Unflushed(lost), None);
+            }
         }
         self.on_alive(cpu, address);
         let mut core = self.core.lock();
@@ -320,7 +333,7 @@ impl Device for Shared {
                     self.check(range.blocks())?;
                     self.write_back(cpu, range.blocks()).await?;
                 }
-                Action::Flush => self.flush(cpu).await?,
+                Action::Flush => self.flush_own(cpu).await?,
                 Action::Zero { .. } | Action::Discard(_) => return Ok(Outcome::Unsupported),
             }
             Ok(Outcome::Done)
@@ -332,5 +345,9 @@ impl Coherence for Shared {
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()> {
         let wishes = changes.into_iter().map(|(block, change)| (PageNo(block.0), Wish::Change(change))).collect();
         Box::pin(self.wish(cpu, wishes, job))
+    }
+
+    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()> {
+        Box::pin(self.flush_all(cpu))
     }
 }

@@ -48,7 +48,7 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
             let link = &shared.links[usize::from(node.0)];
             link.end_if_silent(cpu, SILENCE_MAX);
             if ticks.is_multiple_of(BEAT_EACH) && link.is_up() {
-                shared.say(shared.address_of(core, node), Word::Beat, None);
+                shared.send_word(shared.address_of(core, node), Word::Beat, None);
             }
         }
     }

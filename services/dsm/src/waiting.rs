@@ -110,6 +110,8 @@ pub(crate) enum Content {
 pub(crate) struct Step {
     pub(crate) action: Action,
     pub(crate) content: Content,
+    /// The number of a store.
+    pub(crate) store: Option<u64>,
 }
 
 /// What is under way for one page; forgotten when nothing is.
@@ -117,11 +119,13 @@ pub(crate) struct Step {
 pub(crate) struct Page {
     pub(crate) loads: Vec<Load>,
     pub(crate) changes: VecDeque<Pending>,
-    /// Messages that the policy has not been told of, since steps of earlier ones are not done.
+    /// Messages for the policy, until the steps of earlier ones are done.
     pub(crate) inbox: VecDeque<(Envelope, Content)>,
     pub(crate) steps: VecDeque<Step>,
     /// A task waits for the home's storage, to go on with the steps.
     pub(crate) is_running: bool,
+    /// The number of what is running, if it is a store.
+    pub(crate) store: Option<u64>,
 }
 
 impl Page {

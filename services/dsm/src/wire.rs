@@ -11,7 +11,7 @@
 //! | 12..16 | incarnation of the serial |
 //! | 16..24 | page; number of a flush |
 //! | 24..32 | request |
-//! | 32..40 | count of the serial |
+//! | 32..40 | count of the serial; failures that a flush knows of, with their incarnation at 12..16 |
 //! | 40..44 | incarnation of the version; 44..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
 
@@ -20,24 +20,38 @@ use policy::coherence::{Incarnation, Message, Mode, PageNo, Request, Serial, Ver
 pub const HEADER_BYTES: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
 
-/// What one node says to another.
+/// A message from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// About a page. If it has data, they follow, unless they are `lost`: nobody has them.
-    Page {
-        message: Message,
-        lost: bool,
+    Page { message: Message, lost: bool },
+    /// Make durable what you stored. Numbered by the sender.
+    Flush {
+        number: u64,
+        /// First have all stored that other nodes have written and not given up.
+        all: bool,
+        /// The sender knows of failures before this.
+        since: Mark,
     },
-    /// Make durable what you stored for me. Numbered by the sender.
-    Flush(u64),
     Flushed {
         number: u64,
         ok: bool,
+        /// Failures before this are known now.
+        mark: Mark,
     },
+    /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
+    Unflushed(Incarnation),
     /// The sender is there.
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
     Bye,
+}
+
+/// How often a home's storage has failed to flush, in which incarnation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    pub incarnation: Incarnation,
+    pub failures: u64,
 }
 
 /// A word and whose it is.
@@ -61,10 +75,11 @@ mod kind {
     pub const FLUSHED: u8 = 10;
     pub const BEAT: u8 = 11;
     pub const BYE: u8 = 12;
+    pub const UNFLUSHED: u8 = 13;
 }
 
 mod flag {
-    /// To write; the recalled or surrendered copy may be read on; the flush succeeded.
+    /// To write; the recalled or surrendered copy may be read on; the flush is of all nodes, or succeeded.
     pub const YES: u8 = 1;
     /// The serial of a request that has a copy; the version of a message with data.
     pub const SOME: u8 = 2;
@@ -93,6 +108,10 @@ impl Fields {
         Fields { page: page.0, serial, ..self }
     }
 
+    fn mark(self, number: u64, mark: Mark) -> Self {
+        Fields { page: number, serial: Serial { incarnation: mark.incarnation, count: mark.failures }, ..self }
+    }
+
     fn data(self, data: Option<Version>, lost: bool) -> Self {
         let some = if data.is_some() { flag::SOME } else { 0 };
         let lost = if lost { flag::LOST } else { 0 };
@@ -111,8 +130,11 @@ impl Fields {
 fn fields(word: Word) -> Fields {
     let (message, lost) = match word {
         Word::Page { message, lost } => (message, lost),
-        Word::Flush(number) => return Fields { page: number, ..Fields::of(kind::FLUSH, false) },
-        Word::Flushed { number, ok } => return Fields { page: number, ..Fields::of(kind::FLUSHED, ok) },
+        Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
+        Word::Flushed { number, ok, mark } => return Fields::of(kind::FLUSHED, ok).mark(number, mark),
+        Word::Unflushed(incarnation) => {
+            return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
+        }
         Word::Beat => return Fields::of(kind::BEAT, false),
         Word::Bye => return Fields::of(kind::BYE, false),
     };
@@ -142,6 +164,7 @@ fn word(fields: &Fields) -> Option<Word> {
     let (page, serial, yes) = (PageNo(fields.page), fields.serial, fields.is(flag::YES));
     let data = fields.is(flag::SOME).then_some(fields.version);
     let request = Request(fields.request);
+    let mark = Mark { incarnation: serial.incarnation, failures: serial.count };
     let message = match fields.kind {
         kind::ASK => {
             let (have, blank) = (fields.is(flag::SOME).then_some(serial), fields.is(flag::BLANK));
@@ -154,8 +177,9 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::TAKEN => Message::Taken { page, serial },
         kind::SURVEY => Message::Survey,
         kind::SURVEYED => Message::Surveyed,
-        kind::FLUSH => return Some(Word::Flush(fields.page)),
-        kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes }),
+        kind::FLUSH => return Some(Word::Flush { number: fields.page, all: yes, since: mark }),
+        kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
+        kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
         _ => return None,
@@ -261,15 +285,18 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let known = (kind::ASK..=kind::BYE).contains(&header[0]);
+            let known = (kind::ASK..=kind::UNFLUSHED).contains(&header[0]);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
 
     #[test]
     fn the_cluster_s_own_words_are_encoded_too() {
-        let answers = [Word::Flushed { number: 8, ok: true }, Word::Flushed { number: 9, ok: false }];
-        for word in answers.into_iter().chain([Word::Flush(7), Word::Beat, Word::Bye]) {
+        let mark = Mark { incarnation: Incarnation(3), failures: 4 };
+        let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
+        let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
+        let others = [Word::Beat, Word::Bye, Word::Unflushed(Incarnation(5))];
+        for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));
             assert!(!header.has_page());

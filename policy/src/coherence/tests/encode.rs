@@ -90,6 +90,12 @@ fn numbers(world: &World, all: &mut Vec<Numbers>) {
     for (numbers, latest) in all.iter_mut().zip(&world.latest) {
         numbers.versions.push(*latest);
     }
+    for (numbers, (serial, version)) in
+        all.iter_mut().zip(&world.flushing).filter_map(|(all, some)| Some((all, (*some)?)))
+    {
+        numbers.serials.push(serial);
+        numbers.versions.push(version);
+    }
     for (page, version) in world.stored.iter().flatten() {
         all[page.0 as usize].versions.push(*version);
     }
@@ -145,6 +151,7 @@ fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mu
     out.push(numbers.version(Some(stored)));
     let Some(entry) = entry else { return out.push(255) };
     out.push(entry.holders.len() as u8 * 16 + entry.queue.len() as u8 * 2 + u8::from(entry.is_exclusive));
+    out.push(u8::from(entry.is_to_store));
     for holder in &entry.holders {
         let step = match holder.step {
             Holding::Granted { with_data } => u8::from(with_data),
@@ -232,6 +239,13 @@ impl Encoder {
                 }
             }
         }
+        for (numbers, (serial, version)) in
+            all.iter().zip(&world.flushing).filter_map(|(all, some)| Some((all, (*some)?)))
+        {
+            out.extend(numbers.serial(serial));
+            out.push(numbers.version(Some(version)));
+        }
+        out.extend(world.flushing.iter().map(|flushing| u8::from(flushing.is_some())));
         out.extend(all.iter().zip(&world.latest).map(|(numbers, latest)| numbers.version(Some(*latest))));
         messages.clear();
         messages.extend((0..world.network.len()).map(|index| message_bytes(world, index, all)));

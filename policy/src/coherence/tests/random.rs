@@ -101,6 +101,7 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             let of = random.below(plan.nodes);
             if world.has_news(node, of) { world.notify(node, of) } else { Ok(()) }
         }
+        97 if random.permille(100) && world.may_flush(node) => world.flush(node),
         _ if random.below(300) < plan.deaths => match world.nodes[node].is_some() {
             true => {
                 world.crash(node);
@@ -173,6 +174,8 @@ fn each_flaw_is_found_at_random_too() {
         Flaw::SerialsIgnored,
         Flaw::IncarnationsIgnored,
         Flaw::NoSurvey,
+        Flaw::UnconfirmedNotStored,
+        Flaw::NothingStored,
     ];
     for flaw in flaws {
         let found = (0..300).find(|seed| run(*seed, Some(flaw)).is_err());
