@@ -357,6 +357,16 @@ impl Node {
         self.end(out)
     }
 
+    /// The last term that this node has seen of any home, where homes move.
+    pub fn seen(&self) -> Incarnation {
+        self.places.seen(self.me)
+    }
+
+    /// Does it answer as the home of all shards that the map gives it, having surveyed the others?
+    pub fn is_settled(&self) -> bool {
+        !self.is_surveying() && !self.places.has_released()
+    }
+
     /// The home of a shard that the map has named last.
     pub fn shard_home(&self, shard: ShardNo) -> Option<Home> {
         self.places.shard_home(shard)

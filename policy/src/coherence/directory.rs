@@ -7,6 +7,10 @@ use super::table::{Record, Table};
 use super::{Action, Incarnation, Message, Mode, NodeId, Outbox, PageNo, Places, Request, Serial, Storage, Version};
 use crate::unit::Instant;
 
+/// Where homes move, surveys are sent again so many times in the time after which other messages are: nothing is granted
+/// meanwhile, and who has not seen the map yet ignores them.
+const SURVEYS: u32 = 8;
+
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     pub(super) entries: Table<Entry>,
@@ -260,13 +264,7 @@ impl Entry {
 impl Directory {
     pub(super) fn new(stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
         let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
-        Directory {
-            entries,
-            exclusive: BTreeSet::new(),
-            serials: 0,
-            surveys: Vec::new(),
-            surveyed: Instant::ZERO,
-        }
+        Directory { entries, exclusive: BTreeSet::new(), serials: 0, surveys: Vec::new(), surveyed: Instant::ZERO }
     }
 
     /// Nothing is granted in this term before all of these nodes have given up what they hold.
@@ -343,7 +341,8 @@ impl Directory {
     }
 
     pub(super) fn on_tick(&mut self, places: &Places, timeout: Duration, out: &mut Outbox) {
-        if out.now.since(self.surveyed) >= timeout && !self.surveys.is_empty() {
+        let survey_after = if places.is_mapped() { timeout / SURVEYS } else { timeout };
+        if out.now.since(self.surveyed) >= survey_after && !self.surveys.is_empty() {
             self.send_surveys(out);
         }
         self.entries.for_waiting(|entry| {

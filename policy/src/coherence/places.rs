@@ -93,6 +93,11 @@ impl Places {
         is_later
     }
 
+    /// Has this node given up a shard that no other node has got yet?
+    pub fn has_released(&self) -> bool {
+        self.shards.iter().any(|shard| shard.is_released)
+    }
+
     pub fn shard_home(&self, shard: ShardNo) -> Option<Home> {
         self.shards.get(usize::from(shard.0)).and_then(|shard| shard.home)
     }

@@ -141,13 +141,14 @@ impl Scene {
             size,
             nodes: (0..self.nodes.len()).map(|node| node.to_string()).collect(),
             homes,
+            shards: None,
             is_volatile: backing == Backing::Memory,
             timeout,
         };
         let me = Address { node: NodeId(node as u16), incarnation: Incarnation(self.incarnations[node]) };
         let told = Arc::clone(&self.told);
         let report = Box::new(move |line: &str| told.lock().expect("one thread").push(format!("{node}: {line}")));
-        let dsm = Dsm::new(me, Dial { from: node, wanted: Arc::clone(&self.wanted) });
+        let dsm = Dsm::new(Dial { from: node, wanted: Arc::clone(&self.wanted) });
         let shared = Shared::new(config, me, storage, report);
         let config = VolumeConfig {
             name: "shared".into(),
