@@ -97,7 +97,9 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadli
 fn refused(export: &Export, error: &OpenError) -> Problem {
     let problem = problem(export, format!("cannot be served: {error}"));
     match (error, &export.store) {
-        (OpenError::Missing(_), Store::Common { .. }) => problem.allowed("an existing device or file (truncate makes one)"),
+        (OpenError::Missing(_), Store::Common { .. }) => {
+            problem.allowed("an existing device or file (truncate makes one)")
+        }
         (OpenError::Missing(_), Store::File { .. }) => {
             problem.allowed("an existing file, or create = true with the size of a new one")
         }

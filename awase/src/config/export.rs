@@ -145,6 +145,11 @@ impl Export {
         }
     }
 
+    /// Of a shared disk on a device that all nodes reach, which may be larger. Bytes.
+    pub fn shared_size(&self) -> Option<u64> {
+        if let Store::Common { size, .. } = self.store { Some(size) } else { None }
+    }
+
     /// Is it a shared disk on a device that all nodes reach?
     pub fn is_on_device(&self) -> bool {
         matches!(self.store, Store::Common { .. })
@@ -195,7 +200,9 @@ impl From<&Export> for Draft {
             let path = export.path().map(Path::to_owned);
             match path.filter(|_| export.is_on_device()) {
                 Some(path) => draft.shared_device = Some(path),
-                None => draft.backing = Some(export.path().map_or(Backing::Memory, |path| Backing::Path(path.to_owned()))),
+                None => {
+                    draft.backing = Some(export.path().map_or(Backing::Memory, |path| Backing::Path(path.to_owned())))
+                }
             }
             (draft.read_only, draft.stable_writes) = (None, None);
         }

@@ -231,15 +231,15 @@ impl Own {
     fn serve(&mut self, inputs: &Receiver<Input>, questions: &Sender<Ask>) {
         let mut actions = self.decide(|membership| membership.on_tick(now()));
         loop {
-            let mut actions = actions.into_iter().peekable();
-            while let Some(action) = actions.next() {
+            let mut todo = actions.into_iter().peekable();
+            while let Some(action) = todo.next() {
                 match action {
                     Action::Ask(ask) => drop(questions.send(ask)),
                     Action::Left => return,
                     Action::Home { shard, home } => {
                         let mut homes = vec![(shard, home)];
                         while let Some(Action::Home { shard, home }) =
-                            actions.next_if(|next| matches!(next, Action::Home { .. }))
+                            todo.next_if(|next| matches!(next, Action::Home { .. }))
                         {
                             homes.push((shard, home));
                         }

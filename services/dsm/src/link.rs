@@ -204,8 +204,10 @@ impl Dsm {
     /// Serves a volume from now on, in place of its earlier incarnation: its peers may connect.
     pub fn add(&self, shared: &Arc<Shared>) {
         let mut volumes = self.volumes.lock();
-        volumes.retain(|earlier| earlier.config.name != shared.config.name);
-        volumes.push(Arc::clone(shared));
+        match volumes.iter_mut().find(|earlier| earlier.config.name == shared.config.name) {
+            Some(earlier) => *earlier = Arc::clone(shared),
+            None => volumes.push(Arc::clone(shared)),
+        }
     }
 
     /// Connects to the peers of a volume that have higher numbers than this node. To be called on the processor on which

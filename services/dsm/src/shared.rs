@@ -43,6 +43,8 @@ pub struct SharedConfig {
     pub size: u64,
     /// The names of all nodes, in order: their places are their numbers.
     pub nodes: Vec<String>,
+    /// Where nodes come and go: what says which ones these may be, in place of their names.
+    pub terms: Option<String>,
     /// A bit for each node, where homes do not move.
     pub homes: u64,
     /// Homes move among all nodes, in so many parts, and storage is what all nodes reach.
@@ -73,7 +75,8 @@ impl SharedConfig {
 
     pub(crate) fn terms(&self) -> Terms {
         let SharedConfig { name, size, nodes, homes, .. } = self;
-        Terms { size: *size, homes: *homes, nodes: nodes.join(","), volume: name.clone() }
+        let nodes = self.terms.clone().unwrap_or_else(|| nodes.join(","));
+        Terms { size: *size, homes: *homes, nodes, volume: name.clone() }
     }
 }
 

@@ -140,6 +140,7 @@ impl Scene {
             name: "shared".into(),
             size,
             nodes: (0..self.nodes.len()).map(|node| node.to_string()).collect(),
+            terms: None,
             homes,
             shards: None,
             is_volatile: backing == Backing::Memory,
