@@ -169,9 +169,10 @@ impl Cluster {
 
     /// Deregisters, so that others take over at once, and accepts no more peers.
     pub fn stop(&self) {
-        if let Nodes::Joined { member, .. } = &self.nodes
+        if let Nodes::Joined { node, member } = &self.nodes
             && let Some(member) = member.lock().take()
         {
+            node.on_leaving();
             member.leave();
         }
         self.acceptor.stop();

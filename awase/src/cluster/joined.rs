@@ -50,6 +50,7 @@ struct State {
     me: Option<Address>,
     is_serving: bool,
     has_problem: bool,
+    is_leaving: bool,
     members: BTreeMap<Address, String>,
     homes: BTreeMap<ShardNo, Home>,
     disks: Vec<Disk>,
@@ -127,8 +128,8 @@ impl Node {
             }
             // The fence is shut already: nothing is answered.
             Event::Stop => {
-                state.is_serving = false;
-                say("this node's lease is over: clients of shared disks get errors until it has a new one");
+                let is_news = std::mem::take(&mut state.is_serving) && !state.is_leaving;
+                say_if(is_news, "this node's lease is over: clients of shared disks get errors until it has a new one");
             }
             Event::Alive { address, peer } => self.on_alive(&mut state, address, peer),
             Event::Dead(address) => {
@@ -287,6 +288,11 @@ impl Node {
         state.disks.iter().find(|disk| disk.export.name == name).map(|disk| Arc::clone(&disk.volume))
     }
 
+    /// From now on it is no news that the lease ends.
+    pub fn on_leaving(&self) {
+        self.state.lock().is_leaving = true;
+    }
+
     /// Stores for good what others have given to this node as a home, and does nothing more as such.
     pub async fn retire(&self, cpu: &Processor) {
         let disks: Vec<Arc<Shared>> = self.state.lock().disks.iter().map(|disk| Arc::clone(&disk.shared)).collect();
@@ -321,6 +327,12 @@ fn volume_of(
         .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
     shared.set_volume(&volume);
     Ok(volume)
+}
+
+fn say_if(is_news: bool, line: &str) {
+    if is_news {
+        say(line);
+    }
 }
 
 fn say(line: &str) {

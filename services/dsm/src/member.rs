@@ -105,6 +105,11 @@ impl Shared {
         self.changed.wake_all();
     }
 
+    /// The home of a shard that the map has named last.
+    pub fn home_of(&self, shard: ShardNo) -> Option<Home> {
+        self.core.lock().node.shard_home(shard)
+    }
+
     /// Does nothing more as the home of a shard, and returns when all that it stored is durable. Until then, however long
     /// the storage refuses that, no other node may become the home.
     pub async fn release(&self, cpu: &Processor, shard: ShardNo) {
