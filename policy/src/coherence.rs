@@ -362,6 +362,11 @@ impl Node {
         self.places.seen(self.me)
     }
 
+    /// How many pages of this home nodes might write when they died: what they had not given up is lost.
+    pub fn dead_writers(&self) -> u64 {
+        self.directory.dead_writers
+    }
+
     /// Does it answer as the home of all shards that the map gives it, having surveyed the others?
     pub fn is_settled(&self) -> bool {
         !self.is_surveying() && !self.places.has_released()

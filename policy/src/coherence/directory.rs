@@ -17,6 +17,8 @@ pub(super) struct Directory {
     /// Pages that one node may write, by node.
     exclusive: BTreeSet<(NodeId, PageNo)>,
     pub(super) serials: u64,
+    /// Pages that nodes might write when they died.
+    pub(super) dead_writers: u64,
     /// Nothing is granted in these terms.
     pub(super) surveys: Vec<Survey>,
     surveyed: Instant,
@@ -264,7 +266,14 @@ impl Entry {
 impl Directory {
     pub(super) fn new(stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
         let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
-        Directory { entries, exclusive: BTreeSet::new(), serials: 0, surveys: Vec::new(), surveyed: Instant::ZERO }
+        Directory {
+            entries,
+            exclusive: BTreeSet::new(),
+            serials: 0,
+            dead_writers: 0,
+            surveys: Vec::new(),
+            surveyed: Instant::ZERO,
+        }
     }
 
     /// Nothing is granted in this term before all of these nodes have given up what they hold.
@@ -363,7 +372,12 @@ impl Directory {
     }
 
     pub(super) fn on_dead(&mut self, places: &Places, node: NodeId, out: &mut Outbox) {
-        self.change_all(|_, entry| entry.on_dead(node));
+        let mut died = 0;
+        self.change_all(|_, entry| {
+            died += u64::from(entry.writer().is_some_and(|(writer, _)| writer == node));
+            entry.on_dead(node);
+        });
+        self.dead_writers += died;
         self.end_survey_of(places, node, None, out);
     }
 

@@ -79,7 +79,7 @@ impl Shared {
     }
 
     /// The same where homes move: asks the homes of one version of the map, which must be all nodes' until the end, or what
-    /// moved meanwhile could be missed. The storage is the same for all, so this node's flush covers what all have stored.
+    /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
     async fn flush_moving(&self, cpu: &Processor, shards: u16, deadline: Instant) -> Result<(), Errno> {
         loop {
             let homes = |core: &Core| {
@@ -132,20 +132,23 @@ impl Shared {
         if begun != seen {
             return moved;
         }
-        let (mut awaited, deaths) = self.recall_all(cpu, from.node);
-        let is_waiting = !awaited.is_empty();
+        let died = self.core.lock().node.dead_writers();
+        let (mut awaited, _) = self.recall_all(cpu, from.node);
         let newest = self.core.lock().home.stores;
         let are_stored = |core: &Core| {
             let are_done = core.home.storing.first().is_none_or(|oldest| *oldest > newest);
             (has_moved(core) || (end_of(core, &mut awaited).is_some() && are_done)).then_some(())
         };
         let is_stored = self.until(cpu, deadline, are_stored).await.is_ok();
+        // A flush of a device may cover only what came from the same host.
+        let failures = self.core.lock().flushes.home.failures;
+        self.make_durable(cpu).await;
         let core = self.core.lock();
         if has_moved(&core) {
             return moved;
         }
         // What a node had written when it died is lost.
-        let ok = is_stored && (!is_waiting || core.home.deaths == deaths);
+        let ok = is_stored && core.node.dead_writers() == died && core.flushes.home.failures == failures;
         (ok, Mark { incarnation: begun, failures: 0 })
     }
 

@@ -262,8 +262,7 @@ impl Scene {
     pub fn until_connected(&mut self) {
         let limit = self.world.now() + Duration::from_secs(60);
         let others = self.nodes.len() - 1;
-        let is_connected =
-            move |scene: &Scene| scene.shared().all(|shared| shared.connected() == others);
+        let is_connected = move |scene: &Scene| scene.shared().all(|shared| shared.connected() == others);
         assert!(self.run_until(Some(limit), is_connected), "not connected: {:?}", self.told());
         self.history.borrow_mut().crashes.push(self.world.now().ns());
     }

@@ -221,7 +221,8 @@ impl Scene {
             Change::Left(other) if other.node != shared.address().node => shared.on_dead(cpu, other),
             // As membership, it names what is new.
             Change::Map(homes) => {
-                let new: Vec<_> = homes.into_iter().filter(|(shard, home)| shared.home_of(*shard) != Some(*home)).collect();
+                let new: Vec<_> =
+                    homes.into_iter().filter(|(shard, home)| shared.home_of(*shard) != Some(*home)).collect();
                 shared.on_homes(cpu, &new);
             }
             Change::Joined(_) | Change::Left(_) => {}
