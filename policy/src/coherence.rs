@@ -174,6 +174,16 @@ pub enum Action {
 
 pub type Actions = SmallVec<[Action; 4]>;
 
+/// The state of a node's copy of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    pub held: Option<Mode>,
+    /// It has writes of this node that the home does not have.
+    pub is_dirty: bool,
+    /// A local request is unanswered.
+    pub is_waiting: bool,
+}
+
 /// Why a local request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LocalError {
@@ -400,6 +410,11 @@ impl Node {
 
     pub fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {
         self.copies.holds(page)
+    }
+
+    /// The state of this node's copy.
+    pub fn copied(&self, page: PageNo) -> Copied {
+        self.copies.copied(page)
     }
 
     /// Whether the page has writes of this node that its home does not have.

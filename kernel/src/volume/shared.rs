@@ -41,6 +41,10 @@ pub trait Coherence: Send + Sync {
     /// before it leaves: what it says was true then.
     fn answers(&self) -> bool;
 
+    /// The content of blocks, each as it is when this node is granted it, which puts it into the cache. All blocks are
+    /// asked for at once. `spare`: a frame for each block, which is filled if its content does not come in one, else freed.
+    fn read<'a>(&'a self, cpu: &'a Processor, blocks: BlockRange, spare: Frames) -> Work<'a, Frames>;
+
     /// Makes the changes, each when no other node has its block; completes when all are made. All blocks are asked for
     /// at once.
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()>;
@@ -50,8 +54,8 @@ pub trait Coherence: Send + Sync {
 }
 
 impl Volume {
-    /// Opens a volume whose blocks other nodes cache, too. `device` asks the other nodes: a read completes when this
-    /// node holds the block, a write when the block's home has it. All requests are whole blocks.
+    /// Opens a volume whose blocks other nodes cache, too. `device` asks the other nodes: a write completes when the
+    /// block's home has it. All requests are whole blocks.
     ///
     /// # Errors
     /// As [`Volume::open`].

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::table::{Record, Table};
 use super::{
-    Action, Address, Incarnation, Local, LocalError, Message, Mode, Outbox, PageNo, Places, Request, Serial, Storage,
-    Version,
+    Action, Address, Copied, Incarnation, Local, LocalError, Message, Mode, Outbox, PageNo, Places, Request, Serial,
+    Storage, Version,
 };
 use crate::unit::Instant;
 
@@ -166,6 +166,14 @@ impl Copies {
 
     pub(super) fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {
         self.pages.get(page).and_then(|copy| copy.held).map(|held| (held.mode, held.version))
+    }
+
+    pub(super) fn copied(&self, page: PageNo) -> Copied {
+        self.pages.get(page).map_or(Copied::default(), |copy| Copied {
+            held: copy.held.map(|held| held.mode),
+            is_dirty: copy.held.is_some_and(|held| held.is_dirty),
+            is_waiting: copy.waiting.is_some(),
+        })
     }
 
     pub(super) fn is_dirty(&self, page: PageNo) -> bool {

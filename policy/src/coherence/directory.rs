@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::table::{Record, Table};
 use super::{Action, Incarnation, Message, Mode, NodeId, Outbox, PageNo, Places, Request, Serial, Storage, Version};
 use crate::unit::Instant;
@@ -40,7 +42,7 @@ pub(super) struct Entry {
     /// What that holder writes under this grant is to be stored, though no other node wants the page.
     pub(super) is_to_store: bool,
     /// In order of node.
-    pub(super) holders: Vec<Holder>,
+    pub(super) holders: SmallVec<[Holder; 1]>,
     /// In order of arrival; each node once.
     pub(super) queue: VecDeque<Asker>,
     /// When the last unanswered message was sent.
@@ -90,7 +92,7 @@ impl Entry {
             stored,
             is_exclusive: false,
             is_to_store: false,
-            holders: Vec::new(),
+            holders: SmallVec::new(),
             queue: VecDeque::new(),
             sent: Instant::ZERO,
         }
@@ -158,6 +160,10 @@ impl Entry {
                 return;
             }
             self.queue.pop_front();
+            if self.queue.is_empty() {
+                // Most pages are wanted by nobody most of the time.
+                self.queue = VecDeque::new();
+            }
             *serials += 1;
             let serial = Serial { incarnation: term, count: *serials };
             let found = self.holder(first.node);

@@ -5,22 +5,21 @@
 //! only when it is done. Nothing else waits, so the lock is never held across a wait, and no step waits for the network.
 //! Lock order: this lock, then the volume's (a shard, …) and a link's queue.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{self, Action, Actions, Address, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo};
+use policy::coherence::{
+    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo,
+};
 use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::wire::Word;
-
-/// Messages about one page that wait for its home's storage, at most.
-const INBOX_MAX: usize = 256;
 
 pub(crate) struct Core {
     pub(crate) node: coherence::Node,
@@ -30,7 +29,7 @@ pub(crate) struct Core {
     /// Numbers them.
     pub(crate) saves: u64,
     /// Pages that may have steps to do.
-    pub(crate) due: Vec<PageNo>,
+    pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
     pub(crate) home: HomeState,
@@ -58,6 +57,27 @@ pub(crate) struct HomeState {
     pub(crate) stores: u64,
     /// Those that are not done.
     pub(crate) storing: BTreeSet<u64>,
+}
+
+impl HomeState {
+    /// `content` goes with the action that takes it; stores are numbered.
+    fn step(&mut self, action: Action, content: &mut Content) -> Step {
+        let takes = matches!(action, Action::Access { .. } | Action::Store { .. });
+        let content = if takes { std::mem::take(content) } else { Content::None };
+        let mut store = None;
+        if matches!(action, Action::Store { .. }) {
+            self.stores += 1;
+            self.storing.insert(self.stores);
+            store = Some(self.stores);
+        }
+        Step { action, content, store }
+    }
+}
+
+/// What the policy wants done about a page, and what came with the message that it answers.
+struct Decided {
+    actions: Actions,
+    content: Content,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +109,6 @@ impl Core {
         self.pages.entry(page).or_default()
     }
 
-    fn with_page<T>(&mut self, page: PageNo, act: impl FnOnce(&mut Page) -> T) -> Option<T> {
-        self.pages.get_mut(&page).map(act)
-    }
-
     /// Does the home have all that this node gave up of the page?
     pub(crate) fn is_stored(&self, page: PageNo) -> bool {
         let has_steps = self.pages.get(&page).is_some_and(|entry| !entry.has_no_steps());
@@ -119,34 +135,45 @@ impl Shared {
                 | Action::Saved(page)
                 | Action::Lost(page) => page,
             };
-            let takes = matches!(action, Action::Access { .. } | Action::Store { .. });
-            let content = if takes { std::mem::take(&mut content) } else { Content::None };
-            let mut store = None;
-            if matches!(action, Action::Store { .. }) {
-                core.home.stores += 1;
-                core.home.storing.insert(core.home.stores);
-                store = Some(core.home.stores);
+            let step = core.home.step(action, &mut content);
+            core.page(page).queued().steps.push_back(step);
+            core.due.push_back(page);
+        }
+    }
+
+    /// Does what the policy wants done about a page that has no other steps to do.
+    fn act(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mut decided: Decided) {
+        let mut actions = decided.actions.into_iter();
+        while let Some(action) = actions.next() {
+            let step = core.home.step(action, &mut decided.content);
+            let store = step.store;
+            if self.step(cpu, core, volume, page, step) == Progress::Running {
+                let rest: Vec<Step> = actions.map(|action| core.home.step(action, &mut decided.content)).collect();
+                let entry = core.page(page);
+                (entry.is_running, entry.store) = (true, store);
+                // Before those that were noted meanwhile.
+                rest.into_iter().rev().for_each(|step| entry.queued().steps.push_front(step));
+                return;
             }
-            core.page(page).steps.push_back(Step { action, content, store });
-            core.due.push(page);
+            self.end_store(core, store);
         }
     }
 
     /// Does what can be done now.
     pub(crate) fn drive(&self, cpu: &Processor, core: &mut Core) {
         let Some(volume) = self.volume().filter(|_| !self.has_ended()) else { return };
-        while let Some(page) = core.due.pop() {
+        while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
     }
 
     fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {
         loop {
-            let Some(entry) = core.pages.get_mut(&page) else { return };
+            let Some(entry) = core.pages.get_mut(&page) else { return self.settle(core, page) };
             if entry.is_running {
                 return;
             }
-            if let Some(step) = entry.steps.pop_front() {
+            if let Some(step) = entry.queued.as_mut().and_then(|queued| queued.steps.pop_front()) {
                 let store = step.store;
                 if self.step(cpu, core, volume, page, step) == Progress::Running {
                     let entry = core.page(page);
@@ -157,10 +184,11 @@ impl Shared {
                 continue;
             }
             self.settle(core, page);
-            let next = core.with_page(page, |entry| entry.inbox.pop_front()).flatten();
+            let entry = core.pages.get_mut(&page);
+            let next = entry.and_then(|entry| entry.queued.as_mut()?.inbox.pop_front());
             if let Some((envelope, content)) = next {
                 let actions = core.node.on_message(cpu.now(), envelope);
-                self.note(core, actions, content);
+                self.act(cpu, core, volume, page, Decided { actions, content });
             } else if !self.want(cpu, core, volume, page) {
                 if core.pages.get(&page).is_some_and(Page::is_idle) {
                     core.pages.remove(&page);
@@ -342,11 +370,13 @@ impl Shared {
     fn want(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
         let Some(entry) = core.pages.get(&page) else { return false };
         let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
-        if (!writes && !reads) || core.node.is_waiting(page) {
+        if !writes && !reads {
             return false;
         }
-        let held = core.node.holds(page).map(|(mode, _)| mode);
-        let is_dirty = core.node.is_dirty(page);
+        let Copied { held, is_dirty, is_waiting } = core.node.copied(page);
+        if is_waiting {
+            return false;
+        }
         if writes && held == Some(Mode::Write) && self.write_held(cpu, core, volume, page) {
             return true;
         }
@@ -364,7 +394,7 @@ impl Shared {
             entry.changes.drain(..).for_each(|pending| pending.group.done(page, Err(Errno::IO)));
             return true;
         }
-        let is_cached = volume.cached(block(page)).is_some();
+        let is_cached = held.is_some() && volume.cached(block(page)).is_some();
         let is_whole = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Whole(_)));
         let first = core.pages.get(&page).and_then(|entry| entry.changes.front());
         let access = match first {
@@ -377,7 +407,7 @@ impl Shared {
         for want in wants.into_iter().flatten() {
             if let Ok(actions) = core.node.on_local(cpu.now(), want, page) {
                 asked |= !actions.is_empty();
-                self.note(core, actions, Content::None);
+                self.act(cpu, core, volume, page, Decided { actions, content: Content::None });
             }
         }
         asked
@@ -430,14 +460,19 @@ impl Shared {
             Some(page) if page.0 >= self.config.policy().pages => {}
             // Its sender repeats it.
             _ if !self.answers() => {}
-            // Dropped as if the connection had lost it: its sender repeats it.
-            Some(page) if core.page(page).inbox.len() >= INBOX_MAX => {}
             Some(page) => {
                 if matches!(envelope.message, Message::Recall { .. }) {
                     self.counters.invalidations.add(1);
                 }
-                core.page(page).inbox.push_back((envelope, content));
-                core.due.push(page);
+                let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
+                match self.volume() {
+                    Some(volume) if !waits => {
+                        let actions = core.node.on_message(cpu.now(), envelope);
+                        self.act(cpu, core, &volume, page, Decided { actions, content });
+                    }
+                    _ => core.page(page).take_in(envelope, content),
+                }
+                core.due.push_back(page);
             }
             None => {
                 let actions = core.node.on_message(cpu.now(), envelope);

@@ -163,7 +163,7 @@ impl Shared {
         entry.is_running = false;
         let store = entry.store.take();
         self.end_store(core, store);
-        core.due.push(page);
+        core.due.push_back(page);
         self.drive(cpu, core);
     }
 

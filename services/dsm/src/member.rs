@@ -149,8 +149,7 @@ impl Shared {
         for (page, entry) in &mut core.pages {
             entry.finish_loads(*page, &Err(ENDED));
             entry.changes.drain(..).for_each(|pending| pending.group.done(*page, Err(ENDED)));
-            entry.steps.clear();
-            entry.inbox.clear();
+            entry.queued = None;
         }
         core.saving.clear();
         core.due.clear();

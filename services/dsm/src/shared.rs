@@ -9,7 +9,7 @@ use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
 use kernel::request::{Action, Outcome, Request};
 use kernel::volume::{Change, Coherence};
 use kernel::wait::WaitList;
-use kernel::{FRAME_BYTES, FrameRef, Processor, Volume};
+use kernel::{FRAME_BYTES, FrameRef, Frames, Processor, Volume};
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::coherence::{self, Address, Config, Homes, Incarnation, Local, NodeId, PageNo, Storage};
@@ -22,7 +22,7 @@ use crate::home::Reserve;
 use crate::link::Link;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Group, Load, Pending, Wish};
+use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
 use crate::wire::Word;
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
@@ -138,7 +138,7 @@ impl Shared {
             pages: Default::default(),
             saving: Default::default(),
             saves: 0,
-            due: Vec::new(),
+            due: Default::default(),
             met: vec![None; nodes],
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
@@ -301,8 +301,9 @@ impl Shared {
         if blocks.end.0 <= self.config.policy().pages { Ok(()) } else { Err(Errno::INVALID) }
     }
 
-    async fn read(&self, cpu: &Processor, blocks: BlockRange, frames: &[FrameRef]) -> Result<(), Errno> {
-        let group = Group::new(blocks.len() as usize);
+    /// Reads pages: each into a frame of its own if it comes in one, else into one of `spare`.
+    async fn read_pages(&self, cpu: &Processor, blocks: BlockRange, spare: Frames) -> Result<Frames, Errno> {
+        let group = Group::new(spare.len().min(blocks.len() as usize));
         let deadline = cpu.now() + self.config.timeout;
         {
             let mut core = self.core.lock();
@@ -311,21 +312,16 @@ impl Shared {
             if self.has_ended() {
                 return Err(ENDED);
             }
-            for page in blocks.iter().map(|block| PageNo(block.0)) {
-                core.page(page).loads.push(Load { group: Arc::clone(&group), deadline });
-                core.due.push(page);
+            for (block, spare) in blocks.iter().zip(spare) {
+                let page = PageNo(block.0);
+                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
+                core.due.push_back(page);
             }
             self.drive(cpu, core);
         }
-        for (page, loaded) in group.all().await? {
-            let Some(into) = frames.get((page.0 - blocks.start.0) as usize) else { continue };
-            let bytes = loaded.bytes();
-            assert_eq!(bytes.len(), FRAME_BYTES, "a page of another size");
-            // SAFETY: the caller gave the frame to be filled by this read; nobody else has access to it meanwhile. Both
-            // have a frame's bytes, and are different ones.
-            unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES) };
-        }
-        Ok(())
+        let mut pages = group.all().await?;
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        Ok(pages.into_iter().map(|(_, frame)| frame).collect())
     }
 
     /// Stores what is dirty among `blocks` at the homes.
@@ -374,7 +370,7 @@ impl Shared {
             for (page, wish) in wishes {
                 let group = Arc::clone(&group);
                 core.page(page).changes.push_back(Pending { wish, job, group, deadline });
-                core.due.push(page);
+                core.due.push_back(page);
             }
             self.drive(cpu, core);
         }
@@ -399,7 +395,9 @@ impl Device for Shared {
             match request.action {
                 Action::Read(range, frames) => {
                     self.check(range.blocks())?;
-                    self.read(cpu, range.blocks(), &frames).await?;
+                    let read = self.read_pages(cpu, range.blocks(), frames.clone()).await?;
+                    let others = frames.iter().zip(&read).filter(|(into, frame)| into.no() != frame.no());
+                    others.for_each(|(into, frame)| fill(into, frame.bytes()));
                 }
                 Action::Write(range, _) => {
                     self.check(range.blocks())?;
@@ -414,6 +412,13 @@ impl Device for Shared {
 }
 
 impl Coherence for Shared {
+    fn read<'a>(&'a self, cpu: &'a Processor, blocks: BlockRange, spare: Frames) -> Work<'a, Frames> {
+        Box::pin(async move {
+            self.check(blocks)?;
+            self.read_pages(cpu, blocks, spare).await
+        })
+    }
+
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()> {
         let wishes = changes.into_iter().map(|(block, change)| (PageNo(block.0), Wish::Change(change))).collect();
         Box::pin(self.wish(cpu, wishes, job))

@@ -41,7 +41,7 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         shared.note(core, actions, Content::None);
         for (page, entry) in &mut core.pages {
             entry.expire(*page, cpu.now());
-            core.due.push(*page);
+            core.due.push_back(*page);
         }
         shared.drive(cpu, core);
         for node in (0..shared.links.len() as u16).map(NodeId).filter(|node| *node != shared.me.node) {
