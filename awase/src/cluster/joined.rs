@@ -142,7 +142,8 @@ impl Node {
             }
             Event::Release(release) => self.release(&state, release),
             Event::Problem(problem) => {
-                state.has_problem = true;
+                // An earlier process of this node is one for at most a lease: that is worth waiting for.
+                state.has_problem |= !matches!(problem, crate::membership::Problem::Occupied(_));
                 say(&problem.to_string());
             }
             Event::Recovered => say("etcd answers again"),
