@@ -63,12 +63,21 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
             refuse_other_than_block_device(export, path)?;
             open(export, path, None, deadline)
         }
+        Store::Common { path, size } => {
+            let medium = open(export, path, None, deadline)?;
+            if medium.size < *size {
+                let (wanted, found) = (show_bytes(*size), show_bytes(medium.size));
+                let what = format!("= {wanted:?}, but {} holds {found:?}", path.display());
+                return Err(Problem::new(&export.place, export.key("size"), what).allowed("its size, or less"));
+            }
+            Ok(Medium { size: *size, ..medium })
+        }
     }
 }
 
 fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadline) -> Result<Medium, Problem> {
     let writable = !export.read_only && export.overlay.is_none();
-    let options = OpenOptions { writable, create_size, ..OpenOptions::default() };
+    let options = OpenOptions { writable, create_size, is_common: export.is_on_device(), ..OpenOptions::default() };
     let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
     let open = deadline.retry(|| file::open(path, options), is_locked).map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
@@ -105,6 +114,9 @@ pub fn prepare_overlay(export: &Export, size: u64) -> Result<OpenFile, Problem> 
 fn refused(export: &Export, error: &OpenError) -> Problem {
     let problem = problem(export, format!("cannot be served: {error}"));
     match (error, &export.store) {
+        (OpenError::Missing(_), Store::Common { .. }) => {
+            problem.allowed("an existing device or file (truncate makes one)")
+        }
         (OpenError::Missing(_), Store::File { .. }) => {
             problem.allowed("an existing file, or create = true with the size of a new one")
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dsm::Shared;
+use dsm::Dsm;
 use kernel::Kernel;
 use kernel::connection::ConnectionReading;
 use kernel::counters::{DiskReading, LockReading, Reading};
@@ -28,7 +28,7 @@ pub struct View {
     kernel: Weak<Kernel>,
     acceptor: Weak<Acceptor>,
     /// Shared disks, in the order of the configuration.
-    shared: Vec<Weak<Shared>>,
+    shared: Weak<Dsm>,
     terminals: Weak<Terminals>,
     start: Instant,
     start_ticks: u64,
@@ -81,11 +81,11 @@ impl View {
     pub fn new(
         kernel: &Arc<Kernel>,
         acceptor: &Arc<Acceptor>,
-        shared: Vec<Weak<Shared>>,
+        shared: Option<Arc<Dsm>>,
         terminals: &Arc<Terminals>,
     ) -> Self {
         View {
-            shared,
+            shared: shared.map_or_else(Weak::new, |shared| Arc::downgrade(&shared)),
             terminals: Arc::downgrade(terminals),
             kernel: Arc::downgrade(kernel),
             acceptor: Arc::downgrade(acceptor),
@@ -116,7 +116,7 @@ impl View {
             disks: disks.collect(),
             connected: kernel.connections().read(),
             jobs: kernel.jobs().most_used(JOBS_SHOWN),
-            shared: shared::sample(&self.shared),
+            shared: shared::sample(self.shared.upgrade()),
             databases: self.databases(),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use futures_util::future::join;
 use machine::Errno;
 use policy::unit::{BlockRange, ByteRange, Class, Stability};
 
@@ -20,7 +21,7 @@ use crate::trace::Event;
 const UNDER_WAY_MAX: usize = 512;
 
 impl Volume {
-    /// Makes everything that was acknowledged before durable.
+    /// Makes everything that was acknowledged before durable; at any node, if other nodes have the volume, too.
     ///
     /// # Errors
     /// The device's error. Nothing is dropped: what the failed flush covered stays cached, is dirty again and will be
@@ -30,12 +31,20 @@ impl Volume {
             return Ok(());
         }
         self.on_flush_asked();
+        let failures = self.write_out_again(cpu, context).await;
+        let Some(coherence) = &self.coherence else { return self.flush_device(cpu, context, failures).await };
+        let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu)).await;
+        own.and(all)
+    }
+
+    /// Writes all that is dirty, and what must be repeated. Returns the failures before.
+    async fn write_out_again(&self, cpu: &Processor, context: Context) -> Failures {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
             self.write_out_all(cpu, context).await;
             if self.rewrites() == rewrites || self.failures() != failures {
-                return self.flush_device(cpu, context, failures).await;
+                return failures;
             }
         }
     }
@@ -82,12 +91,17 @@ impl Volume {
         self.flush_device(cpu, context, failures).await
     }
 
-    /// Flushes, and ends the volume's write-back. No writes may follow.
+    /// Flushes what this node wrote, and ends the volume's write-back. No writes may follow.
     ///
     /// # Errors
     /// As [`Volume::flush`].
     pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
-        let result = self.flush(cpu, Context::synchronous(crate::request::JobId::default())).await;
+        let context = Context::synchronous(crate::request::JobId::default());
+        let mut result = Ok(());
+        if !self.config.read_only {
+            let failures = self.write_out_again(cpu, context).await;
+            result = self.flush_device(cpu, context, failures).await;
+        }
         self.stop();
         result
     }

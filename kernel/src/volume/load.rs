@@ -3,7 +3,7 @@
 //! A lookup shares the frames of cached blocks and registers buffers for the others, with each shard locked once; when
 //! they are loaded, each shard is locked once more.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,11 +13,11 @@ use machine::Errno;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class};
 use smallvec::SmallVec;
 
-use super::{Attempt, Volume};
+use super::{Attempt, Coherence, Volume};
 use crate::block_key::BlockKey;
 use crate::cache::{Cache, Shard, State as BufferState};
 use crate::counters::Count;
-use crate::frame::{FrameRef, Frames, segments};
+use crate::frame::{FrameNo, FrameRef, Frames, segments};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
@@ -54,7 +54,9 @@ pub struct Reading {
 /// Adjacent blocks that one request reads.
 struct Load {
     blocks: BlockRange,
-    frames: Frames,
+    frames: RefCell<Frames>,
+    /// Their numbers while a [`Coherence`] has them.
+    numbers: RefCell<Vec<FrameNo>>,
     is_settled: Cell<bool>,
 }
 
@@ -206,15 +208,16 @@ impl Reading {
         let (cache, pool) = (volume.memory.cache(), volume.memory.frames());
         volume.note_block(block);
         shard.insert(volume.key(block), frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
-        let blocks_max = volume.load_blocks_max();
+        let blocks_max = volume.transfer_blocks_max();
         match self.loads.last_mut() {
             Some(last) if last.blocks.end == block && last.blocks.len() < blocks_max => {
                 last.blocks.end = block + 1;
-                last.frames.push(frame);
+                last.frames.get_mut().push(frame);
             }
             _ => self.loads.push(Load {
                 blocks: block.run(1),
-                frames: Frames::from_iter([frame]),
+                frames: RefCell::new(Frames::from_iter([frame])),
+                numbers: RefCell::default(),
                 is_settled: Cell::new(false),
             }),
         }
@@ -277,7 +280,7 @@ impl Reading {
             }
         };
         for Load { blocks, frames, .. } in self.loads.drain(..) {
-            for (block, frame) in blocks.iter().zip(frames) {
+            for (block, frame) in blocks.iter().zip(frames.into_inner()) {
                 self.frames[(block - self.blocks.start) as usize] = Some(frame);
             }
         }
@@ -286,10 +289,13 @@ impl Reading {
 
     async fn perform(&self, cpu: &Processor, load: &Load) -> Result<Outcome, Errno> {
         let (volume, context) = (&self.volume, self.context);
+        if let Some(coherence) = &volume.coherence {
+            return self.perform_shared(cpu, coherence, load).await;
+        }
         let range = volume.bytes_of(load.blocks);
         let mut result = Ok(Outcome::Done);
         // A file may have been truncated since the lookup.
-        let mut frames = load.frames.clone();
+        let mut frames = load.frames.borrow().clone();
         frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
         // A failed flush may have restored the content from before the zeroing.
         let zeroes = volume.state.lock().cleared.zeroes_within(load.blocks);
@@ -304,6 +310,29 @@ impl Reading {
         }
         load.settle(volume, is_done);
         result
+    }
+
+    /// Each block is put into the cache when it comes ([`Volume::put`]), not when all have come. What comes in a frame of
+    /// its own takes the place of this load's, which is free from then on.
+    async fn perform_shared(
+        &self,
+        cpu: &Processor,
+        coherence: &Arc<dyn Coherence>,
+        load: &Load,
+    ) -> Result<Outcome, Errno> {
+        let frames = load.frames.take();
+        load.numbers.replace(frames.iter().map(FrameRef::no).collect());
+        match coherence.read(cpu, load.blocks, frames).await {
+            Ok(frames) => {
+                load.is_settled.set(true);
+                load.frames.replace(frames);
+                Ok(Outcome::Done)
+            }
+            Err(errno) => {
+                load.settle(&self.volume, false);
+                Err(errno)
+            }
+        }
     }
 }
 
@@ -323,9 +352,9 @@ impl Load {
             let mut shard = volume.lock_shard(run.start);
             for block in run.iter() {
                 let Some(slot) = shard.find(volume.key(block)) else { continue };
-                let own = &self.frames[(block - self.blocks.start) as usize];
+                let own = self.number((block - self.blocks.start) as usize);
                 // A write may have replaced the frame meanwhile.
-                if shard.frame_no(slot) != own.no() || !shard.state(slot).any(BufferState::LOADING) {
+                if Some(shard.frame_no(slot)) != own || !shard.state(slot).any(BufferState::LOADING) {
                     continue;
                 }
                 if ok {
@@ -338,9 +367,14 @@ impl Load {
         }
     }
 
+    fn number(&self, index: usize) -> Option<FrameNo> {
+        let held = self.frames.borrow().get(index).map(FrameRef::no);
+        held.or_else(|| self.numbers.borrow().get(index).copied())
+    }
+
     /// Zeroes what follows the first `len` bytes, where the device ends.
     fn zero_beyond_end(&self, len: u64) {
-        let held = self.frames.len() as u64 * BLOCK_BYTES;
+        let held = self.frames.borrow().len() as u64 * BLOCK_BYTES;
         self.zero_bytes(len, held.saturating_sub(len));
     }
 
@@ -350,7 +384,7 @@ impl Load {
     }
 
     fn zero_bytes(&self, from: u64, len: u64) {
-        for segment in segments(&self.frames, from as usize, len as usize) {
+        for segment in segments(&self.frames.borrow(), from as usize, len as usize) {
             // SAFETY: the frames are being loaded: no reader has access before `settle`.
             unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
         }

@@ -349,12 +349,6 @@ impl Volume {
         self.clip(blocks.bytes())
     }
 
-    /// Blocks that one request loads, at most. Blocks that other nodes have come one by one, and one that is here must not
-    /// wait for another: its reader would hold it meanwhile.
-    fn load_blocks_max(&self) -> u64 {
-        if self.coherence.is_some() { 1 } else { self.transfer_blocks_max() }
-    }
-
     /// Blocks of the largest useful transfer.
     fn transfer_blocks_max(&self) -> u64 {
         (u64::from(self.facts.transfer_bytes_max) / BLOCK_BYTES).clamp(1, 256)

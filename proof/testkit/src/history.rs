@@ -35,7 +35,8 @@ pub struct Event {
     pub ended: Option<Time>,
 }
 
-/// A flush that succeeded, or a stable write: what the clients of a node had written before it began is durable.
+/// A flush that succeeded: what the clients of all nodes had written before it began is durable, except that a crash
+/// before it may have undone what other processes had written. Or a stable write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     pub node: usize,
@@ -149,7 +150,8 @@ impl History {
         };
         for later in writes.values().filter(|later| seen_end < later.begun) {
             let is_flushed = |flush: &&Flush| {
-                flush.node == later.node
+                let is_undone = |end| self.crashes.iter().any(|crash| (end..=flush.begun).contains(crash));
+                (flush.node == later.node || later.ended.is_some_and(|end| !is_undone(end)))
                     && flush.only.is_none_or(|value| value == later.value)
                     && flush.ended <= crash
                     && later.ended.is_some_and(|ended| ended <= flush.begun)
@@ -256,13 +258,27 @@ mod tests {
         assert!(after(2, &[flush(3)], &[]) && after(1, &[flush(3)], &[]), "the first write was");
         assert!(!after(0, &[flush(3)], &[]), "it was durable");
         assert!(!after(1, &[flush(9)], &[]), "the second one was durable, too");
-        assert!(after(1, &[Flush { node: 1, ..flush(9) }], &[]), "another node's flush is of its own writes");
+        assert!(!after(1, &[Flush { node: 1, ..flush(9) }], &[]), "another node's flush is of all writes");
+        assert!(after(1, &[Flush { node: 1, ..flush(19) }], &[]), "it ended after the crash");
         assert!(after(0, &[Flush { only: Some(2), ..flush(3) }], &[]), "a stable write is only of itself");
         assert!(!after(0, &[Flush { only: Some(1), ..flush(3) }], &[]));
         assert!(!after(1, &[], &[read(2, 23, 24)]), "what was undone does not return");
         assert!(!after(1, &[], &[read(0, 23, 24)]));
         assert!(after(1, &[], &[write(3, 23, 24), read(3, 25, 26)]));
         assert!(!after(7, &[], &[]), "nobody wrote it");
+    }
+
+    #[test]
+    fn a_flush_after_a_crash_is_of_what_other_processes_wrote_since() {
+        let events =
+            vec![write(1, 1, 2), read(1, 3, 4), write(2, 5, 6), read(1, 21, 22), write(3, 23, 24), read(1, 41, 42)];
+        let check = |begun, node, events: &[Event]| {
+            let flushes = vec![Flush { node, begun, ended: begun + 1, only: None }];
+            History { events: events.to_vec(), flushes, crashes: vec![20, 40] }.check().is_ok()
+        };
+        assert!(check(22, 1, &events), "the first crash had undone the second value");
+        assert!(!check(22, 0, &events), "the process that wrote it has flushed it");
+        assert!(!check(25, 1, &events), "the third value was written after that crash");
     }
 
     #[test]

@@ -5,22 +5,21 @@
 //! only when it is done. Nothing else waits, so the lock is never held across a wait, and no step waits for the network.
 //! Lock order: this lock, then the volume's (a shard, …) and a link's queue.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{self, Action, Actions, Address, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo};
+use policy::coherence::{
+    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo,
+};
 use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::wire::Word;
-
-/// Messages about one page that wait for its home's storage, at most.
-const INBOX_MAX: usize = 256;
 
 pub(crate) struct Core {
     pub(crate) node: coherence::Node,
@@ -30,7 +29,7 @@ pub(crate) struct Core {
     /// Numbers them.
     pub(crate) saves: u64,
     /// Pages that may have steps to do.
-    pub(crate) due: Vec<PageNo>,
+    pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
     pub(crate) home: HomeState,
@@ -52,6 +51,33 @@ pub(crate) struct HomeState {
     pub(crate) stored: BTreeSet<PageNo>,
     /// A holder had abandoned what it wrote.
     pub(crate) lost: BTreeSet<PageNo>,
+    /// Processes of other nodes that have ended, and not in order.
+    pub(crate) deaths: u64,
+    /// Numbers stores.
+    pub(crate) stores: u64,
+    /// Those that are not done.
+    pub(crate) storing: BTreeSet<u64>,
+}
+
+impl HomeState {
+    /// `content` goes with the action that takes it; stores are numbered.
+    fn step(&mut self, action: Action, content: &mut Content) -> Step {
+        let takes = matches!(action, Action::Access { .. } | Action::Store { .. });
+        let content = if takes { std::mem::take(content) } else { Content::None };
+        let mut store = None;
+        if matches!(action, Action::Store { .. }) {
+            self.stores += 1;
+            self.storing.insert(self.stores);
+            store = Some(self.stores);
+        }
+        Step { action, content, store }
+    }
+}
+
+/// What the policy wants done about a page, and what came with the message that it answers.
+struct Decided {
+    actions: Actions,
+    content: Content,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +109,6 @@ impl Core {
         self.pages.entry(page).or_default()
     }
 
-    fn with_page<T>(&mut self, page: PageNo, act: impl FnOnce(&mut Page) -> T) -> Option<T> {
-        self.pages.get_mut(&page).map(act)
-    }
-
     /// Does the home have all that this node gave up of the page?
     pub(crate) fn is_stored(&self, page: PageNo) -> bool {
         let has_steps = self.pages.get(&page).is_some_and(|entry| !entry.has_no_steps());
@@ -102,7 +124,7 @@ impl Shared {
                 Action::Send(Envelope { message, to, .. }) => match message.page() {
                     Some(page) => page,
                     None => {
-                        self.say(to, Word::Page { message, lost: false }, None);
+                        self.send_word(to, Word::Page { message, lost: false }, None);
                         continue;
                     }
                 },
@@ -113,45 +135,73 @@ impl Shared {
                 | Action::Saved(page)
                 | Action::Lost(page) => page,
             };
-            let takes = matches!(action, Action::Access { .. } | Action::Store { .. });
-            let content = if takes { std::mem::take(&mut content) } else { Content::None };
-            core.page(page).steps.push_back(Step { action, content });
-            core.due.push(page);
+            let step = core.home.step(action, &mut content);
+            core.page(page).queued().steps.push_back(step);
+            core.due.push_back(page);
+        }
+    }
+
+    /// Does what the policy wants done about a page that has no other steps to do.
+    fn act(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mut decided: Decided) {
+        let mut actions = decided.actions.into_iter();
+        while let Some(action) = actions.next() {
+            let step = core.home.step(action, &mut decided.content);
+            let store = step.store;
+            if self.step(cpu, core, volume, page, step) == Progress::Running {
+                let rest: Vec<Step> = actions.map(|action| core.home.step(action, &mut decided.content)).collect();
+                let entry = core.page(page);
+                (entry.is_running, entry.store) = (true, store);
+                // Before those that were noted meanwhile.
+                rest.into_iter().rev().for_each(|step| entry.queued().steps.push_front(step));
+                return;
+            }
+            self.end_store(core, store);
         }
     }
 
     /// Does what can be done now.
     pub(crate) fn drive(&self, cpu: &Processor, core: &mut Core) {
-        let Some(volume) = self.volume() else { return };
-        while let Some(page) = core.due.pop() {
+        let Some(volume) = self.volume().filter(|_| !self.has_ended()) else { return };
+        while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
     }
 
     fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {
         loop {
-            let Some(entry) = core.pages.get_mut(&page) else { return };
+            let Some(entry) = core.pages.get_mut(&page) else { return self.settle(core, page) };
             if entry.is_running {
                 return;
             }
-            if let Some(step) = entry.steps.pop_front() {
+            if let Some(step) = entry.queued.as_mut().and_then(|queued| queued.steps.pop_front()) {
+                let store = step.store;
                 if self.step(cpu, core, volume, page, step) == Progress::Running {
-                    core.page(page).is_running = true;
+                    let entry = core.page(page);
+                    (entry.is_running, entry.store) = (true, store);
                     return;
                 }
+                self.end_store(core, store);
                 continue;
             }
             self.settle(core, page);
-            let next = core.with_page(page, |entry| entry.inbox.pop_front()).flatten();
+            let entry = core.pages.get_mut(&page);
+            let next = entry.and_then(|entry| entry.queued.as_mut()?.inbox.pop_front());
             if let Some((envelope, content)) = next {
                 let actions = core.node.on_message(cpu.now(), envelope);
-                self.note(core, actions, content);
+                self.act(cpu, core, volume, page, Decided { actions, content });
             } else if !self.want(cpu, core, volume, page) {
                 if core.pages.get(&page).is_some_and(Page::is_idle) {
                     core.pages.remove(&page);
                 }
                 return;
             }
+        }
+    }
+
+    /// A step is done; whether it was a store is looked at.
+    pub(crate) fn end_store(&self, core: &mut Core, store: Option<u64>) {
+        if store.is_some_and(|number| core.home.storing.remove(&number)) {
+            self.changed.wake_all();
         }
     }
 
@@ -183,11 +233,11 @@ impl Shared {
 
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
-        let say = |frame: Option<FrameRef>, lost| self.say(to, Word::Page { message, lost }, frame);
+        let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
         match message {
             Message::Grant { data: Some(_), .. } => {
                 if self.is_lost(core, page) {
-                    say(None, true);
+                    send(None, true);
                     return Progress::Done;
                 }
                 self.read_home(cpu, core, page, move |shared, _, core, content| {
@@ -197,20 +247,20 @@ impl Shared {
                     };
                     shared.counters.grants.add(1);
                     let lost = frame.is_none() || shared.is_lost(core, page);
-                    shared.say(to, Word::Page { message, lost }, frame.filter(|_| !lost));
+                    shared.send_word(to, Word::Page { message, lost }, frame.filter(|_| !lost));
                 })
             }
             Message::GaveUp { data: Some(_), .. } => {
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
                 let lost = frame.is_none();
-                say(frame, lost);
+                send(frame, lost);
                 Progress::Done
             }
             _ => {
                 if matches!(message, Message::Recall { .. }) {
                     self.counters.recalls.add(1);
                 }
-                say(None, false);
+                send(None, false);
                 Progress::Done
             }
         }
@@ -229,7 +279,7 @@ impl Shared {
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
-        if !needs_content || is_here || !self.is_home(page) {
+        if !needs_content || is_here || !core.node.is_home(page) {
             self.granted(core, volume, page, mode, content);
             return Progress::Done;
         }
@@ -320,11 +370,13 @@ impl Shared {
     fn want(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
         let Some(entry) = core.pages.get(&page) else { return false };
         let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
-        if (!writes && !reads) || core.node.is_waiting(page) {
+        if !writes && !reads {
             return false;
         }
-        let held = core.node.holds(page).map(|(mode, _)| mode);
-        let is_dirty = core.node.is_dirty(page);
+        let Copied { held, is_dirty, is_waiting } = core.node.copied(page);
+        if is_waiting {
+            return false;
+        }
         if writes && held == Some(Mode::Write) && self.write_held(cpu, core, volume, page) {
             return true;
         }
@@ -342,7 +394,7 @@ impl Shared {
             entry.changes.drain(..).for_each(|pending| pending.group.done(page, Err(Errno::IO)));
             return true;
         }
-        let is_cached = volume.cached(block(page)).is_some();
+        let is_cached = held.is_some() && volume.cached(block(page)).is_some();
         let is_whole = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Whole(_)));
         let first = core.pages.get(&page).and_then(|entry| entry.changes.front());
         let access = match first {
@@ -355,7 +407,7 @@ impl Shared {
         for want in wants.into_iter().flatten() {
             if let Ok(actions) = core.node.on_local(cpu.now(), want, page) {
                 asked |= !actions.is_empty();
-                self.note(core, actions, Content::None);
+                self.act(cpu, core, volume, page, Decided { actions, content: Content::None });
             }
         }
         asked
@@ -380,9 +432,11 @@ impl Shared {
             return;
         }
         if core.node.is_saving(page) {
-            let home = self.config.policy().home(page);
-            let incarnation = self.incarnation_of(core, home);
-            core.flushes.touch(home, incarnation);
+            // On storage that all nodes reach, nothing that was stored is lost with its home.
+            if let Some(home) = self.config.policy().home(page) {
+                let incarnation = self.incarnation_of(core, home);
+                core.flushes.touch(home, incarnation);
+            }
         } else {
             core.saving.remove(&page);
             self.changed.wake_all();
@@ -392,10 +446,6 @@ impl Shared {
     pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
         let own = (node == self.me.node).then_some(self.me.incarnation);
         own.or(core.met[usize::from(node.0)]).unwrap_or_default()
-    }
-
-    pub(crate) fn is_home(&self, page: PageNo) -> bool {
-        self.config.policy().home(page) == self.me.node
     }
 
     pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
@@ -408,14 +458,21 @@ impl Shared {
         let core = &mut *core;
         match envelope.message.page() {
             Some(page) if page.0 >= self.config.policy().pages => {}
-            // Dropped as if the connection had lost it: its sender says it again.
-            Some(page) if core.page(page).inbox.len() >= INBOX_MAX => {}
+            // Its sender repeats it.
+            _ if !self.answers() => {}
             Some(page) => {
                 if matches!(envelope.message, Message::Recall { .. }) {
                     self.counters.invalidations.add(1);
                 }
-                core.page(page).inbox.push_back((envelope, content));
-                core.due.push(page);
+                let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
+                match self.volume() {
+                    Some(volume) if !waits => {
+                        let actions = core.node.on_message(cpu.now(), envelope);
+                        self.act(cpu, core, &volume, page, Decided { actions, content });
+                    }
+                    _ => core.page(page).take_in(envelope, content),
+                }
+                core.due.push_back(page);
             }
             None => {
                 let actions = core.node.on_message(cpu.now(), envelope);

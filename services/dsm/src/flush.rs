@@ -1,100 +1,287 @@
-//! Flushing: what this node wrote becomes durable at its homes.
+//! Flushing: what this node wrote, or what was acknowledged at any node, becomes durable at the homes.
 //!
-//! A home that returned in between may have lost what it had stored and not flushed. So each home is noted with its
-//! incarnation when something is stored there, and a flush fails if that is another one by then, once: like a disk whose
-//! power failed, it has lost what was in its volatile cache, and whoever wrote it is told.
+//! A home knows who may write its pages. So a flush of all nodes asks the homes only, all at once; each of them recalls
+//! what other nodes may have written, for reading they retain it, stores it, and flushes its storage once for all that
+//! ask at the time. If no other node may write anything, this costs one message to each home.
+//!
+//! A home that returned may have lost what it had stored and not flushed. Then whoever had stored something there tells
+//! it so before it answers a flush ([`Word::Unflushed`], before the survey ends), and the next flush of each node fails,
+//! once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a flush of a
+//! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kernel::Processor;
 use kernel::request::Action;
 use machine::Errno;
-use policy::coherence::{Incarnation, NodeId};
+use policy::coherence::{Address, Incarnation, NodeId, PageNo, Serial, ShardNo};
 use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::Core;
-use crate::wire::Word;
+use crate::member::ENDED;
+use crate::unflushed::Scope;
+use crate::waiting::Content;
+use crate::wire::{Mark, Word};
 
 /// An unanswered flush is asked for again: its connection may have ended.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// In a mark, where homes move: some have moved.
+const MOVED: u64 = 1;
+
+/// Until a flush is tried again that met shards which moved.
+const MOVING: Duration = Duration::from_millis(20);
+
 impl Shared {
     /// Makes all that was stored for this node before durable.
-    pub(crate) async fn flush(&self, cpu: &Processor) -> Result<(), Errno> {
+    pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
-        let newest = self.core.lock().saves;
-        let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
-        self.until(cpu, deadline, |core| is_stored(core).then_some(())).await?;
-        let touched = std::mem::take(&mut self.core.lock().flushes.touched);
-        let flushes = touched.iter().map(|(home, incarnation)| self.flush_at(cpu, *home, *incarnation, deadline));
+        self.until_saved(cpu, deadline).await?;
+        if self.config.shards.is_some() {
+            return self.perform(cpu, Action::Flush).await;
+        }
+        let touched: Vec<_> = self.core.lock().flushes.touched.iter().map(|(home, at)| (*home, *at)).collect();
+        let flushes = touched.iter().map(|(home, at)| {
+            let known = self.core.lock().flushes.mark(Scope::Own, *home);
+            let stored = Mark { incarnation: at.first, failures: 0 };
+            let since = if known.incarnation == at.first { known } else { stored };
+            self.flush_at(cpu, (*home, Scope::Own), since, deadline)
+        });
         let mut result = Ok(());
-        for ((home, incarnation), flushed) in touched.iter().zip(futures_util::future::join_all(flushes).await) {
-            if flushed.is_err() {
-                let mut core = self.core.lock();
-                if self.incarnation_of(&core, *home) == *incarnation {
-                    core.flushes.touch(*home, *incarnation);
+        for ((home, at), flushed) in touched.iter().zip(futures_util::future::join_all(flushes).await) {
+            match flushed {
+                Ok(ok) => {
+                    self.core.lock().flushes.end(*home, *at);
+                    result = if ok { result } else { Err(Errno::IO) };
                 }
-                result = flushed;
+                Err(errno) => result = Err(errno),
             }
         }
         result
     }
 
+    /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
+    pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
+        let deadline = cpu.now() + self.config.timeout;
+        self.until_saved(cpu, deadline).await?;
+        if let Some(shards) = self.config.shards {
+            return self.flush_moving(cpu, shards, deadline).await;
+        }
+        let homes = (0..self.config.nodes.len() as u16).map(NodeId);
+        let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
+        let flushes = homes.map(|home| {
+            let since = self.core.lock().flushes.mark(Scope::All, home);
+            self.flush_at(cpu, (home, Scope::All), since, deadline)
+        });
+        let flushed = futures_util::future::join_all(flushes).await;
+        flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })
+    }
+
+    /// The same where homes move: asks the homes of one version of the map, which must be all nodes' until the end, or what
+    /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
+    async fn flush_moving(&self, cpu: &Processor, shards: u16, deadline: Instant) -> Result<(), Errno> {
+        loop {
+            let homes = |core: &Core| {
+                let homes = (0..shards).map(|shard| core.node.shard_home(ShardNo(shard)).map(|home| home.at));
+                let homes: BTreeSet<Address> = homes.collect::<Option<_>>()?;
+                let lives = |home: &Address| self.address_of(core, home.node) == *home;
+                homes.iter().all(lives).then(|| (core.node.seen(), homes))
+            };
+            let (seen, homes) = self.until(cpu, deadline, homes).await?;
+            let since = Mark { incarnation: seen, failures: 0 };
+            let flushes = homes.iter().map(async |home| {
+                if *home == self.me {
+                    Ok(self.flush_moving_home(cpu, self.me, seen, deadline).await)
+                } else {
+                    self.ask_flush(cpu, (home.node, Scope::All), since, deadline).await
+                }
+            });
+            let mut is_over = true;
+            for answer in futures_util::future::join_all(flushes).await {
+                let (ok, mark) = answer?;
+                is_over &= mark == since;
+                if !ok {
+                    return Err(Errno::IO);
+                }
+            }
+            if is_over && self.core.lock().node.seen() == seen {
+                return self.perform(cpu, Action::Flush).await;
+            }
+            if cpu.now() >= deadline {
+                return Err(Errno::IO);
+            }
+            cpu.sleep(MOVING).await;
+        }
+    }
+
+    /// Has all stored, as the home of what the map of this term says, that others may have written. The mark is another
+    /// one if the map has changed meanwhile, or is about to.
+    async fn flush_moving_home(
+        &self,
+        cpu: &Processor,
+        from: Address,
+        seen: Incarnation,
+        deadline: Instant,
+    ) -> (bool, Mark) {
+        let settled = |core: &Core| core.node.is_settled().then(|| core.node.seen());
+        let settled_then = |core: &Core| settled(core).filter(|now| *now >= seen);
+        let Ok(begun) = self.until(cpu, deadline, settled_then).await else { return (false, Mark::default()) };
+        let has_moved = |core: &Core| settled(core) != Some(begun);
+        let moved = (true, Mark { incarnation: begun, failures: MOVED });
+        if begun != seen {
+            return moved;
+        }
+        let died = self.core.lock().node.dead_writers();
+        let (mut awaited, _) = self.recall_all(cpu, from.node);
+        let newest = self.core.lock().home.stores;
+        let are_stored = |core: &Core| {
+            let are_done = core.home.storing.first().is_none_or(|oldest| *oldest > newest);
+            (has_moved(core) || (end_of(core, &mut awaited).is_some() && are_done)).then_some(())
+        };
+        let is_stored = self.until(cpu, deadline, are_stored).await.is_ok();
+        // A flush of a device may cover only what came from the same host.
+        let failures = self.core.lock().flushes.home.failures;
+        self.make_durable(cpu).await;
+        let core = self.core.lock();
+        if has_moved(&core) {
+            return moved;
+        }
+        // What a node had written when it died is lost.
+        let ok = is_stored && core.node.dead_writers() == died && core.flushes.home.failures == failures;
+        (ok, Mark { incarnation: begun, failures: 0 })
+    }
+
+    /// Waits until the homes have all that this node had given up before.
+    async fn until_saved(&self, cpu: &Processor, deadline: Instant) -> Result<(), Errno> {
+        let newest = self.core.lock().saves;
+        let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
+        self.until(cpu, deadline, |core| is_stored(core).then_some(())).await
+    }
+
+    /// False: the home has lost something that was not flushed.
     async fn flush_at(
         &self,
         cpu: &Processor,
-        home: NodeId,
-        incarnation: Incarnation,
+        (home, scope): (NodeId, Scope),
+        since: Mark,
         deadline: Instant,
-    ) -> Result<(), Errno> {
-        if home == self.me.node {
-            return self.flush_home(cpu, home).await;
-        }
-        let number = {
-            let mut core = self.core.lock();
-            core.flushes.asked += 1;
-            let number = core.flushes.asked;
-            core.flushes.answers.insert(number, None);
-            number
+    ) -> Result<bool, Errno> {
+        let answer = if home == self.me.node {
+            Ok(self.flush_home(cpu, self.me, (scope, since), deadline).await)
+        } else {
+            self.ask_flush(cpu, (home, scope), since, deadline).await
         };
+        let (ok, mark) = answer?;
+        self.core.lock().flushes.note_mark(scope, home, mark);
+        Ok(ok)
+    }
+
+    async fn ask_flush(
+        &self,
+        cpu: &Processor,
+        (home, scope): (NodeId, Scope),
+        since: Mark,
+        deadline: Instant,
+    ) -> Result<(bool, Mark), Errno> {
+        let number = self.core.lock().flushes.ask();
         let mut asked = None;
         let answer = self.until(cpu, deadline, |core| {
-            if self.incarnation_of(core, home) != incarnation {
-                return Some(false);
+            // The map that it was asked by is another one by now: to be asked anew.
+            if self.config.shards.is_some() && core.node.seen() != since.incarnation {
+                return Some((true, Mark { failures: MOVED, ..since }));
             }
             let answer = core.flushes.answers.get(&number).copied().flatten();
-            if answer.is_none() && asked.is_none_or(|at: Instant| cpu.now().since(at) >= AGAIN) {
-                asked = Some(cpu.now());
-                self.say(self.address_of(core, home), Word::Flush(number), None);
+            let to = self.address_of(core, home);
+            let is_asked = asked.is_some_and(|(of, at): (Address, Instant)| of == to && cpu.now().since(at) < AGAIN);
+            if answer.is_none() && !is_asked {
+                asked = Some((to, cpu.now()));
+                self.send_word(to, Word::Flush { number, all: scope == Scope::All, since }, None);
             }
             answer
         });
         let answer = answer.await;
         self.core.lock().flushes.answers.remove(&number);
-        if answer? { Ok(()) } else { Err(Errno::IO) }
+        answer
     }
 
-    /// Flushes this home's storage for `from`.
-    pub(crate) async fn flush_home(&self, cpu: &Processor, from: NodeId) -> Result<(), Errno> {
-        let flushed = self.perform(cpu, Action::Flush).await;
-        let mut core = self.core.lock();
-        let flushes = &mut core.flushes;
-        if flushed.is_err() {
-            flushes.to_fail = (0..self.config.nodes.len() as u16).map(NodeId).collect();
+    /// Flushes this home's storage for `from`. False if something was lost since that node heard of it last, or if others
+    /// did not store in time what they wrote.
+    async fn flush_home(
+        &self,
+        cpu: &Processor,
+        from: Address,
+        (scope, since): (Scope, Mark),
+        deadline: Instant,
+    ) -> (bool, Mark) {
+        let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
+        let mut is_stored = is_ready.is_ok();
+        if scope == Scope::All && is_stored {
+            let (mut awaited, deaths) = self.recall_all(cpu, from.node);
+            if !awaited.is_empty() {
+                let stored = self.until(cpu, deadline, |core| end_of(core, &mut awaited)).await;
+                // What a node had written when it died is lost.
+                is_stored = stored.is_ok() && self.core.lock().home.deaths == deaths;
+            }
         }
-        let before = flushes.to_fail.len();
-        flushes.to_fail.retain(|node| *node != from);
-        if flushes.to_fail.len() < before { Err(flushed.err().unwrap_or(Errno::IO)) } else { flushed }
+        let newest = self.core.lock().home.stores;
+        let are_done = |core: &Core| core.home.storing.first().is_none_or(|oldest| *oldest > newest);
+        is_stored &= self.until(cpu, deadline, |core| are_done(core).then_some(())).await.is_ok();
+        self.make_durable(cpu).await;
+        let home = &self.core.lock().flushes.home;
+        let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
+        (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
+    }
+
+    /// Recalls what other nodes than `from` may write. Returns that, and how many have died.
+    fn recall_all(&self, cpu: &Processor, from: NodeId) -> (Vec<(PageNo, Serial)>, u64) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let (awaited, actions) = core.node.store_all(cpu.now(), from);
+        self.note(core, actions, Content::None);
+        self.drive(cpu, core);
+        (awaited, core.home.deaths)
+    }
+
+    /// Flushes this home's storage, unless another flush does it. Whether that failed is counted.
+    async fn make_durable(&self, cpu: &Processor) {
+        let (wanted, failures) = {
+            let home = &self.core.lock().flushes.home;
+            (home.stored, home.failures)
+        };
+        loop {
+            let leads = || {
+                let home = &mut self.core.lock().flushes.home;
+                if home.durable >= wanted || home.failures > failures {
+                    return Some(None);
+                }
+                (!std::mem::replace(&mut home.is_running, true)).then_some(Some(home.stored))
+            };
+            let Some(stored) = self.changed.until(leads).await else { return };
+            let flushed = self.perform(cpu, Action::Flush).await;
+            let home = &mut self.core.lock().flushes.home;
+            home.is_running = false;
+            match flushed {
+                Ok(()) => home.durable = home.durable.max(stored),
+                Err(_) => home.failures += 1,
+            }
+            self.changed.wake_all();
+        }
     }
 
     /// A flush is asked for.
-    pub(crate) fn on_flush(&self, cpu: &Processor, from: NodeId, number: u64) {
-        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
+    pub(crate) fn on_flush(&self, cpu: &Processor, from: Address, number: u64, (scope, since): (Scope, Mark)) {
+        let is_new = self.core.lock().flushes.home.requests.insert((from, number));
+        let (Some(shared), here) = (self.this.upgrade().filter(|_| is_new), cpu.clone()) else { return };
         cpu.spawn(async move {
-            let ok = shared.flush_home(&here, from).await.is_ok();
-            let to = shared.address_of(&shared.core.lock(), from);
-            shared.say(to, Word::Flushed { number, ok }, None);
+            let deadline = here.now() + shared.config.timeout;
+            let (ok, mark) = match shared.config.shards {
+                Some(_) => shared.flush_moving_home(&here, from, since.incarnation, deadline).await,
+                None => shared.flush_home(&here, from, (scope, since), deadline).await,
+            };
+            shared.core.lock().flushes.home.requests.remove(&(from, number));
+            shared.send_word(from, Word::Flushed { number, ok, mark }, None);
         });
     }
 
@@ -109,9 +296,21 @@ impl Shared {
         mut ready: impl FnMut(&Core) -> Option<T>,
     ) -> Result<T, Errno> {
         let look = || match ready(&self.core.lock()) {
+            _ if self.has_ended() => Some(Err(ENDED)),
             Some(value) => Some(Ok(value)),
             None => (cpu.now() >= deadline).then_some(Err(Errno::IO)),
         };
         self.changed.until(look).await
     }
+}
+
+/// Is none of these grants there any more? Those that are gone are looked at once.
+fn end_of(core: &Core, awaited: &mut Vec<(PageNo, Serial)>) -> Option<()> {
+    while let Some((page, serial)) = awaited.last() {
+        if core.node.may_write(*page, *serial) {
+            return None;
+        }
+        awaited.pop();
+    }
+    Some(())
 }

@@ -4,12 +4,14 @@
 //! them there, and the [`kernel::volume::Coherence`] beside it. Who may have a page is decided by
 //! [`policy::coherence`], the state machine that the model checker explores. [`Dsm`] is the protocol between nodes.
 
+mod admission;
 mod core;
 mod counters;
 mod flush;
 mod hello;
 mod home;
 mod link;
+mod member;
 mod shared;
 mod tick;
 mod unflushed;
@@ -18,4 +20,5 @@ mod wire;
 
 pub use counters::{Counter, Counters, Gauges};
 pub use link::{Connector, Dsm};
+pub use member::{Joined, Lease};
 pub use shared::{Report, SHARD_PAGES, Shared, SharedConfig, TIMEOUT};

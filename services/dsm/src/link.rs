@@ -1,7 +1,7 @@
 //! The connection to a peer: one for each volume, made by the node with the lower number, made again whenever it ends.
 //!
-//! What is to be said to a peer is queued by any processor; all that is queued when the link's task runs leaves in one
-//! send. Without a connection it is dropped: the policy says it again.
+//! Words for a peer are queued by any processor; all that is queued when the link's task runs leaves in one send. Without
+//! a connection they are dropped: the policy repeats what matters.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,7 +20,9 @@ use parking_lot::Mutex;
 use policy::coherence::{Address, Envelope, Incarnation, NodeId};
 
 use crate::Shared;
+use crate::admission::{hello, is_member, refusal};
 use crate::hello::{First, Hello};
+use crate::unflushed::Scope;
 use crate::waiting::{Content, Loaded};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
@@ -40,8 +42,8 @@ pub(crate) struct Link {
     filled: WaitList,
     /// When something was heard of the peer last. Nanoseconds.
     heard: AtomicU64,
-    /// The last that people were told.
-    told: Mutex<String>,
+    /// The last line that was reported.
+    reported: Mutex<String>,
 }
 
 #[derive(Default)]
@@ -49,24 +51,24 @@ struct Queue {
     /// Numbers connections; a later one ends the one before.
     generation: u64,
     is_up: bool,
-    said: Vec<(Header, Option<FrameRef>)>,
+    words: Vec<(Header, Option<FrameRef>)>,
 }
 
 impl Link {
     pub(crate) fn push(&self, from: Incarnation, to: Incarnation, word: Word, frame: Option<FrameRef>) {
         let mut queue = self.queue.lock();
         if queue.is_up {
-            queue.said.push((Header { from, to, word }, frame));
+            queue.words.push((Header { from, to, word }, frame));
             drop(queue);
             self.filled.wake_all();
         }
     }
 
-    /// Is the line another one than people were told last?
+    /// Is the line another one than was reported last?
     pub(crate) fn is_news(&self, line: &str) -> bool {
-        let mut told = self.told.lock();
-        let is_news = *told != line;
-        line.clone_into(&mut told);
+        let mut reported = self.reported.lock();
+        let is_news = *reported != line;
+        line.clone_into(&mut reported);
         is_news
     }
 
@@ -74,7 +76,7 @@ impl Link {
         let mut queue = self.queue.lock();
         queue.generation += 1;
         queue.is_up = true;
-        queue.said.clear();
+        queue.words.clear();
         self.heard.store(cpu.now().ns(), Ordering::Relaxed);
         let generation = queue.generation;
         drop(queue);
@@ -88,11 +90,17 @@ impl Link {
         let is_last = queue.generation == generation;
         if is_last && queue.is_up {
             queue.is_up = false;
-            queue.said.clear();
+            queue.words.clear();
         }
         drop(queue);
         self.filled.wake_all();
         is_last
+    }
+
+    /// Ends the connection that there is.
+    pub(crate) fn end_any(&self) {
+        let generation = self.queue.lock().generation;
+        self.end(generation);
     }
 
     fn is(&self, generation: u64) -> bool {
@@ -104,13 +112,13 @@ impl Link {
         self.queue.lock().is_up
     }
 
-    /// Waits until what was said is on its way, or the connection has ended.
-    async fn until_said(&self) {
-        let is_said = || {
+    /// Waits until what was queued is on its way, or the connection has ended.
+    async fn until_sent(&self) {
+        let is_sent = || {
             let queue = self.queue.lock();
-            !queue.is_up || queue.said.is_empty()
+            !queue.is_up || queue.words.is_empty()
         };
-        self.filled.until(|| is_said().then_some(())).await;
+        self.filled.until(|| is_sent().then_some(())).await;
     }
 
     /// Ends the connection of a peer of which nothing was heard for `silence`.
@@ -122,27 +130,27 @@ impl Link {
         }
     }
 
-    /// Waits for something to say; `None`: the connection has ended.
+    /// Waits for words to send; `None`: the connection has ended.
     async fn next(&self, generation: u64) -> Option<Vec<(Header, Option<FrameRef>)>> {
         let take = || {
             let mut queue = self.queue.lock();
             if !queue.is_up || queue.generation != generation {
                 return Some(None);
             }
-            (!queue.said.is_empty()).then(|| Some(std::mem::take(&mut queue.said)))
+            (!queue.words.is_empty()).then(|| Some(std::mem::take(&mut queue.words)))
         };
-        let said = self.filled.until(take).await;
+        let words = self.filled.until(take).await;
         self.filled.wake_all();
-        said
+        words
     }
 }
 
 /// Sends what is queued until the connection ends.
 async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64, out: Out) {
     let Out { connection, outbound, is_closed } = out;
-    while let Some(said) = shared.links[usize::from(node.0)].next(generation).await {
+    while let Some(words) = shared.links[usize::from(node.0)].next(generation).await {
         shared.counters.batches.add(1);
-        for (header, frame) in said {
+        for (header, frame) in words {
             let len = if frame.is_some() { PAGE_BYTES } else { 0 };
             let frames: Frames = frame.into_iter().collect();
             // Counted as a request in flight until it is sent: the session waits for that before it closes.
@@ -178,41 +186,50 @@ pub trait Connector: Send + Sync + 'static {
 
 /// The cluster's protocol: shared volumes of one node, for connections of its peers.
 pub struct Dsm {
-    me: Address,
     sessions: Arc<Sessions>,
     volumes: Mutex<Vec<Arc<Shared>>>,
     connector: Box<dyn Connector>,
 }
 
 impl Dsm {
-    pub fn new(me: Address, connector: impl Connector) -> Arc<Dsm> {
+    pub fn new(connector: impl Connector) -> Arc<Dsm> {
         let limits = Limits { handshake_timeout: HANDSHAKE_TIMEOUT, ..Limits::default() };
         let sessions = Arc::new(Sessions::new(limits));
-        Arc::new(Dsm { me, sessions, volumes: Mutex::default(), connector: Box::new(connector) })
-    }
-
-    pub fn address(&self) -> Address {
-        self.me
+        Arc::new(Dsm { sessions, volumes: Mutex::default(), connector: Box::new(connector) })
     }
 
     pub fn volumes(&self) -> Vec<Arc<Shared>> {
         self.volumes.lock().clone()
     }
 
-    /// Serves a volume from now on: its peers may connect.
+    /// Serves a volume from now on, in place of its earlier incarnation: its peers may connect.
     pub fn add(&self, shared: &Arc<Shared>) {
-        self.volumes.lock().push(Arc::clone(shared));
+        let mut volumes = self.volumes.lock();
+        match volumes.iter_mut().find(|earlier| earlier.config.name == shared.config.name) {
+            Some(earlier) => *earlier = Arc::clone(shared),
+            None => volumes.push(Arc::clone(shared)),
+        }
     }
 
     /// Connects to the peers of a volume that have higher numbers than this node. To be called on the processor on which
     /// the connections are.
     pub fn serve(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>) {
-        for node in (self.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
-            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+        for node in (shared.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
+            if !shared.is_managed() || shared.met(node).is_some() {
+                cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+            }
         }
         let (own, here) = (Arc::clone(shared), cpu.clone());
         cpu.spawn(async move { own.reserve.fill(&here).await });
         cpu.spawn(crate::tick::run(cpu.clone(), Arc::downgrade(shared), Arc::clone(&self.sessions)));
+    }
+
+    /// Connects to a node that has become a member, if that is for this node to do. To be called on the processor on which
+    /// the connections are.
+    pub fn meet(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>, node: NodeId) {
+        if node > shared.me.node {
+            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+        }
     }
 
     /// Tells the peers that this node has stored all that it wrote, and ends. To be called after the volumes were closed:
@@ -220,8 +237,8 @@ impl Dsm {
     pub async fn leave(&self, cpu: &Processor) {
         for shared in self.volumes() {
             for link in shared.links.iter().filter(|link| link.is_up()) {
-                link.push(self.me.incarnation, Incarnation::default(), Word::Bye, None);
-                link.until_said().await;
+                link.push(shared.me.incarnation, Incarnation::default(), Word::Bye, None);
+                link.until_sent().await;
             }
         }
         // The senders run before this task does again, and again until the connections have taken it.
@@ -231,10 +248,13 @@ impl Dsm {
 
     async fn keep_connected(self: Arc<Self>, cpu: Processor, shared: Arc<Shared>, node: NodeId) {
         let dialled = Arc::new(Dialled { dsm: Arc::clone(&self), shared: Arc::clone(&shared), node });
-        while !self.sessions.is_stopping() {
+        let met = shared.met(node);
+        // Of members that come and go, as long as this one is one; of others for ever.
+        let is_present = || !shared.has_ended() && (!shared.is_managed() || shared.met(node) == met);
+        while !self.sessions.is_stopping() && is_present() {
             match self.connect(node).await {
                 Ok(connection) => {
-                    let peer = shared.config.nodes[usize::from(node.0)].clone();
+                    let peer = shared.name_of(node);
                     kernel::connection::converse(Arc::clone(&dialled), cpu.clone(), connection, peer).await;
                 }
                 Err(errno) => shared.report(Some(node), format!("cannot be reached: {errno}; it is tried again")),
@@ -261,32 +281,6 @@ impl Dsm {
     }
 }
 
-/// Why this node does not want to talk to one that says this.
-fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
-    let names = &shared.config.nodes;
-    let known = names.get(usize::from(hello.from.0)).filter(|_| hello.from != shared.me.node);
-    let Some(name) = known else { return Some("it is no peer of this node".into()) };
-    if let Some(why) = shared.config.terms().refuse(&hello.terms) {
-        return Some(why);
-    }
-    if hello.to != shared.me.node {
-        return Some(format!("this is node {:?}, another one is meant", names[usize::from(shared.me.node.0)]));
-    }
-    let met = shared.met(hello.from).filter(|met| *met > hello.incarnation)?;
-    let (met, now) = (met.0, hello.incarnation.0);
-    Some(format!("node {name:?} has returned as number {met} already: number {now} is an old one"))
-}
-
-fn hello(shared: &Shared, to: NodeId) -> First {
-    First::Hello(Hello {
-        from: shared.me.node,
-        to,
-        incarnation: shared.me.incarnation,
-        met: shared.met(to),
-        terms: shared.config.terms(),
-    })
-}
-
 impl Protocol for Dsm {
     type Handler = Conversation;
 
@@ -307,6 +301,9 @@ impl Protocol for Dsm {
             let of = Some(theirs.from).filter(|node| usize::from(node.0) < shared.config.nodes.len());
             shared.report(of, format!("is refused: {why}"));
             First::Refused(why).send(session).await;
+            return None;
+        }
+        if !is_member(&shared, &theirs) {
             return None;
         }
         hello(&shared, theirs.from).send(session).await.then(|| Conversation::begin(session, shared, &theirs))
@@ -344,6 +341,7 @@ impl Protocol for Dialled {
                     shared.report(Some(node), format!("is refused: {why}"));
                     None
                 }
+                None if !is_member(shared, &theirs) => None,
                 None => Some(Conversation::begin(session, Arc::clone(shared), &theirs)),
             },
             First::Hello(_) => {
@@ -354,7 +352,7 @@ impl Protocol for Dialled {
     }
 }
 
-/// What a peer says on one connection.
+/// What a peer sends on one connection.
 pub struct Conversation {
     shared: Arc<Shared>,
     peer: Address,
@@ -412,7 +410,7 @@ impl Handler for Conversation {
         if header.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);
         }
-        let (shared, node) = (&self.shared, self.peer.node);
+        let shared = &self.shared;
         match header.word {
             Word::Page { message, lost } => {
                 if lost {
@@ -421,13 +419,20 @@ impl Handler for Conversation {
                 let to = Address { node: shared.me.node, incarnation: header.to };
                 shared.on_message(&cpu, Envelope { from: self.peer, to, message }, content);
             }
-            Word::Flush(number) => shared.on_flush(&cpu, node, number),
-            Word::Flushed { number, ok } => {
-                shared.core.lock().flushes.on_answer(number, ok);
+            Word::Flush { number, all, since } => {
+                let scope = if all { Scope::All } else { Scope::Own };
+                shared.on_flush(&cpu, self.peer, number, (scope, since));
+            }
+            Word::Unflushed(lost) => {
+                let home = &mut shared.core.lock().flushes.home;
+                home.lost_at = home.lost_at.max(Some(lost));
+            }
+            Word::Flushed { number, ok, mark } => {
+                shared.core.lock().flushes.on_answer(number, ok, mark);
                 shared.changed.wake_all();
             }
             Word::Beat => {}
-            Word::Bye => shared.on_dead(&cpu, self.peer),
+            Word::Bye => shared.on_end(&cpu, self.peer),
         }
         Step::Continue(())
     }
@@ -474,16 +479,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_are_told_the_same_once_until_something_else_is_to_be_told() {
+    fn the_same_line_is_reported_once_until_there_is_another() {
         let link = Link::default();
-        let told: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
-        assert_eq!(told, [true, false, true, false, true]);
+        let news: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
+        assert_eq!(news, [true, false, true, false, true]);
     }
 
     #[test]
     fn without_a_connection_nothing_is_queued() {
         let link = Link::default();
         link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
-        assert!(link.queue.lock().said.is_empty());
+        assert!(link.queue.lock().words.is_empty());
     }
 }

@@ -1,5 +1,7 @@
 //! A shared volume at this node: below its cache the device that asks other nodes, beside it what decides who may write.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
 use kernel::request::{Action, Outcome, Request};
 use kernel::volume::{Change, Coherence};
 use kernel::wait::WaitList;
-use kernel::{FRAME_BYTES, FrameRef, Processor, Volume};
+use kernel::{FRAME_BYTES, FrameRef, Frames, Processor, Volume};
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::coherence::{self, Address, Config, Homes, Incarnation, Local, NodeId, PageNo, Storage};
@@ -18,8 +20,9 @@ use crate::counters::Counters;
 use crate::hello::Terms;
 use crate::home::Reserve;
 use crate::link::Link;
+use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Group, Load, Pending, Wish};
+use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
 use crate::wire::Word;
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
@@ -32,7 +35,7 @@ const RETRANSMIT_AFTER: Duration = Duration::from_secs(1);
 /// How long a request that needs another node waits for it, unless configured otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all nodes must be told alike, and this node's own.
+/// What must be the same on all nodes, and this node's own.
 #[derive(Clone, Debug)]
 pub struct SharedConfig {
     pub name: String,
@@ -40,8 +43,12 @@ pub struct SharedConfig {
     pub size: u64,
     /// The names of all nodes, in order: their places are their numbers.
     pub nodes: Vec<String>,
-    /// A bit for each node.
+    /// Where nodes come and go: what says which ones these may be, in place of their names.
+    pub terms: Option<String>,
+    /// A bit for each node, where homes do not move.
     pub homes: u64,
+    /// Homes move among all nodes, in so many parts, and storage is what all nodes reach.
+    pub shards: Option<u16>,
     /// This home's storage ends with the process.
     pub is_volatile: bool,
     /// A request that needs another node fails after this time.
@@ -50,11 +57,15 @@ pub struct SharedConfig {
 
 impl SharedConfig {
     pub(crate) fn policy(&self) -> Config {
-        let storage = if self.is_volatile { Storage::Volatile } else { Storage::Plain };
+        let storage = match self.shards {
+            Some(_) => Storage::Shared,
+            None if self.is_volatile => Storage::Volatile,
+            None => Storage::Plain,
+        };
         Config {
             nodes: self.nodes.len() as u16,
             pages: self.size / FRAME_BYTES as u64,
-            homes: Homes::Of(self.homes),
+            homes: self.shards.map_or(Homes::Of(self.homes), |shards| Homes::Mapped { shards }),
             shard: SHARD_PAGES,
             storage,
             pages_max: usize::MAX,
@@ -64,7 +75,8 @@ impl SharedConfig {
 
     pub(crate) fn terms(&self) -> Terms {
         let SharedConfig { name, size, nodes, homes, .. } = self;
-        Terms { size: *size, homes: *homes, nodes: nodes.join(","), volume: name.clone() }
+        let nodes = self.terms.clone().unwrap_or_else(|| nodes.join(","));
+        Terms { size: *size, homes: *homes, nodes, volume: name.clone() }
     }
 }
 
@@ -83,6 +95,15 @@ pub struct Shared {
     pub(crate) changed: WaitList,
     pub(crate) counters: Counters,
     pub(crate) reserve: Reserve,
+    /// As long as it lasts this node is a member; without one it is for good.
+    pub(crate) lease: Option<Box<dyn Lease>>,
+    pub(crate) ended: AtomicBool,
+    /// Requests to the storage under way.
+    pub(crate) performing: AtomicU64,
+    /// The first incarnation of this process: its storage has all that was stored since.
+    first: Incarnation,
+    /// Names of members, where those come and go.
+    pub(crate) names: Mutex<BTreeMap<NodeId, String>>,
     volume: OnceLock<Weak<Volume>>,
     report: Report,
 }
@@ -90,17 +111,43 @@ pub struct Shared {
 impl Shared {
     /// This node's part in a volume. `storage`: of the volume's size, for the pages whose home this node is.
     pub fn new(config: SharedConfig, me: Address, storage: DeviceRef, report: Report) -> Arc<Shared> {
+        Shared::start(config, me, storage, report, None)
+    }
+
+    /// The same of a node that is a member as long as it has a lease.
+    pub fn join(config: SharedConfig, me: Address, storage: DeviceRef, report: Report, joined: Joined) -> Arc<Shared> {
+        Shared::start(config, me, storage, report, Some(joined))
+    }
+
+    fn start(
+        config: SharedConfig,
+        me: Address,
+        storage: DeviceRef,
+        report: Report,
+        joined: Option<Joined>,
+    ) -> Arc<Shared> {
         let nodes = config.nodes.len();
-        let core = Core {
-            node: coherence::Node::returning(config.policy(), me, []),
+        let node = match &joined {
+            Some(joined) => joined_node(config.policy(), me, joined),
+            None => coherence::Node::returning(config.policy(), me, []),
+        };
+        let first = joined.as_ref().and_then(|joined| joined.before.as_ref()).map_or(me.incarnation, |old| old.first);
+        let members: Vec<(Address, String)> = joined.iter().flat_map(|joined| joined.members.clone()).collect();
+        let mut core = Core {
+            node,
             pages: Default::default(),
             saving: Default::default(),
             saves: 0,
-            due: Vec::new(),
+            due: Default::default(),
             met: vec![None; nodes],
-            home: HomeState::default(),
+            home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
         };
+        core.flushes.meet(me);
+        members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
+        let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());
+        // What it asks of the others it asks again when they are connected.
+        let _ = core.node.on_homes(policy::unit::Instant::ZERO, homes, []);
         Arc::new_cyclic(|this| Shared {
             this: Weak::clone(this),
             me,
@@ -110,6 +157,11 @@ impl Shared {
             changed: WaitList::default(),
             counters: Counters::default(),
             reserve: Reserve::default(),
+            lease: joined.map(|joined| joined.lease),
+            ended: AtomicBool::new(false),
+            performing: AtomicU64::new(0),
+            first,
+            names: Mutex::new(members.into_iter().map(|(member, name)| (member.node, name)).collect()),
             volume: OnceLock::new(),
             report,
             config,
@@ -136,7 +188,7 @@ impl Shared {
 
     /// Tells people, of a node once until something else is to be told of it.
     pub(crate) fn report(&self, of: Option<NodeId>, what: String) {
-        let name = of.and_then(|node| self.config.nodes.get(usize::from(node.0)));
+        let name = of.map(|node| self.name_of(node));
         let line = match name {
             Some(peer) => format!("shared volume {:?}, node {peer:?}: {what}", self.config.name),
             None => format!("shared volume {:?}: {what}", self.config.name),
@@ -146,7 +198,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn say(&self, to: Address, word: Word, frame: Option<FrameRef>) {
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        let name = self.names.lock().get(&node).cloned();
+        name.or_else(|| self.config.nodes.get(usize::from(node.0)).cloned()).unwrap_or_default()
+    }
+
+    pub(crate) fn send_word(&self, to: Address, word: Word, frame: Option<FrameRef>) {
         if let Some(link) = self.links.get(usize::from(to.node.0)) {
             self.counters.messages.add(1);
             link.push(self.me.incarnation, to.incarnation, word, frame);
@@ -159,6 +216,7 @@ impl Shared {
         let core = &mut *core;
         let known = &mut core.met[usize::from(address.node.0)];
         if known.is_none_or(|known| known < address.incarnation) {
+            core.home.deaths += u64::from(known.is_some());
             *known = Some(address.incarnation);
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
             let actions = core.node.on_alive(cpu.now(), address);
@@ -170,20 +228,40 @@ impl Shared {
 
     /// A node was declared dead, and must not run any more.
     pub fn on_dead(&self, cpu: &Processor, address: Address) {
+        self.core.lock().home.deaths += 1;
+        self.on_end(cpu, address);
+        if self.is_managed() {
+            let met = &mut self.core.lock().met[usize::from(address.node.0)];
+            if *met == Some(address.incarnation) {
+                *met = None;
+                self.links[usize::from(address.node.0)].end_any();
+            }
+        }
+    }
+
+    /// A node has ended: what it held and did not store is gone.
+    pub(crate) fn on_end(&self, cpu: &Processor, address: Address) {
         let mut core = self.core.lock();
         let core = &mut *core;
         let actions = core.node.on_dead(cpu.now(), address);
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
+        self.changed.wake_all();
     }
 
     /// A connection to a node was made. `met`: the last incarnation of this node that it knows.
     pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, met: Option<Incarnation>) {
         {
             let mut core = self.core.lock();
-            core.home.has_lost |= met.is_some_and(|met| met < self.me.incarnation);
+            core.home.has_lost |= met.is_some_and(|met| met < self.first);
+            // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
+            if let Some(lost) = core.flushes.meet(address).filter(|_| self.config.shards.is_none()) {
+                self.send_word(address, Word::Unflushed(lost), None);
+            }
         }
-        self.on_alive(cpu, address);
+        if !self.is_managed() {
+            self.on_alive(cpu, address);
+        }
         let mut core = self.core.lock();
         let core = &mut *core;
         let actions = core.node.on_reconnected(cpu.now());
@@ -223,27 +301,27 @@ impl Shared {
         if blocks.end.0 <= self.config.policy().pages { Ok(()) } else { Err(Errno::INVALID) }
     }
 
-    async fn read(&self, cpu: &Processor, blocks: BlockRange, frames: &[FrameRef]) -> Result<(), Errno> {
-        let group = Group::new(blocks.len() as usize);
+    /// Reads pages: each into a frame of its own if it comes in one, else into one of `spare`.
+    async fn read_pages(&self, cpu: &Processor, blocks: BlockRange, spare: Frames) -> Result<Frames, Errno> {
+        let group = Group::new(spare.len().min(blocks.len() as usize));
         let deadline = cpu.now() + self.config.timeout;
         {
             let mut core = self.core.lock();
             let core = &mut *core;
-            for page in blocks.iter().map(|block| PageNo(block.0)) {
-                core.page(page).loads.push(Load { group: Arc::clone(&group), deadline });
-                core.due.push(page);
+            // With the lock: what has ended fails those that wait once.
+            if self.has_ended() {
+                return Err(ENDED);
+            }
+            for (block, spare) in blocks.iter().zip(spare) {
+                let page = PageNo(block.0);
+                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
+                core.due.push_back(page);
             }
             self.drive(cpu, core);
         }
-        for (page, loaded) in group.all().await? {
-            let Some(into) = frames.get((page.0 - blocks.start.0) as usize) else { continue };
-            let bytes = loaded.bytes();
-            assert_eq!(bytes.len(), FRAME_BYTES, "a page of another size");
-            // SAFETY: the caller gave the frame to be filled by this read; nobody else has access to it meanwhile. Both
-            // have a frame's bytes, and are different ones.
-            unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES) };
-        }
-        Ok(())
+        let mut pages = group.all().await?;
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        Ok(pages.into_iter().map(|(_, frame)| frame).collect())
     }
 
     /// Stores what is dirty among `blocks` at the homes.
@@ -286,10 +364,13 @@ impl Shared {
         {
             let mut core = self.core.lock();
             let core = &mut *core;
+            if self.has_ended() {
+                return Err(ENDED);
+            }
             for (page, wish) in wishes {
                 let group = Arc::clone(&group);
                 core.page(page).changes.push_back(Pending { wish, job, group, deadline });
-                core.due.push(page);
+                core.due.push_back(page);
             }
             self.drive(cpu, core);
         }
@@ -314,13 +395,15 @@ impl Device for Shared {
             match request.action {
                 Action::Read(range, frames) => {
                     self.check(range.blocks())?;
-                    self.read(cpu, range.blocks(), &frames).await?;
+                    let read = self.read_pages(cpu, range.blocks(), frames.clone()).await?;
+                    let others = frames.iter().zip(&read).filter(|(into, frame)| into.no() != frame.no());
+                    others.for_each(|(into, frame)| fill(into, frame.bytes()));
                 }
                 Action::Write(range, _) => {
                     self.check(range.blocks())?;
                     self.write_back(cpu, range.blocks()).await?;
                 }
-                Action::Flush => self.flush(cpu).await?,
+                Action::Flush => self.flush_own(cpu).await?,
                 Action::Zero { .. } | Action::Discard(_) => return Ok(Outcome::Unsupported),
             }
             Ok(Outcome::Done)
@@ -329,8 +412,23 @@ impl Device for Shared {
 }
 
 impl Coherence for Shared {
+    fn read<'a>(&'a self, cpu: &'a Processor, blocks: BlockRange, spare: Frames) -> Work<'a, Frames> {
+        Box::pin(async move {
+            self.check(blocks)?;
+            self.read_pages(cpu, blocks, spare).await
+        })
+    }
+
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()> {
         let wishes = changes.into_iter().map(|(block, change)| (PageNo(block.0), Wish::Change(change))).collect();
         Box::pin(self.wish(cpu, wishes, job))
+    }
+
+    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()> {
+        Box::pin(self.flush_all(cpu))
+    }
+
+    fn answers(&self) -> bool {
+        Shared::answers(self)
     }
 }

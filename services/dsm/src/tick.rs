@@ -26,7 +26,7 @@ pub(crate) async fn run(cpu: Processor, shared: Weak<Shared>, sessions: Arc<Sess
     let (mut ticks, mut from) = (0, PageNo(0));
     while !sessions.is_stopping() {
         cpu.sleep(TICK).await;
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(shared) = shared.upgrade().filter(|shared| !shared.has_ended()) else { return };
         ticks += 1;
         tick(&cpu, &shared, ticks);
         from = forget_some(&cpu, &shared, from);
@@ -41,14 +41,14 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         shared.note(core, actions, Content::None);
         for (page, entry) in &mut core.pages {
             entry.expire(*page, cpu.now());
-            core.due.push(*page);
+            core.due.push_back(*page);
         }
         shared.drive(cpu, core);
         for node in (0..shared.links.len() as u16).map(NodeId).filter(|node| *node != shared.me.node) {
             let link = &shared.links[usize::from(node.0)];
             link.end_if_silent(cpu, SILENCE_MAX);
             if ticks.is_multiple_of(BEAT_EACH) && link.is_up() {
-                shared.say(shared.address_of(core, node), Word::Beat, None);
+                shared.send_word(shared.address_of(core, node), Word::Beat, None);
             }
         }
     }

@@ -1,27 +1,185 @@
 //! What is to be flushed where, and which flushes are under way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use policy::coherence::{Incarnation, NodeId};
+use policy::coherence::{Address, Incarnation, NodeId};
+
+use crate::wire::Mark;
+
+/// Whose writes a flush covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// What this node has stored.
+    Own,
+    /// What was acknowledged at any node.
+    All,
+}
+
+/// A home at which something of this node was stored and not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Touched {
+    /// The incarnations of the home at which the first and the last of it was stored.
+    pub(crate) first: Incarnation,
+    pub(crate) last: Incarnation,
+    /// When, counted in stores.
+    pub(crate) number: u64,
+}
 
 #[derive(Default)]
 pub(crate) struct Flushes {
-    /// Homes with something of this node that was not flushed.
-    pub(crate) touched: BTreeMap<NodeId, Incarnation>,
+    pub(crate) touched: BTreeMap<NodeId, Touched>,
+    /// Numbers what was stored.
+    touches: u64,
+    /// The last incarnation of each home that may have lost what this node had stored there and not flushed.
+    unflushed: BTreeMap<NodeId, Incarnation>,
     /// Numbers requests.
-    pub(crate) asked: u64,
-    pub(crate) answers: BTreeMap<u64, Option<bool>>,
-    /// A flush of this home's storage failed, and may have dropped what these nodes had stored.
-    pub(crate) to_fail: Vec<NodeId>,
+    asked: u64,
+    pub(crate) answers: BTreeMap<u64, Option<(bool, Mark)>>,
+    /// The failures of each home that this node's flushes have returned, by scope.
+    marks: [BTreeMap<NodeId, Mark>; 2],
+    pub(crate) home: HomeFlushes,
+}
+
+/// Of this home's storage.
+pub(crate) struct HomeFlushes {
+    /// Pages stored in all, and those of them that are durable.
+    pub(crate) stored: u64,
+    pub(crate) durable: u64,
+    pub(crate) is_running: bool,
+    /// Flushes that failed.
+    pub(crate) failures: u64,
+    /// The last incarnation of this home that may have lost what a node had stored and not flushed.
+    pub(crate) lost_at: Option<Incarnation>,
+    /// Requests that are not answered yet.
+    pub(crate) requests: BTreeSet<(Address, u64)>,
+}
+
+impl Default for HomeFlushes {
+    fn default() -> Self {
+        // What an earlier process stored may not be durable, either.
+        let (stored, durable) = (1, 0);
+        HomeFlushes { stored, durable, is_running: false, failures: 0, lost_at: None, requests: BTreeSet::new() }
+    }
+}
+
+impl HomeFlushes {
+    /// Has something been lost since?
+    pub(crate) fn has_failed(&self, me: Incarnation, scope: Scope, since: Mark) -> bool {
+        let (is_earlier, known) = (since.incarnation < me, if since.incarnation == me { since.failures } else { 0 });
+        let has_lost = match scope {
+            Scope::Own => is_earlier,
+            Scope::All => self.lost_at.is_some_and(|lost| lost >= since.incarnation),
+        };
+        has_lost || self.failures > known
+    }
 }
 
 impl Flushes {
     /// Something is stored at `home`.
     pub(crate) fn touch(&mut self, home: NodeId, incarnation: Incarnation) {
-        self.touched.entry(home).or_insert(incarnation);
+        self.touches += 1;
+        let (first, last, number) = (incarnation, incarnation, self.touches);
+        let touched = self.touched.entry(home).or_insert(Touched { first, last, number });
+        (touched.last, touched.number) = (last.max(touched.last), number);
     }
 
-    pub(crate) fn on_answer(&mut self, number: u64, ok: bool) {
-        self.answers.entry(number).and_modify(|answer| *answer = Some(ok));
+    /// A flush has covered what was `touched` then.
+    pub(crate) fn end(&mut self, home: NodeId, touched: Touched) {
+        if self.touched.get(&home).is_some_and(|now| now.number == touched.number) {
+            self.touched.remove(&home);
+        }
+    }
+
+    /// A home is met. Returns the last incarnation of it that may have lost what this node had stored.
+    pub(crate) fn meet(&mut self, home: Address) -> Option<Incarnation> {
+        for marks in &mut self.marks {
+            marks.entry(home.node).or_insert(Mark { incarnation: home.incarnation, failures: 0 });
+        }
+        let lost = self.touched.get(&home.node).map(|touched| touched.last).filter(|last| *last < home.incarnation);
+        if let Some(lost) = lost {
+            self.unflushed.insert(home.node, lost);
+        }
+        self.unflushed.get(&home.node).copied()
+    }
+
+    /// The failures of a home that a flush has returned, or that were before this node met it.
+    pub(crate) fn mark(&self, scope: Scope, home: NodeId) -> Mark {
+        self.marks[scope as usize].get(&home).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn ask(&mut self) -> u64 {
+        self.asked += 1;
+        self.answers.insert(self.asked, None);
+        self.asked
+    }
+
+    pub(crate) fn on_answer(&mut self, number: u64, ok: bool, mark: Mark) {
+        self.answers.entry(number).and_modify(|answer| *answer = Some((ok, mark)));
+    }
+
+    pub(crate) fn note_mark(&mut self, scope: Scope, home: NodeId, mark: Mark) {
+        let known = self.marks[scope as usize].entry(home).or_default();
+        *known = mark.max(*known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: NodeId = NodeId(1);
+
+    fn mark(incarnation: u32, failures: u64) -> Mark {
+        Mark { incarnation: Incarnation(incarnation), failures }
+    }
+
+    #[test]
+    fn each_node_is_told_once_of_a_failure() {
+        let me = Incarnation(4);
+        let mut home = HomeFlushes::default();
+        for scope in [Scope::Own, Scope::All] {
+            assert!(!home.has_failed(me, scope, mark(4, 0)));
+        }
+        home.failures = 2;
+        for scope in [Scope::Own, Scope::All] {
+            assert!(home.has_failed(me, scope, mark(4, 1)) && home.has_failed(me, scope, mark(3, 9)));
+            assert!(!home.has_failed(me, scope, mark(4, 2)));
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_incarnation_lost_fails_flushes_of_all_that_have_not_heard_of_it() {
+        let me = Incarnation(5);
+        let home = HomeFlushes { lost_at: Some(Incarnation(3)), ..HomeFlushes::default() };
+        assert!(home.has_failed(me, Scope::All, mark(3, 0)), "it flushed at that incarnation last");
+        assert!(!home.has_failed(me, Scope::All, mark(4, 0)), "it was told by the one after it");
+        assert!(home.has_failed(me, Scope::Own, mark(4, 0)), "what it had stored itself there");
+        assert!(!HomeFlushes::default().has_failed(me, Scope::All, mark(3, 0)), "nothing was lost");
+    }
+
+    #[test]
+    fn what_was_stored_last_at_an_earlier_incarnation_counts_as_lost() {
+        let mut flushes = Flushes::default();
+        let address = |incarnation| Address { node: HOME, incarnation: Incarnation(incarnation) };
+        assert_eq!(flushes.meet(address(2)), None);
+        flushes.touch(HOME, Incarnation(2));
+        assert_eq!(flushes.meet(address(2)), None, "the same process");
+        assert_eq!(flushes.meet(address(3)), Some(Incarnation(2)));
+        flushes.touch(HOME, Incarnation(3));
+        assert_eq!(flushes.touched[&HOME].first, Incarnation(2), "not flushed since");
+        assert_eq!(flushes.meet(address(4)), Some(Incarnation(3)));
+        assert_eq!(flushes.mark(Scope::All, HOME), mark(2, 0), "where it was met first");
+    }
+
+    #[test]
+    fn what_is_stored_during_a_flush_is_left_to_the_next_one() {
+        let mut flushes = Flushes::default();
+        flushes.touch(HOME, Incarnation(2));
+        let before = flushes.touched[&HOME];
+        flushes.touch(HOME, Incarnation(2));
+        flushes.end(HOME, before);
+        assert!(flushes.touched.contains_key(&HOME));
+        flushes.end(HOME, flushes.touched[&HOME]);
+        assert!(flushes.touched.is_empty());
     }
 }

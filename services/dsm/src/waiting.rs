@@ -5,12 +5,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use kernel::FrameRef;
 use kernel::volume::Change;
+use kernel::{FRAME_BYTES, FrameRef};
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::coherence::{Action, Envelope, PageNo};
 use policy::unit::{Instant, JobId};
+use smallvec::SmallVec;
 
 /// Requests of one task: it waits for the last of them, or for the first that fails.
 #[derive(Debug)]
@@ -60,7 +61,9 @@ impl<T> Group<T> {
 
 /// A reader of a page.
 pub(crate) struct Load {
-    pub(crate) group: Arc<Group<Loaded>>,
+    pub(crate) group: Arc<Group<FrameRef>>,
+    /// To be filled if the content does not come in a frame.
+    pub(crate) spare: FrameRef,
     pub(crate) deadline: Instant,
 }
 
@@ -96,6 +99,17 @@ impl Loaded {
     }
 }
 
+/// Messages about one page that wait for its home's storage, at most.
+const INBOX_MAX: usize = 256;
+
+/// Fills a frame that was given for a read.
+pub(crate) fn fill(into: &FrameRef, bytes: &[u8]) {
+    assert_eq!(bytes.len(), FRAME_BYTES, "a page of another size");
+    // SAFETY: whoever asks for a read gives the frame to be filled by it; nobody else has access to it meanwhile. Both
+    // have a frame's bytes, and are different ones.
+    unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES) };
+}
+
 /// What comes with an action.
 #[derive(Clone, Default)]
 pub(crate) enum Content {
@@ -110,34 +124,64 @@ pub(crate) enum Content {
 pub(crate) struct Step {
     pub(crate) action: Action,
     pub(crate) content: Content,
+    /// The number of a store.
+    pub(crate) store: Option<u64>,
 }
 
 /// What is under way for one page; forgotten when nothing is.
 #[derive(Default)]
 pub(crate) struct Page {
-    pub(crate) loads: Vec<Load>,
+    pub(crate) loads: SmallVec<[Load; 1]>,
     pub(crate) changes: VecDeque<Pending>,
-    /// Messages that the policy has not been told of, since steps of earlier ones are not done.
-    pub(crate) inbox: VecDeque<(Envelope, Content)>,
-    pub(crate) steps: VecDeque<Step>,
+    /// Few pages have any.
+    pub(crate) queued: Option<Box<Queued>>,
     /// A task waits for the home's storage, to go on with the steps.
     pub(crate) is_running: bool,
+    /// The number of what is running, if it is a store.
+    pub(crate) store: Option<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct Queued {
+    pub(crate) steps: VecDeque<Step>,
+    /// Messages for the policy, until the steps of earlier ones are done.
+    pub(crate) inbox: VecDeque<(Envelope, Content)>,
 }
 
 impl Page {
     pub(crate) fn is_idle(&self) -> bool {
-        self.loads.is_empty() && self.changes.is_empty() && self.has_no_steps() && self.inbox.is_empty()
+        self.loads.is_empty() && self.changes.is_empty() && self.has_no_steps() && !self.has_messages()
     }
 
     pub(crate) fn has_no_steps(&self) -> bool {
-        self.steps.is_empty() && !self.is_running
+        self.queued.as_ref().is_none_or(|queued| queued.steps.is_empty()) && !self.is_running
+    }
+
+    pub(crate) fn has_messages(&self) -> bool {
+        self.queued.as_ref().is_some_and(|queued| !queued.inbox.is_empty())
+    }
+
+    pub(crate) fn queued(&mut self) -> &mut Queued {
+        self.queued.get_or_insert_default()
+    }
+
+    /// Queues a message. One too many is dropped as if the connection had lost it: its sender repeats it.
+    pub(crate) fn take_in(&mut self, envelope: Envelope, content: Content) {
+        let inbox = &mut self.queued().inbox;
+        if inbox.len() < INBOX_MAX {
+            inbox.push_back((envelope, content));
+        }
     }
 
     /// Fails what has waited for too long.
     pub(crate) fn expire(&mut self, page: PageNo, now: Instant) {
-        for load in self.loads.extract_if(.., |load| load.deadline <= now) {
-            load.group.done(page, Err(Errno::IO));
-        }
+        self.loads.retain(|load| {
+            let is_over = load.deadline <= now;
+            if is_over {
+                load.group.done(page, Err(Errno::IO));
+            }
+            !is_over
+        });
         self.changes.retain(|pending| {
             let is_over = pending.deadline <= now;
             if is_over {
@@ -148,8 +192,36 @@ impl Page {
     }
 
     pub(crate) fn finish_loads(&mut self, page: PageNo, result: &Result<Loaded, Errno>) {
-        for load in self.loads.drain(..) {
-            load.group.done(page, result.clone());
+        for Load { group, spare, .. } in self.loads.drain(..) {
+            let frame = result.as_ref().map_err(|errno| *errno).map(|loaded| match loaded {
+                Loaded::Frame(frame) => frame.clone(),
+                Loaded::Bytes(bytes) => {
+                    fill(&spare, bytes);
+                    spare
+                }
+            });
+            group.done(page, frame);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::coherence::{Message, Serial};
+
+    use super::*;
+
+    #[test]
+    fn messages_about_a_page_that_is_busy_are_queued_up_to_a_bound() {
+        let mut page = Page::default();
+        for _ in 0..2 * INBOX_MAX {
+            let (from, to) = Default::default();
+            page.take_in(
+                Envelope { from, to, message: Message::Got { page: PageNo(0), serial: Serial::default() } },
+                Content::None,
+            );
+        }
+        assert!(!page.is_idle() && page.has_messages() && page.has_no_steps());
+        assert_eq!(page.queued().inbox.len(), INBOX_MAX);
     }
 }

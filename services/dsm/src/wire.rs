@@ -8,11 +8,11 @@
 //! | 0, 1 | kind; flags |
 //! | 2..4 | zero |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
-//! | 12..16 | incarnation of the serial |
+//! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |
 //! | 24..32 | request |
-//! | 32..40 | count of the serial |
-//! | 40..44 | incarnation of the version; 44..48 zero |
+//! | 32..40 | count of the serial; failures that a flush knows of, with their incarnation at 12..16 |
+//! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
 
 use policy::coherence::{Incarnation, Message, Mode, PageNo, Request, Serial, Version};
@@ -20,24 +20,38 @@ use policy::coherence::{Incarnation, Message, Mode, PageNo, Request, Serial, Ver
 pub const HEADER_BYTES: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
 
-/// What one node says to another.
+/// A message from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// About a page. If it has data, they follow, unless they are `lost`: nobody has them.
-    Page {
-        message: Message,
-        lost: bool,
+    Page { message: Message, lost: bool },
+    /// Make durable what you stored. Numbered by the sender.
+    Flush {
+        number: u64,
+        /// First have all stored that other nodes have written and not given up.
+        all: bool,
+        /// The sender knows of failures before this.
+        since: Mark,
     },
-    /// Make durable what you stored for me. Numbered by the sender.
-    Flush(u64),
     Flushed {
         number: u64,
         ok: bool,
+        /// Failures before this are known now.
+        mark: Mark,
     },
+    /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
+    Unflushed(Incarnation),
     /// The sender is there.
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
     Bye,
+}
+
+/// How often a home's storage has failed to flush, in which incarnation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    pub incarnation: Incarnation,
+    pub failures: u64,
 }
 
 /// A word and whose it is.
@@ -61,10 +75,12 @@ mod kind {
     pub const FLUSHED: u8 = 10;
     pub const BEAT: u8 = 11;
     pub const BYE: u8 = 12;
+    pub const UNFLUSHED: u8 = 13;
+    pub const NOTED: u8 = 14;
 }
 
 mod flag {
-    /// To write; the recalled or surrendered copy may be read on; the flush succeeded.
+    /// To write; the recalled or surrendered copy may be read on; the flush is of all nodes, or succeeded.
     pub const YES: u8 = 1;
     /// The serial of a request that has a copy; the version of a message with data.
     pub const SOME: u8 = 2;
@@ -93,6 +109,15 @@ impl Fields {
         Fields { page: page.0, serial, ..self }
     }
 
+    fn mark(self, number: u64, mark: Mark) -> Self {
+        Fields { page: number, serial: Serial { incarnation: mark.incarnation, count: mark.failures }, ..self }
+    }
+
+    fn terms(self, since: Incarnation, seen: Incarnation) -> Self {
+        let serial = |incarnation| Serial { incarnation, count: 0 };
+        Fields { serial: serial(since), version: Version { serial: serial(seen), writes: 0 }, ..self }
+    }
+
     fn data(self, data: Option<Version>, lost: bool) -> Self {
         let some = if data.is_some() { flag::SOME } else { 0 };
         let lost = if lost { flag::LOST } else { 0 };
@@ -111,8 +136,11 @@ impl Fields {
 fn fields(word: Word) -> Fields {
     let (message, lost) = match word {
         Word::Page { message, lost } => (message, lost),
-        Word::Flush(number) => return Fields { page: number, ..Fields::of(kind::FLUSH, false) },
-        Word::Flushed { number, ok } => return Fields { page: number, ..Fields::of(kind::FLUSHED, ok) },
+        Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
+        Word::Flushed { number, ok, mark } => return Fields::of(kind::FLUSHED, ok).mark(number, mark),
+        Word::Unflushed(incarnation) => {
+            return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
+        }
         Word::Beat => return Fields::of(kind::BEAT, false),
         Word::Bye => return Fields::of(kind::BYE, false),
     };
@@ -133,8 +161,9 @@ fn fields(word: Word) -> Fields {
             Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost)
         }
         Message::Taken { page, serial } => Fields::of(kind::TAKEN, false).page(page, serial),
-        Message::Survey => Fields::of(kind::SURVEY, false),
-        Message::Surveyed => Fields::of(kind::SURVEYED, false),
+        Message::Noted { page, serial } => Fields::of(kind::NOTED, false).page(page, serial),
+        Message::Survey { since } => Fields::of(kind::SURVEY, false).terms(since, Incarnation::default()),
+        Message::Surveyed { since, seen } => Fields::of(kind::SURVEYED, false).terms(since, seen),
     }
 }
 
@@ -142,6 +171,7 @@ fn word(fields: &Fields) -> Option<Word> {
     let (page, serial, yes) = (PageNo(fields.page), fields.serial, fields.is(flag::YES));
     let data = fields.is(flag::SOME).then_some(fields.version);
     let request = Request(fields.request);
+    let mark = Mark { incarnation: serial.incarnation, failures: serial.count };
     let message = match fields.kind {
         kind::ASK => {
             let (have, blank) = (fields.is(flag::SOME).then_some(serial), fields.is(flag::BLANK));
@@ -152,10 +182,12 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::RECALL => Message::Recall { page, serial, retain: yes },
         kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data },
         kind::TAKEN => Message::Taken { page, serial },
-        kind::SURVEY => Message::Survey,
-        kind::SURVEYED => Message::Surveyed,
-        kind::FLUSH => return Some(Word::Flush(fields.page)),
-        kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes }),
+        kind::NOTED => Message::Noted { page, serial },
+        kind::SURVEY => Message::Survey { since: serial.incarnation },
+        kind::SURVEYED => Message::Surveyed { since: serial.incarnation, seen: fields.version.serial.incarnation },
+        kind::FLUSH => return Some(Word::Flush { number: fields.page, all: yes, since: mark }),
+        kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
+        kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
         _ => return None,
@@ -230,7 +262,7 @@ mod tests {
         let serial = (any::<u32>(), any::<u64>())
             .prop_map(|(incarnation, count)| Serial { incarnation: Incarnation(incarnation), count });
         let version = (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
-        let parts = (0..8, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
+        let parts = (0..9, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
         parts.prop_map(|(kind, page, yes, request, serial, data)| {
             let (page, mode, request) = (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
             match kind {
@@ -242,8 +274,9 @@ mod tests {
                 3 => Message::Recall { page, serial, retain: yes },
                 4 => Message::GaveUp { page, serial, retained: yes, data },
                 5 => Message::Taken { page, serial },
-                6 => Message::Survey,
-                _ => Message::Surveyed,
+                6 => Message::Survey { since: serial.incarnation },
+                7 => Message::Surveyed { since: serial.incarnation, seen: Incarnation(request.0 as u32) },
+                _ => Message::Noted { page, serial },
             }
         })
     }
@@ -261,15 +294,18 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let known = (kind::ASK..=kind::BYE).contains(&header[0]);
+            let known = (kind::ASK..=kind::NOTED).contains(&header[0]);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
 
     #[test]
     fn the_cluster_s_own_words_are_encoded_too() {
-        let answers = [Word::Flushed { number: 8, ok: true }, Word::Flushed { number: 9, ok: false }];
-        for word in answers.into_iter().chain([Word::Flush(7), Word::Beat, Word::Bye]) {
+        let mark = Mark { incarnation: Incarnation(3), failures: 4 };
+        let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
+        let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
+        let others = [Word::Beat, Word::Bye, Word::Unflushed(Incarnation(5))];
+        for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));
             assert!(!header.has_page());

@@ -31,6 +31,8 @@ pub struct Space {
     /// Maximum of local accesses that wait at a time.
     pub waiting: usize,
     pub flaw: Option<Flaw>,
+    /// Homes are asked to have all stored, one flush at a time.
+    pub flushes: bool,
     /// A home whose storage has versions returns informed of who lives; others return without news of the others.
     pub storage: Storage,
     /// Limit of states; beyond it the exploration stops, and the space is not covered.
@@ -103,6 +105,9 @@ fn successors(
                 let local = step(&|next| next.local(node, *want, page));
                 found(Transition::Disturbance, local, &|| format!("node {node} wants to {want:?} {page:?}"));
             }
+        }
+        if space.flushes && world.may_flush(node) {
+            found(Transition::Disturbance, step(&|next| next.flush(node)), &|| format!("home {node} flushes"));
         }
         for of in (0..count).filter(|of| world.has_news(node, *of)) {
             found(Transition::Progress, step(&|next| next.notify(node, of)), &|| {
@@ -272,14 +277,15 @@ fn story(graph: &Graph, space: &Space, number: u32, last: Option<u16>) -> String
 fn covers(space: Space) {
     let began = std::time::Instant::now();
     let Explored { states, transitions, verdict } = explore(space);
-    let Space { nodes, pages, in_flight, waiting, mortal, storage, .. } = space;
+    let Space { nodes, pages, in_flight, waiting, mortal, storage, flushes, .. } = space;
     let wants = &space.wants[..pages];
     // Written past the capture of printed lines: the number of states is part of the result.
     let _ = writeln!(
         std::io::stderr(),
         "coherence: {nodes} nodes, {pages} pages, {in_flight} messages in flight, {waiting} accesses waiting, {}, \
-         {storage:?} storage, {wants:?}: {}, {states} states, {transitions} transitions, {:.1} s",
+         {storage:?} storage, {wants:?}{}: {}, {states} states, {transitions} transitions, {:.1} s",
         if mortal.is_empty() { "no death" } else { "one death and return" },
+        if flushes { " and flushes" } else { "" },
         if verdict.is_ok() { "the whole state space" } else { "not the whole state space" },
         began.elapsed().as_secs_f64(),
     );
@@ -300,6 +306,7 @@ const SPACE: Space = Space {
     wants: [ACCESSES; 2],
     waiting: 3,
     flaw: None,
+    flushes: false,
     storage: Storage::Versioned,
     states_max: 10_000_000,
 };
@@ -366,6 +373,13 @@ fn pages_written_as_a_whole_need_no_data() {
 fn copies_replace_what_a_home_in_memory_lost() {
     covers(Space { nodes: 2, in_flight: 2, mortal: &[0, 1], storage: Storage::Volatile, ..SPACE });
     covers(Space { waiting: 1, mortal: &[0], storage: Storage::Volatile, ..SPACE });
+}
+
+#[test]
+fn a_flush_waits_for_what_others_have_written() {
+    covers(Space { nodes: 2, in_flight: 2, mortal: &[0, 1], flushes: true, ..SPACE });
+    covers(Space { nodes: 2, in_flight: 2, wants: [OVERWRITES; 2], flushes: true, storage: Storage::Plain, ..SPACE });
+    covers(Space { waiting: 1, wants: [WRITES; 2], mortal: &[0, 1], flushes: true, storage: Storage::Plain, ..SPACE });
 }
 
 /// The homes of two pages are symmetric; with one page, so are the two nodes that are not its home.

@@ -9,7 +9,9 @@ const ACCESSES: &[Local] = &[Local::Read, Local::Write];
 fn finds(flaw: Flaw, nodes: usize, in_flight: usize, mortal: &'static [usize], what: &str) {
     let flaw = Some(flaw);
     let (wants, storage) = ([ACCESSES; 2], Storage::Versioned);
-    let space = Space { nodes, pages: 1, in_flight, mortal, wants, waiting: 2, flaw, storage, states_max: 400_000 };
+    let flushes = matches!(flaw, Some(Flaw::UnconfirmedNotStored | Flaw::NothingStored));
+    let states_max = 400_000;
+    let space = Space { nodes, pages: 1, in_flight, mortal, wants, waiting: 2, flaw, flushes, storage, states_max };
     let found = explore(space).verdict.expect_err("the protocol is broken");
     println!("{flaw:?}: {found}");
     assert!(found.starts_with(what), "{flaw:?}: {found}");
@@ -48,4 +50,10 @@ fn accepting_messages_of_dead_incarnations_is_found() {
 #[test]
 fn a_home_that_returns_and_grants_at_once_is_found() {
     finds(Flaw::NoSurvey, 2, 1, &[0, 1], "");
+}
+
+#[test]
+fn a_flush_that_does_not_wait_for_others_is_found() {
+    finds(Flaw::NothingStored, 2, 1, &[], "Version");
+    finds(Flaw::UnconfirmedNotStored, 2, 2, &[], "Version");
 }

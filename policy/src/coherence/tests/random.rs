@@ -4,10 +4,10 @@ use super::super::{Local, PageNo, Storage};
 use super::world::{Broken, Flaw, World};
 
 /// Pseudo-random numbers from a seed (`SplitMix64`).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -15,7 +15,7 @@ impl Random {
         ((z ^ (z >> 31)) % bound as u64) as usize
     }
 
-    fn permille(&mut self, permille: usize) -> bool {
+    pub fn permille(&mut self, permille: usize) -> bool {
         self.below(1000) < permille
     }
 }
@@ -101,6 +101,7 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             let of = random.below(plan.nodes);
             if world.has_news(node, of) { world.notify(node, of) } else { Ok(()) }
         }
+        97 if random.permille(100) && world.may_flush(node) => world.flush(node),
         _ if random.below(300) < plan.deaths => match world.nodes[node].is_some() {
             true => {
                 world.crash(node);
@@ -173,6 +174,8 @@ fn each_flaw_is_found_at_random_too() {
         Flaw::SerialsIgnored,
         Flaw::IncarnationsIgnored,
         Flaw::NoSurvey,
+        Flaw::UnconfirmedNotStored,
+        Flaw::NothingStored,
     ];
     for flaw in flaws {
         let found = (0..300).find(|seed| run(*seed, Some(flaw)).is_err());

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::super::directory::Directory;
+use super::super::table::Record;
 use super::super::{
     Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
     Storage, Version,
@@ -30,6 +32,10 @@ pub enum Flaw {
     IncarnationsIgnored,
     /// A home that returns grants at once.
     NoSurvey,
+    /// A flush does not wait for nodes that have not confirmed that they may write.
+    UnconfirmedNotStored,
+    /// A flush asks nobody for what it wrote.
+    NothingStored,
 }
 
 /// The state of all nodes and the network.
@@ -45,6 +51,8 @@ pub struct World {
     pub network: SmallVec<[Envelope; 3]>,
     /// For each page: the version of the last valid write.
     pub latest: SmallVec<[Version; 2]>,
+    /// For each page: what a flush at its home waits for, and the version that must be stored then.
+    pub flushing: SmallVec<[Option<(Serial, Version)>; 2]>,
     /// For each node: 0 is alive, 1 dead, 2 alive again, and so on.
     pub truth: SmallVec<[u8; 16]>,
     /// For each pair: the latest stage of one node that the other was notified of.
@@ -60,6 +68,15 @@ pub type Broken = String;
 
 fn address(node: usize, stage: u8) -> Address {
     Address { node: NodeId(node as u16), incarnation: Incarnation(u32::from(stage / 2) + 1) }
+}
+
+/// Does this home wait for the node's answer to its survey?
+pub fn surveys(directory: &Directory, node: NodeId) -> bool {
+    directory.surveys.iter().any(|survey| survey.nodes.contains(&node))
+}
+
+fn home_of(config: &Config, page: PageNo) -> usize {
+    usize::from(config.home(page).expect("homes do not move here").0)
 }
 
 impl World {
@@ -81,6 +98,7 @@ impl World {
             nodes: (0..nodes).map(node).collect(),
             network: SmallVec::new(),
             latest: smallvec![Version::default(); pages],
+            flushing: smallvec![None; pages],
             truth: smallvec![0; nodes],
             known_stage: smallvec![0; nodes * nodes],
             unmet: smallvec![false; nodes * nodes],
@@ -96,6 +114,36 @@ impl World {
             Ok(actions) => self.act(node, actions),
             Err(_) => Ok(()),
         }
+    }
+
+    /// A home is asked to have all stored that was written.
+    pub fn flush(&mut self, home: usize) -> Result<(), Broken> {
+        let Some(running) = self.nodes[home].as_mut() else { return Ok(()) };
+        let node = Rc::make_mut(running);
+        let is_confirmed = |page: PageNo| node.directory.entries.get(page).is_some_and(Record::is_quiet);
+        let confirmed: Vec<bool> = (0..self.config.pages).map(|page| is_confirmed(PageNo(page))).collect();
+        let (awaited, actions) = match self.flaw {
+            Some(Flaw::NothingStored) => (Node::clone(node).store_all(NOW, NodeId(u16::MAX)).0, Actions::new()),
+            _ => node.store_all(NOW, NodeId(u16::MAX)),
+        };
+        for (page, serial) in awaited {
+            let index = page.0 as usize;
+            let is_ignored = match self.flaw {
+                Some(Flaw::UnconfirmedNotStored) => !confirmed[index],
+                Some(Flaw::NothingStored) => true,
+                _ => false,
+            };
+            let serial = if is_ignored { Serial::default() } else { serial };
+            self.flushing[index] = Some((serial, self.latest[index]));
+        }
+        self.act(home, actions)
+    }
+
+    /// Is no flush of a page of this home under way?
+    pub fn may_flush(&self, home: usize) -> bool {
+        let mut pages = (0..self.config.pages).map(PageNo);
+        let is_own = |page| home_of(&self.config, page) == home;
+        self.nodes[home].is_some() && pages.all(|page| !is_own(page) || self.flushing[page.0 as usize].is_none())
     }
 
     /// Delivers a message. If it `stays`, it will be delivered again.
@@ -149,6 +197,9 @@ impl World {
     pub fn crash(&mut self, node: usize) {
         let Some(running) = self.nodes[node].take() else { return };
         self.stored[node] = running.all_stored().collect();
+        for page in (0..self.config.pages).map(PageNo).filter(|page| home_of(&self.config, *page) == node) {
+            self.flushing[page.0 as usize] = None;
+        }
         self.truth[node] += 1;
         let count = self.truth.len();
         self.unmet[node * count..][..count].fill(false);
@@ -175,7 +226,7 @@ impl World {
             Node::returning(self.config, me, stored.iter().copied())
         };
         if self.flaw == Some(Flaw::NoSurvey) {
-            back.directory.surveying.clear();
+            back.directory.surveys.clear();
         }
         let count = self.truth.len();
         for other in (0..count).filter(|other| !is_informed && *other != node) {
@@ -233,7 +284,7 @@ impl World {
 
     /// A home is notified of a death: the dead node's writes are void unless they were given up before.
     fn void_writes_of(&mut self, home: &Node, dead: NodeId) {
-        if home.directory.surveying.contains(&dead) {
+        if surveys(&home.directory, dead) {
             return self.void_lost_writes(home);
         }
         for entry in home.directory.entries.iter().filter(|entry| entry.is_exclusive) {
@@ -241,13 +292,21 @@ impl World {
                 self.latest[entry.page.0 as usize] = entry.stored;
             }
         }
+        self.void_flushed();
+    }
+
+    /// Nobody waits to see stored what is void.
+    fn void_flushed(&mut self) {
+        for (flushing, latest) in self.flushing.iter_mut().zip(&self.latest) {
+            flushing.iter_mut().for_each(|(_, version)| *version = (*version).min(*latest));
+        }
     }
 
     /// A home returns: valid is what it had in storage, or a later write of a living node. Data given up are not, where
     /// storage has no versions, unless a copy was retained.
     fn void_lost_writes(&mut self, home: &Node) {
         let config = self.config;
-        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == home.me.node) {
+        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == Some(home.me.node)) {
             self.void_lost_writes_of(home, page);
         }
     }
@@ -255,14 +314,15 @@ impl World {
     fn void_lost_writes_of(&mut self, home: &Node, page: PageNo) {
         let written = self.nodes.iter().flatten().flat_map(|node| {
             // What a node gives up after it has heard of the new home is certain to be what it wrote last.
-            let is_certain =
-                self.config.storage == Storage::Versioned || node.members.of(home.me.node) == Some(home.me.incarnation);
+            let is_certain = self.config.storage == Storage::Versioned
+                || node.places.members.of(home.me.node) == Some(home.me.incarnation);
             node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
                 let saving = copy.saving.filter(|_| is_certain || copy.held.is_some());
                 [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()
             })
         });
         self.latest[page.0 as usize] = written.max().unwrap_or_default().max(home.stored(page));
+        self.void_flushed();
     }
 
     fn act(&mut self, node: usize, actions: Actions) -> Result<(), Broken> {
@@ -275,7 +335,7 @@ impl World {
                 }
                 Action::Access { page, mode, version } => self.access(page, mode, version)?,
                 Action::Lost(page) => {
-                    let home = self.nodes[usize::from(self.config.home(page).0)].clone();
+                    let home = self.nodes[home_of(&self.config, page)].clone();
                     home.into_iter().for_each(|home| self.void_lost_writes_of(&home, page));
                 }
                 _ => {}
@@ -303,8 +363,26 @@ impl World {
         }
     }
 
-    /// One writer or many readers, all with the last write; no page is lost.
-    fn check(&self) -> Result<(), Broken> {
+    /// A flush that waits no more has stored what it covers.
+    fn end_flushes(&mut self) -> Result<(), Broken> {
+        for page in (0..self.config.pages).map(PageNo) {
+            let flushing = &mut self.flushing[page.0 as usize];
+            let home = &self.nodes[home_of(&self.config, page)];
+            let (Some((serial, version)), Some(home)) = (*flushing, home) else { continue };
+            if home.may_write(page, serial) {
+                continue;
+            }
+            if home.stored(page) < version {
+                return Err(format!("{version:?} of {page:?} was flushed, and is not stored"));
+            }
+            *flushing = None;
+        }
+        Ok(())
+    }
+
+    /// One writer or many readers, all with the last write; no page is lost; what was flushed is stored.
+    fn check(&mut self) -> Result<(), Broken> {
+        self.end_flushes()?;
         for (page, latest) in self.latest.iter().enumerate() {
             let page = PageNo(page as u64);
             let (mut holders, mut writers) = (0, 0);
@@ -318,9 +396,9 @@ impl World {
             if writers > 1 || (writers == 1 && holders > 1) {
                 return Err(format!("{page:?} has {writers} writers of {holders} holders"));
             }
-            let Some(home) = &self.nodes[usize::from(self.config.home(page).0)] else { continue };
+            let Some(home) = &self.nodes[home_of(&self.config, page)] else { continue };
             let entry = home.directory.entries.iter().find(|entry| entry.page == page);
-            let is_home = home.directory.surveying.is_empty() && !entry.is_some_and(|entry| entry.is_exclusive);
+            let is_home = !home.directory.is_surveying() && !entry.is_some_and(|entry| entry.is_exclusive);
             if is_home && home.stored(page) != *latest {
                 return Err(format!("{page:?} is lost: it has no writer, and {latest:?} is not at its home"));
             }
@@ -330,10 +408,11 @@ impl World {
 
     /// Every request for a page whose home lives is answered, and all nodes know which live.
     pub fn is_at_rest(&self) -> bool {
-        let lives = |page| self.nodes[usize::from(self.config.home(page).0)].is_some();
+        let lives = |page| self.nodes[home_of(&self.config, page)].is_some();
         let count = self.nodes.len();
         let is_informed = (0..count).all(|observer| (0..count).all(|of| !self.has_news(observer, of)));
         is_informed
+            && self.flushing.iter().all(Option::is_none)
             && self.nodes.iter().flatten().all(|node| {
                 node.directory.is_quiet()
                     && node

@@ -1,9 +1,12 @@
 //! Nodes whose connections end, whose processes die and whose power fails: every history is linearizable, and what was
 //! flushed is found.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::{Processor, Volume};
 use testkit::random::Random;
+use testkit::scene::context;
 
 use crate::clients::{BLOCKS, Clients};
 use crate::scene::{Backing, Scene, Setup};
@@ -11,7 +14,7 @@ use crate::scene::{Backing, Scene, Setup};
 /// Requests that waited for a node are answered by then, and connections made again.
 const REST: Duration = Duration::from_secs(12);
 
-fn check(scene: &Scene, seed: u64) {
+pub fn check(scene: &Scene, seed: u64) {
     let history = scene.history.borrow();
     if let Err(what) = history.check() {
         let block: Option<u64> = what.split([' ', ':']).nth(1).and_then(|number| number.parse().ok());
@@ -25,7 +28,7 @@ fn check(scene: &Scene, seed: u64) {
 }
 
 /// Every node reads every block. Returns what could not be read.
-fn read_all(scene: &mut Scene, clients: &Clients) -> Vec<(usize, u64)> {
+pub fn read_all(scene: &mut Scene, clients: &Clients) -> Vec<(usize, u64)> {
     let mut unread = Vec::new();
     for node in 0..scene.nodes.len() {
         for number in BLOCKS {
@@ -128,4 +131,83 @@ fn what_a_home_in_memory_lost_is_an_error_until_it_is_written_anew() {
         check(&scene, seed);
     }
     assert!(lost > 0 || std::env::var_os("AWASE_SEED").is_some(), "nothing was ever lost");
+}
+
+/// A value of the client, written at a node and flushed at another.
+fn write_and_flush(scene: &mut Scene, clients: &Clients, (writer, flusher): (usize, usize), number: u64) -> u64 {
+    let own = clients.clone();
+    let written =
+        scene.run(writer, async move |cpu, volume| own.write(&cpu, &volume, writer, number, (false, false)).await);
+    let flushed = scene.run(flusher, async |cpu, volume| volume.flush(&cpu, context()).await);
+    assert_eq!(flushed, Ok(()));
+    written.expect("written")
+}
+
+#[test]
+fn a_flush_at_one_node_makes_durable_what_was_written_at_another() {
+    for seed in testkit::rounds::seeds(30) {
+        // The home of all blocks is the writer, the node that flushes, or a third one.
+        let home = (seed % 3) as usize;
+        let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1 << home, ..Setup::new(seed, 3) });
+        let clients = Clients::new(&scene);
+        let mut values = Vec::new();
+        for number in BLOCKS {
+            values.push((number, write_and_flush(&mut scene, &clients, (0, 1), number)));
+        }
+        (0..3).for_each(|node| scene.power_cut(node));
+        (0..3).for_each(|node| scene.boot(node));
+        scene.until_connected();
+        for (number, value) in values {
+            let own = clients.clone();
+            let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await);
+            assert_eq!(read, Ok(value), "seed {seed}: block {number}");
+        }
+    }
+}
+
+#[test]
+fn a_flush_fails_once_at_each_node_after_a_home_has_lost_what_another_node_had_stored() {
+    for seed in testkit::rounds::seeds(20) {
+        let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
+        let clients = Clients::new(&scene);
+        write_and_flush(&mut scene, &clients, (1, 2), 3);
+        // Stored at its home, since another node has read it, and not flushed.
+        let own = clients.clone();
+        let written = scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, 3, (false, false)).await);
+        let own = clients.clone();
+        let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, 3).await);
+        assert_eq!(read, written);
+        scene.power_cut(0);
+        scene.boot(0);
+        scene.until_connected();
+        let flush = async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await;
+        let flushed = [2, 2, 1].map(|node| scene.run(node, flush));
+        assert!(flushed[0].is_err() && flushed[1].is_ok() && flushed[2].is_err(), "seed {seed}: {flushed:?}");
+    }
+}
+
+#[test]
+fn a_flush_does_not_succeed_while_what_a_node_has_written_cannot_be_had() {
+    let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(2, 3) });
+    let clients = Clients::new(&scene);
+    let own = clients.clone();
+    scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, 3, (false, false)).await).expect("written");
+    scene.cut(0, 1);
+    let flush = async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await;
+    assert!(scene.run(2, flush).is_err(), "node 1 has written, and cannot be reached by the home");
+    scene.heal();
+    scene.until_connected();
+    assert_eq!(scene.run(2, flush), Ok(()));
+    // It dies while it is waited for: what it had written is lost.
+    let own = clients.clone();
+    scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, 3, (false, false)).await).expect("written");
+    scene.cut(0, 1);
+    let flushed = scene.start(2, flush);
+    scene.pass(Duration::from_millis(500));
+    scene.kill(1);
+    scene.heal();
+    scene.boot(1);
+    scene.pass(REST);
+    assert_eq!(flushed.take().map(|flushed| flushed.is_err()), Some(true));
+    assert_eq!(scene.run(2, flush), Ok(()), "it was told");
 }
