@@ -1,42 +1,53 @@
 //! This node's part in the cluster: the protocol with its peers, and the disks that it shares with them.
 
+mod dial;
+mod joined;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use anyhow::Context as _;
-use dsm::{Connector, Dsm, Shared, SharedConfig};
+use dsm::{Dsm, Shared, SharedConfig};
 use kernel::connection::Acceptor;
 use kernel::device::DeviceRef;
 use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Kernel, Volume};
+use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::linux::net::{self, ListeningSocket};
-use machine::{Connection, Errno};
 use parking_lot::Mutex;
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::ProcessorId;
 
 use crate::accepting::HostSockets;
 use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
+use crate::membership::Member;
 use crate::processors::Processors;
+use dial::Addresses;
+pub use joined::Replace;
 
 /// The processor of all connections between nodes.
 const PROCESSOR: ProcessorId = ProcessorId(0);
 
-/// An attempt to reach a peer ends after this time.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Above the clusters' names in etcd.
+const PREFIX: &str = "/awase";
+
+/// So many leases a server waits at its start until it is a member: so long an earlier process may be one in its place.
+const LEASES_MAX: u32 = 3;
 
 /// Peers at a time; more than there are nodes, since a connection may be made anew before the old one has ended.
 const CONNECTIONS_MAX: u32 = 1024;
 
 pub struct Cluster {
-    names: Vec<String>,
+    nodes: Nodes,
     dsm: Arc<Dsm>,
     acceptor: Arc<Acceptor>,
     socket: ListeningSocket,
+}
+
+enum Nodes {
+    Fixed { names: Vec<String>, me: Address },
+    Joined { node: Arc<joined::Node>, member: Mutex<Option<Member>> },
 }
 
 impl Cluster {
@@ -48,23 +59,32 @@ impl Cluster {
         let settings = &config.settings;
         let is_shared = config.exports.iter().any(|export| export.kind == Disk::Shared);
         let (Some(name), Some(listen)) = (&settings.cluster.node, settings.cluster.listen) else { return Ok(None) };
-        let names: Vec<String> = settings.cluster.names().map(str::to_owned).collect();
-        let Some(number) = names.iter().position(|other| other == name).filter(|_| is_shared) else { return Ok(None) };
+        if !is_shared {
+            return Ok(None);
+        }
         let refused = |error: net::NetError| {
             let problem =
                 Problem::new(&settings.place("cluster.listen"), "cluster.listen", format!("cannot be served: {error}"));
             Problems::from(problem.allowed("an address of this host whose port nobody uses"))
         };
         let (socket, _) = net::listen_tcp(listen).map_err(refused)?;
-        let incarnation = incarnation(settings, name).context("the number of this start cannot be written")?;
-        let me = Address { node: NodeId(number as u16), incarnation };
-        let addresses = settings.cluster.peers.iter().map(|node| node.address.clone()).collect();
-        let dsm = Dsm::new(me, Dialler { addresses });
+        let addresses = Addresses::default();
+        let dsm = Dsm::new(addresses.clone());
+        let nodes = if settings.cluster.is_joined() {
+            join(config, name, &dsm, addresses)?
+        } else {
+            let names: Vec<String> = settings.cluster.names().map(str::to_owned).collect();
+            let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
+            let incarnation = incarnation(settings, name).context("the number of this start cannot be written")?;
+            let peers = (0..).map(NodeId).zip(&settings.cluster.peers);
+            peers.for_each(|(number, peer)| addresses.set(number, peer.address.clone()));
+            Nodes::Fixed { names, me: Address { node: NodeId(number as u16), incarnation } }
+        };
         let acceptor = Acceptor::new([None].into(), CONNECTIONS_MAX, HostSockets);
         acceptor.add(&*dsm);
         let (accepting, protocol, listener) = (Arc::clone(&acceptor), Arc::clone(&dsm), socket.listener());
         drop(processors.start_task(PROCESSOR, move |cpu| accepting.accept(cpu, protocol, listener)));
-        Ok(Some(Cluster { names, dsm, acceptor, socket }))
+        Ok(Some(Cluster { nodes, dsm, acceptor, socket }))
     }
 
     /// Opens a shared disk; `storage` is for the pages whose home this node is.
@@ -78,17 +98,23 @@ impl Cluster {
         storage: DeviceRef,
         home: ProcessorId,
     ) -> Result<Arc<Volume>, Problem> {
-        let bits = |name: &String| self.names.iter().position(|other| other == name).map_or(0, |number| 1 << number);
-        let homes = if export.homes.is_empty() { &self.names } else { &export.homes };
+        let (names, me) = match &self.nodes {
+            Nodes::Joined { node, .. } => return node.open(kernel, export, storage, home),
+            Nodes::Fixed { names, me } => (names, *me),
+        };
+        let bits = |name: &String| names.iter().position(|other| other == name).map_or(0, |number| 1 << number);
+        let homes = if export.homes.is_empty() { names } else { &export.homes };
         let config = SharedConfig {
             name: export.name.clone(),
             size: storage.facts().size,
-            nodes: self.names.clone(),
+            nodes: names.clone(),
+            terms: None,
             homes: homes.iter().fold(0, |all, home| all | bits(home)),
+            shards: None,
             is_volatile: export.path().is_none(),
             timeout: dsm::TIMEOUT,
         };
-        let shared = Shared::new(config, self.dsm.address(), storage, Box::new(|line| eprintln!("awase: {line}")));
+        let shared = Shared::new(config, me, storage, Box::new(|line| eprintln!("awase: {line}")));
         let config = VolumeConfig {
             name: export.name.clone(),
             read_only: export.read_only,
@@ -109,15 +135,71 @@ impl Cluster {
         self.dsm.volumes().iter().find(|shared| shared.name() == name).map(Arc::downgrade)
     }
 
+    /// Tells of shared disks that begin anew: their earlier volumes refuse everything from then on.
+    pub fn on_replace(&self, replace: Replace) {
+        if let Nodes::Joined { node, .. } = &self.nodes {
+            node.on_replace(replace);
+        }
+    }
+
+    /// The present volume of a shared disk, where that changes.
+    pub fn current(&self, name: &str) -> Option<Arc<Volume>> {
+        let Nodes::Joined { node, .. } = &self.nodes else { return None };
+        node.volume(name)
+    }
+
     pub fn protocol(&self) -> &Arc<Dsm> {
         &self.dsm
     }
 
-    /// Accepts no more peers, after the volumes were closed and the peers told.
+    /// To be done after the volumes were closed: what this node is as a home ends, and its peers are told that it goes.
+    pub fn leave(&self) -> impl AsyncFnOnce(&Processor) + Send + 'static {
+        let node = match &self.nodes {
+            Nodes::Joined { node, .. } => Some(Arc::clone(node)),
+            Nodes::Fixed { .. } => None,
+        };
+        let dsm = Arc::clone(&self.dsm);
+        async move |cpu: &Processor| {
+            if let Some(node) = node {
+                node.retire(cpu).await;
+            }
+            dsm.leave(cpu).await;
+        }
+    }
+
+    /// Deregisters, so that others take over at once, and accepts no more peers.
     pub fn stop(&self) {
+        if let Nodes::Joined { node, member } = &self.nodes
+            && let Some(member) = member.lock().take()
+        {
+            node.on_leaving();
+            member.leave();
+        }
         self.acceptor.stop();
         self.socket.stop();
     }
+}
+
+/// Begins to be a member of the cluster in etcd.
+fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> anyhow::Result<Nodes> {
+    let cluster = &config.settings.cluster;
+    let Some(address) = cluster.address() else { anyhow::bail!("cluster.listen is missing") };
+    let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses);
+    let settings = crate::membership::Settings {
+        etcd: cluster.etcd.clone(),
+        prefix: PREFIX.into(),
+        cluster: cluster.name.clone(),
+        node: name.to_owned(),
+        others: config.exports.iter().flat_map(|export| export.homes.clone()).collect(),
+        address,
+        shards: joined::SHARDS,
+        lease: cluster.lease,
+    };
+    let own = Arc::clone(&node);
+    let member = Member::join(settings, move |event| own.on_event(event))?;
+    node.begin(member.fence(), member.releases());
+    node.until_serving(cluster.lease * LEASES_MAX);
+    Ok(Nodes::Joined { node, member: Mutex::new(Some(member)) })
 }
 
 /// Shared disks stay as they are until a restart: the other nodes have them, too.
@@ -162,43 +244,6 @@ fn replace(path: &Path, content: &str) -> std::io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
-}
-
-/// Connects to peers, each attempt on a thread of its own: names are looked up and answers awaited there.
-struct Dialler {
-    /// Host and port, by number of the node.
-    addresses: Vec<String>,
-}
-
-impl Connector for Dialler {
-    fn connect(&self, node: NodeId, made: Box<dyn FnOnce(Result<Connection, Errno>) + Send>) {
-        let address = self.addresses.get(usize::from(node.0)).cloned().unwrap_or_default();
-        let made = Arc::new(Mutex::new(Some(made)));
-        let own = Arc::clone(&made);
-        let dialling = move || {
-            let result = dial(&address);
-            let made = own.lock().take();
-            made.into_iter().for_each(|made| made(result));
-        };
-        let thread = std::thread::Builder::new().name("cluster-dial".into()).spawn(dialling);
-        // Without a thread the attempt has failed.
-        if let Err(error) = thread {
-            let made = made.lock().take();
-            made.into_iter().for_each(|made| made(Err(Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))));
-        }
-    }
-}
-
-fn dial(address: &str) -> Result<Connection, Errno> {
-    let errno = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EHOSTUNREACH));
-    let mut last = Errno(libc::EHOSTUNREACH);
-    for address in address.to_socket_addrs().map_err(errno)? {
-        match std::net::TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return net::adopt_connection(stream.into()).map_err(errno),
-            Err(error) => last = errno(error),
-        }
-    }
-    Err(last)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 
-use crate::config::{Export, Problem, SECTOR_BYTES, Store, show_bytes};
+use crate::config::{Disk, Export, Problem, SECTOR_BYTES, Store, show_bytes};
 use crate::predecessor::Deadline;
 
 pub struct Medium {
@@ -55,7 +55,9 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
                     let (wanted, found) = (show_bytes(size), show_bytes(medium.size));
                     let what = format!("= {wanted:?}, but {} holds {found:?}", path.display());
                     let problem = Problem::new(&export.place, export.key("size"), what);
-                    Err(problem.allowed("its size, or no size at all"))
+                    // All nodes must have been given the size of a shared disk.
+                    let is_optional = export.kind != Disk::Shared;
+                    Err(problem.allowed(if is_optional { "its size, or no size at all" } else { "its size" }))
                 }
             }
         }
@@ -63,11 +65,21 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
             refuse_other_than_block_device(export, path)?;
             open(export, path, None, deadline)
         }
+        Store::Common { path, size } => {
+            let medium = open(export, path, None, deadline)?;
+            if medium.size < *size {
+                let (wanted, found) = (show_bytes(*size), show_bytes(medium.size));
+                let what = format!("= {wanted:?}, but {} holds {found:?}", path.display());
+                return Err(Problem::new(&export.place, export.key("size"), what).allowed("its size, or less"));
+            }
+            Ok(Medium { size: *size, ..medium })
+        }
     }
 }
 
 fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadline) -> Result<Medium, Problem> {
-    let options = OpenOptions { writable: !export.read_only, create_size, ..OpenOptions::default() };
+    let is_common = export.is_on_device();
+    let options = OpenOptions { writable: !export.read_only, create_size, is_common, ..OpenOptions::default() };
     let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
     let open = deadline.retry(|| file::open(path, options), is_locked).map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
@@ -87,6 +99,9 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadli
 fn refused(export: &Export, error: &OpenError) -> Problem {
     let problem = problem(export, format!("cannot be served: {error}"));
     match (error, &export.store) {
+        (OpenError::Missing(_), Store::Common { .. }) => {
+            problem.allowed("an existing device or file (truncate makes one)")
+        }
         (OpenError::Missing(_), Store::File { .. }) => {
             problem.allowed("an existing file, or create = true with the size of a new one")
         }

@@ -148,6 +148,13 @@ impl Server {
             trace,
         };
         server.cluster = Cluster::start(config, &server.processors)?;
+        if let Some(cluster) = &server.cluster {
+            let (nbd, panel) = (Arc::clone(&server.nbd), Arc::clone(&server.panel));
+            cluster.on_replace(Box::new(move |name, volume, shared| {
+                nbd.replace_volume(name, volume);
+                panel.replace_volume(name, volume, shared);
+            }));
+        }
         let report = server.change_on(sockets, &config.exports, &config.directories)?;
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
@@ -199,11 +206,26 @@ impl Server {
     /// # Errors
     /// Everything that stands in the way; then nothing has changed.
     pub fn change(&mut self, disks: &[Export], directories: &[Directory]) -> anyhow::Result<Vec<String>> {
+        self.note_replaced();
         cluster::refuse_changes(self.disks().map(|served| &served.export), disks).map_err(Problems::from)?;
         let any_disks = !disks.is_empty();
         let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Deadline::passed())?;
         let report = self.change_on(sockets, disks, directories)?;
         Ok(report.notices.into_iter().chain(report.changes).collect())
+    }
+
+    /// Takes over the volumes of shared disks that have begun anew.
+    fn note_replaced(&mut self) {
+        let Some(cluster) = &self.cluster else { return };
+        for current in &mut self.served {
+            let name = &current.served.export.name;
+            let volume = cluster.current(name).filter(|volume| !Arc::ptr_eq(volume, &current.served.volume));
+            if let Some(volume) = volume {
+                current.earlier = current.clients();
+                current.served.volume = volume;
+                current.shared = Arc::new(share(&current.served));
+            }
+        }
     }
 
     /// The same, with these sockets more.
@@ -298,8 +320,8 @@ impl Server {
 
     /// Through which it is watched.
     pub fn view(&self) -> View {
-        let volumes = self.cluster.iter().flat_map(|cluster| cluster.protocol().volumes());
-        View::new(self.processors.kernel(), &self.acceptor, volumes.map(|shared| Arc::downgrade(&shared)).collect())
+        let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
+        View::new(self.processors.kernel(), &self.acceptor, protocol)
     }
 
     /// How many processors on which engine.
@@ -336,12 +358,13 @@ impl Server {
     /// Stops accepting, lets requests under way end for at most `bound`, then writes everything to the disks. What
     /// could not be written arrives at what is returned.
     pub fn drain(&mut self, bound: Duration) -> Receiver<Failures> {
+        self.note_replaced();
         drop(self.registration.take());
         self.acceptor.stop();
         self.sockets.iter().for_each(ListeningSocket::stop);
         let acceptor = Arc::clone(&self.acceptor);
         let directories = self.directories.to_close();
-        let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
+        let leave = self.cluster.as_ref().map(Cluster::leave);
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
             .disks()
@@ -359,8 +382,8 @@ impl Server {
                 }
             }
             failures.extend(directories.close(&cpu).await);
-            if let Some(protocol) = protocol {
-                protocol.leave(&cpu).await;
+            if let Some(leave) = leave {
+                leave(&cpu).await;
             }
             failures
         })

@@ -79,6 +79,8 @@ impl Measured {
                 *self.0.entry(open.facts.disk).or_insert_with(|| measure_near(path, open.facts))
             }
             Store::Ram { .. } => ForcedUnitAccess::Always,
+            // Of shared disks, which have none.
+            Store::Common { .. } => ForcedUnitAccess::Never,
         }
     }
 }
@@ -87,7 +89,7 @@ impl Measured {
 pub fn honours_forced_writes(export: &Export) -> bool {
     match &export.store {
         Store::File { path, .. } => honours_forced_writes_at(path),
-        Store::Block { .. } | Store::Ram { .. } => true,
+        Store::Block { .. } | Store::Ram { .. } | Store::Common { .. } => true,
     }
 }
 

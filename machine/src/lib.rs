@@ -145,6 +145,7 @@ impl Errno {
     pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
     pub const QUOTA_EXCEEDED: Errno = Errno(libc::EDQUOT);
     pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
+    pub const SHUT_DOWN: Errno = Errno(libc::ESHUTDOWN);
 }
 
 impl fmt::Display for Errno {

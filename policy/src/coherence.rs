@@ -51,6 +51,7 @@
 mod copies;
 mod directory;
 mod message;
+mod places;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -64,7 +65,9 @@ pub use crate::color::PageNo;
 use crate::unit::Instant;
 use copies::Copies;
 use directory::Directory;
-pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request, Serial, Version};
+pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request, Serial, ShardNo, Version};
+pub use places::Home;
+use places::Places;
 
 /// The shared space and its nodes; identical on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +91,10 @@ pub enum Homes {
     All,
     /// A bit for each node, at least one; only of nodes below 64.
     Of(u64),
+    /// Parts of the pages, so many in all, move among all nodes: [`Node::on_homes`].
+    Mapped {
+        shards: u16,
+    },
 }
 
 /// What is left of a home's storage when it returns.
@@ -101,19 +108,31 @@ pub enum Storage {
     Plain,
     /// Nothing: copies of the others count, written or not. As to data given up, see `Plain`.
     Volatile,
+    /// The pages, on a device that all nodes reach. A page is granted to another node only after the one that gave it
+    /// up knows that its data are stored. So data that a node still retains are the latest, whichever home dies, and
+    /// nothing is lost with one; it costs a round trip for each page that was written.
+    Shared,
 }
 
 impl Config {
-    pub fn home(&self, page: PageNo) -> NodeId {
+    /// The home of a page; `None` where homes move.
+    pub fn home(&self, page: PageNo) -> Option<NodeId> {
         let shard = page.0 / self.shard.max(1);
         match self.homes {
-            Homes::All => NodeId((shard % u64::from(self.nodes.max(1))) as u16),
+            Homes::All => Some(NodeId((shard % u64::from(self.nodes.max(1))) as u16)),
             Homes::Of(nodes) => {
                 let turn = shard % u64::from(nodes.count_ones().max(1));
                 let others = (0..turn).fold(nodes, |left, _| left & left.wrapping_sub(1));
-                NodeId(others.trailing_zeros() as u16)
+                Some(NodeId(others.trailing_zeros() as u16))
             }
+            Homes::Mapped { .. } => None,
         }
+    }
+
+    /// The part of the map in which a page is, where homes move.
+    pub fn shard_of(&self, page: PageNo) -> ShardNo {
+        let Homes::Mapped { shards } = self.homes else { return ShardNo(0) };
+        ShardNo((page.0 / self.shard.max(1) % u64::from(shards.max(1))) as u16)
     }
 }
 
@@ -182,9 +201,8 @@ pub enum LocalError {
 /// One node: its copies of pages, and the directory of the pages whose home it is.
 #[derive(Clone, Debug)]
 pub struct Node {
-    config: Config,
     me: Address,
-    members: Members,
+    places: Places,
     copies: Copies,
     directory: Directory,
     /// Nodes of which a returning node has not heard yet, dead or alive.
@@ -197,7 +215,7 @@ impl Node {
     pub fn returning(config: Config, me: Address, stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
         let others: Vec<NodeId> = (0..config.nodes).map(NodeId).filter(|node| *node != me.node).collect();
         let mut node = Node::new(config, me, stored, others.iter().map(|node| (*node, None)));
-        node.directory.survey(others.iter().copied());
+        node.directory.survey(me.incarnation, others.iter().copied());
         node.unmet = others;
         node
     }
@@ -212,12 +230,12 @@ impl Node {
     ) -> Self {
         let mut members = Members::default();
         others.into_iter().for_each(|(node, incarnation)| members.set(node, incarnation));
-        let mut directory = Directory::new(me, config.storage, stored);
-        if me.incarnation > Incarnation::FIRST {
-            let living = (0..config.nodes).map(NodeId);
-            directory.survey(living.filter(|node| *node != me.node && members.of(*node).is_some()));
+        let places = Places::new(config, me, members);
+        let mut directory = Directory::new(stored);
+        if me.incarnation > Incarnation::FIRST && !places.is_mapped() {
+            directory.survey(me.incarnation, places.living());
         }
-        Node { config, me, members, copies: Copies::new(me, config.pages_max), directory, unmet: Vec::new() }
+        Node { me, places, copies: Copies::new(me, config.pages_max), directory, unmet: Vec::new() }
     }
 
     pub fn address(&self) -> Address {
@@ -229,7 +247,7 @@ impl Node {
     /// # Errors
     /// When the page does not exist, another request waits for it, or the node's table is full.
     pub fn on_local(&mut self, now: Instant, want: Local, page: PageNo) -> Result<Actions, LocalError> {
-        if page.0 >= self.config.pages {
+        if page.0 >= self.places.config.pages {
             return Err(LocalError::NoSuchPage(page.0));
         }
         let mut out = Outbox::new(now);
@@ -240,7 +258,8 @@ impl Node {
     /// A message arrived. Ignored if it is from or to another incarnation, or makes no sense.
     pub fn on_message(&mut self, now: Instant, envelope: Envelope) -> Actions {
         let from = envelope.from;
-        let is_known = from.node.0 < self.config.nodes && self.members.of(from.node) == Some(from.incarnation);
+        let Places { config, members, .. } = &self.places;
+        let is_known = from.node.0 < config.nodes && members.of(from.node) == Some(from.incarnation);
         if envelope.to != self.me || !is_known {
             return Actions::new();
         }
@@ -251,7 +270,7 @@ impl Node {
 
     /// Retransmits what is unanswered for [`Config::timeout`]. To be called about that often.
     pub fn on_tick(&mut self, now: Instant) -> Actions {
-        self.retransmit(now, self.config.timeout)
+        self.retransmit(now, self.places.config.timeout)
     }
 
     /// A connection was made again: whatever was under way on the old one may be lost.
@@ -261,8 +280,8 @@ impl Node {
 
     fn retransmit(&mut self, now: Instant, timeout: Duration) -> Actions {
         let mut out = Outbox::new(now);
-        self.copies.on_tick(&self.config, timeout, &mut out);
-        self.directory.on_tick(timeout, &mut out);
+        self.copies.on_tick(&self.places, timeout, &mut out);
+        self.directory.on_tick(&self.places, timeout, &mut out);
         self.end(out)
     }
 
@@ -270,9 +289,9 @@ impl Node {
     pub fn on_dead(&mut self, now: Instant, address: Address) -> Actions {
         let mut out = Outbox::new(now);
         let is_met = self.meet(address.node);
-        if is_met || self.members.of(address.node) == Some(address.incarnation) {
-            self.members.set(address.node, None);
-            self.directory.on_dead(address.node, &mut out);
+        if is_met || self.places.members.of(address.node) == Some(address.incarnation) {
+            self.places.members.set(address.node, None);
+            self.directory.on_dead(&self.places, address.node, &mut out);
         }
         self.end(out)
     }
@@ -281,14 +300,101 @@ impl Node {
         let mut out = Outbox::new(now);
         if self.meet(address.node) {
             // It may hold what an earlier incarnation of this node granted.
-            self.members.set(address.node, Some(address.incarnation));
-            out.send(address.node, Message::Survey);
-        } else if self.members.of(address.node).is_none_or(|known| known < address.incarnation) {
-            self.members.set(address.node, Some(address.incarnation));
-            self.directory.on_dead(address.node, &mut out);
-            self.copies.on_new_home(&self.config, address, &mut out);
+            self.places.members.set(address.node, Some(address.incarnation));
+            out.send(address.node, Message::Survey { since: self.me.incarnation });
+        } else if self.places.members.of(address.node).is_none_or(|known| known < address.incarnation) {
+            self.places.members.set(address.node, Some(address.incarnation));
+            self.directory.on_dead(&self.places, address.node, &mut out);
+            let places = &self.places;
+            let is_its = |page| places.config.home(page) == Some(address.node);
+            self.copies.on_new_home(places, is_its, &mut out);
         }
         self.end(out)
+    }
+
+    /// The map names these homes. What this node holds of shards that have moved it gives up, and of those that are its
+    /// own now it grants nothing before all members have done so: each of them when it has seen the same map. `stored`: the
+    /// versions of its new pages, if storage has any.
+    ///
+    /// Members are those that this node was notified of before: all that had joined when the map was made.
+    pub fn on_homes(
+        &mut self,
+        now: Instant,
+        homes: impl IntoIterator<Item = (ShardNo, Home)>,
+        stored: impl IntoIterator<Item = (PageNo, Version)>,
+    ) -> Actions {
+        let mut out = Outbox::new(now);
+        let mut terms: Vec<Incarnation> = Vec::new();
+        let (mut named, mut moved) = (Vec::new(), Vec::new());
+        for (shard, home) in homes {
+            named.push(shard);
+            if self.places.set(shard, home) {
+                moved.push(shard);
+                if home.at == self.me && !terms.contains(&home.since) {
+                    terms.push(home.since);
+                }
+            }
+        }
+        let places = &self.places;
+        self.directory.forget(|page| moved.contains(&places.shard(page)));
+        self.directory.note_stored(stored.into_iter().filter(|(page, _)| places.own(*page).is_some()));
+        let others: Vec<NodeId> = places.living().chain([self.me.node]).collect();
+        terms.iter().for_each(|since| self.directory.survey(*since, others.iter().copied()));
+        named.sort_unstable();
+        self.copies.on_new_home(places, |page| named.binary_search(&places.shard(page)).is_ok(), &mut out);
+        self.directory.advance_all(places, &mut out);
+        let mut actions = self.end(out);
+        // After what this node itself gave up, of which it asks itself, too.
+        let mut out = Outbox::new(now);
+        self.directory.send_surveys(&mut out);
+        actions.extend(self.end(out));
+        actions
+    }
+
+    /// Does nothing more as the home of this shard, until it is taken back or named in a new term.
+    pub fn release(&mut self, shard: ShardNo) {
+        self.places.set_released(shard, true);
+    }
+
+    /// Goes on as the home of a shard that it had released and that no other node has got.
+    pub fn take_back(&mut self, now: Instant, shard: ShardNo) -> Actions {
+        let mut out = Outbox::new(now);
+        self.places.set_released(shard, false);
+        let places = &self.places;
+        // What this node asked itself for meanwhile it has ignored.
+        self.copies.on_new_home(places, |page| places.shard(page) == shard, &mut out);
+        self.directory.advance_all(places, &mut out);
+        self.end(out)
+    }
+
+    /// The last term that this node has seen of any home, where homes move.
+    pub fn seen(&self) -> Incarnation {
+        self.places.seen(self.me)
+    }
+
+    /// How many pages of this home nodes might write when they died: what they had not given up is lost.
+    pub fn dead_writers(&self) -> u64 {
+        self.directory.dead_writers
+    }
+
+    /// Does it answer as the home of all shards that the map gives it, having surveyed the others?
+    pub fn is_settled(&self) -> bool {
+        !self.is_surveying() && !self.places.has_released()
+    }
+
+    /// The home of a shard that the map has named last.
+    pub fn shard_home(&self, shard: ShardNo) -> Option<Home> {
+        self.places.shard_home(shard)
+    }
+
+    /// The home of a page, if it lives as far as this node knows.
+    pub fn home(&self, page: PageNo) -> Option<Home> {
+        self.places.home(page)
+    }
+
+    /// Whether this node answers as the home of a page.
+    pub fn is_home(&self, page: PageNo) -> bool {
+        self.places.own(page).is_some()
     }
 
     /// Whether this is the first that is heard of a node.
@@ -335,7 +441,7 @@ impl Node {
     /// recalled, and retain copies to read. Returns the grants that are waited for ([`Node::may_write`]).
     pub fn store_all(&mut self, now: Instant, asker: NodeId) -> (Vec<(PageNo, Serial)>, Actions) {
         let mut out = Outbox::new(now);
-        let awaited = self.directory.store_all(asker, &mut out);
+        let awaited = self.directory.store_all(&self.places, asker, &mut out);
         (awaited, self.end(out))
     }
 
@@ -347,7 +453,7 @@ impl Node {
 
     /// Nodes that have not answered the survey of this one, which grants nothing before.
     pub fn is_surveying(&self) -> bool {
-        !self.directory.surveying.is_empty()
+        self.directory.is_surveying()
     }
 
     pub fn is_waiting(&self, page: PageNo) -> bool {
@@ -375,19 +481,34 @@ impl Node {
     }
 
     fn take(&mut self, from: Address, message: Message, out: &mut Outbox) {
-        let is_home = |page| self.config.home(page) == self.me.node && page.0 < self.config.pages;
-        let is_from_home = |page| self.config.home(page) == from.node;
+        let (places, pages) = (&self.places, self.places.config.pages);
         match message {
-            Message::Ask { page, .. } | Message::Got { page, .. } | Message::GaveUp { page, .. } if !is_home(page) => {}
-            Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }
-                if !is_from_home(page) => {}
-            Message::Ask { .. } | Message::Got { .. } | Message::GaveUp { .. } | Message::Surveyed => {
-                self.directory.on_message(from.node, message, out);
+            Message::Ask { page, .. }
+            | Message::Got { page, .. }
+            | Message::GaveUp { page, .. }
+            | Message::Noted { page, .. } => {
+                if let Some(term) = places.own(page).filter(|_| page.0 < pages) {
+                    self.directory.on_message(places, term, (from.node, message), out);
+                }
             }
-            Message::Grant { .. } | Message::Recall { .. } | Message::Taken { .. } => {
-                self.copies.on_message(message, out);
+            Message::Surveyed { since, seen } if places.seen(self.me) >= seen => {
+                self.directory.end_survey_of(places, from.node, Some(since), out);
             }
-            Message::Survey => self.copies.on_survey(&self.config, from, out),
+            Message::Grant { page, serial, .. } | Message::Recall { page, serial, .. } => {
+                if places.is_of_home(page, from, serial) {
+                    self.copies.on_message(places, message, out);
+                }
+            }
+            Message::Taken { page, .. } => {
+                if places.named(page).is_some_and(|home| home.at == from) {
+                    self.copies.on_message(places, message, out);
+                }
+            }
+            Message::Survey { since } if places.seen(from) >= since => {
+                self.copies.on_survey(places, (from, since), out);
+            }
+            // Before the map was seen that says the same. It is sent again.
+            Message::Survey { .. } | Message::Surveyed { .. } => {}
         }
     }
 
@@ -399,7 +520,10 @@ impl Node {
         while done < out.steps.len() {
             match out.steps[done] {
                 Step::Do(action) => actions.push(action),
-                Step::ToHome(page, message) => self.post(self.config.home(page), message, &mut out, &mut actions),
+                Step::ToHome(page, message) => {
+                    let home = self.places.home(page);
+                    home.into_iter().for_each(|home| self.post(home.at.node, message, &mut out, &mut actions));
+                }
                 Step::To(node, message) => self.post(node, message, &mut out, &mut actions),
             }
             done += 1;
@@ -412,7 +536,7 @@ impl Node {
             return self.take(self.me, message, out);
         }
         // Nothing is sent to dead nodes: it is retransmitted when they return.
-        if let Some(incarnation) = self.members.of(to) {
+        if let Some(incarnation) = self.places.members.of(to) {
             let to = Address { node: to, incarnation };
             actions.push(Action::Send(Envelope { from: self.me, to, message }));
         }

@@ -43,7 +43,7 @@ use thiserror::Error;
 
 pub use crate::coherence::{Address, Incarnation, NodeId};
 use crate::unit::Instant;
-use homes::{Homes, Map, Release, ShardNo};
+use homes::{Home, Homes, Map, Release, ShardNo};
 pub use lease::Config;
 use lease::{Lease, Stage};
 use view::View;
@@ -60,6 +60,14 @@ impl Revision {
     /// Incarnations end at 2³² - 1: beyond, the cluster needs another arbiter.
     pub fn epoch(self) -> Result<Incarnation, EpochError> {
         u32::try_from(self.0).map(Incarnation).map_err(|_| EpochError(self.0))
+    }
+
+    /// The term of homes in a map that replaces the one of this version.
+    ///
+    /// # Errors
+    /// As [`epoch`](Self::epoch).
+    pub fn next_term(self) -> Result<Incarnation, EpochError> {
+        Revision(self.0.saturating_add(1)).epoch()
     }
 }
 
@@ -123,7 +131,7 @@ pub enum Action {
     /// The home of a shard is now this one; also this node again, after it has given up the shard.
     Home {
         shard: ShardNo,
-        home: Address,
+        home: Home,
     },
     /// Answer as this address. If its epoch is new, what was held before is lost.
     Serve(Address),

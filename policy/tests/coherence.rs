@@ -203,7 +203,7 @@ fn invalid_requests_are_rejected_with_their_reason() {
 fn shards_go_to_the_homes_in_turn() {
     let homes_of = |homes, shard| {
         let config = Config { pages: 12, homes, shard, ..config(4) };
-        (0..12).map(|page| config.home(PageNo(page)).0).collect::<Vec<_>>()
+        (0..12).map(|page| config.home(PageNo(page)).expect("fixed").0).collect::<Vec<_>>()
     };
     assert_eq!(homes_of(Homes::All, 1), [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
     assert_eq!(homes_of(Homes::All, 2), [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]);

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::form::{Form, quoted};
 use super::given::Refusal;
@@ -12,6 +13,12 @@ const NODES_MAX: usize = 64;
 /// Longest name of a node. Bytes.
 const NAME_BYTES_MAX: usize = 64;
 
+/// Of a cluster in etcd, unless configured.
+const NAME: &str = "default";
+
+/// Unless configured: whoever takes over from a dead node waits for it.
+const LEASE: Duration = Duration::from_secs(2);
+
 /// Each of the peers has a key of its own in a file.
 pub const PEERS: &str = "cluster.peers";
 
@@ -21,6 +28,8 @@ pub enum Backing {
     /// Gone when the server ends.
     Memory,
     Path(PathBuf),
+    /// What every node reaches.
+    Device(PathBuf),
 }
 
 /// A node of the cluster, and where it listens.
@@ -31,19 +40,58 @@ pub struct Node {
     pub address: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The name of this node.
     pub node: Option<String>,
     pub listen: Option<SocketAddr>,
-    /// All nodes, this one included, in order of their names.
+    /// All nodes, this one included, in order of their names. Fixed; else empty.
     pub peers: Vec<Node>,
+    /// Endpoints of the etcd in which the members register; empty: the peers are fixed.
+    pub etcd: Vec<String>,
+    /// Its name in etcd.
+    pub name: String,
+    pub lease: Duration,
+    /// Where the others reach this node, if not where it listens.
+    pub advertise: Option<SocketAddr>,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        let (peers, etcd, name) = (Vec::new(), Vec::new(), NAME.to_owned());
+        Cluster { node: None, listen: None, peers, etcd, name, lease: LEASE, advertise: None }
+    }
 }
 
 impl Cluster {
+    /// Do nodes come and go, as etcd says?
+    pub fn is_joined(&self) -> bool {
+        !self.etcd.is_empty()
+    }
+
+    /// Where the others reach this node.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.advertise.or(self.listen)
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.peers.iter().map(|node| node.name.as_str())
     }
+}
+
+/// Why a node or a cluster cannot have this name.
+pub(super) fn misnamed(name: &String) -> Option<String> {
+    let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let is_good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && is_plain;
+    (!is_good).then(|| format!("is not 1 to {NAME_BYTES_MAX} letters, digits, - or _"))
+}
+
+/// The address of an endpoint of etcd.
+pub(super) fn endpoint(url: &str) -> Result<String, Refusal> {
+    let rest = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let (host, port) = rest.and_then(|rest| rest.rsplit_once(':')).ok_or(Refusal::NotAllowed)?;
+    let is_good = !host.is_empty() && !host.contains(['/', '@', '?']) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if is_good { Ok(format!("http://{host}:{port}")) } else { Err(Refusal::NotAllowed) }
 }
 
 /// A table, whose keys are read one by one (`take`).
@@ -61,9 +109,8 @@ pub(super) fn allowed() -> String {
 
 pub(super) fn add(nodes: &mut Vec<Node>, name: &str, address: &str) -> Result<(), Refusal> {
     let because = |why: String| Err(Refusal::Because(why));
-    let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_plain(name) {
-        return because(format!("holds {name:?}, which is not 1 to {NAME_BYTES_MAX} letters, digits, - or _"));
+    if let Some(why) = misnamed(&name.to_owned()) {
+        return because(format!("holds {name:?}, which {why}"));
     }
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     if port.and_then(|(_, port)| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {

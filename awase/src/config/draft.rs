@@ -29,13 +29,14 @@ const OF_DISKS: &[&str] = &[
     "faults.seed",
     "homes",
     "backing",
+    "shared_device",
 ];
 
 /// Of these, the ones that a shared disk does not have.
 const OF_OWN_DISKS: &[&str] = &["path", "create", "read_only", "stable_writes", "access", "delay"];
 
 /// Keys that only shared disks have.
-const OF_SHARED_DISKS: &[&str] = &["homes", "backing"];
+const OF_SHARED_DISKS: &[&str] = &["homes", "backing", "shared_device"];
 
 /// Keys that only directories have.
 const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid", "names"];
@@ -68,6 +69,7 @@ pub struct Draft {
     /// Empty: all.
     pub homes: Vec<String>,
     pub backing: Option<Backing>,
+    pub shared_device: Option<PathBuf>,
     pub place: Place,
     /// A key was refused.
     pub was_refused: bool,

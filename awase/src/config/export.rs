@@ -33,6 +33,12 @@ pub enum Store {
         /// Bytes.
         size: u64,
     },
+    /// A file or device that other nodes have open, too.
+    Common {
+        path: PathBuf,
+        /// The size that it must have at least. Bytes.
+        size: u64,
+    },
 }
 
 /// A layer over the store that makes it behave like an old device.
@@ -134,9 +140,19 @@ impl Export {
 
     pub fn path(&self) -> Option<&Path> {
         match &self.store {
-            Store::File { path, .. } | Store::Block { path } => Some(path),
+            Store::File { path, .. } | Store::Block { path } | Store::Common { path, .. } => Some(path),
             Store::Ram { .. } => None,
         }
+    }
+
+    /// Of a shared disk on a device that all nodes reach, which may be larger. Bytes.
+    pub fn shared_size(&self) -> Option<u64> {
+        if let Store::Common { size, .. } = self.store { Some(size) } else { None }
+    }
+
+    /// Is it a shared disk on a device that all nodes reach?
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.store, Store::Common { .. })
     }
 
     pub fn key(&self, key: &str) -> String {
@@ -148,8 +164,10 @@ impl Export {
             Store::File { path, .. } => format!("file {}", path.display()),
             Store::Block { path } => format!("block device {}", path.display()),
             Store::Ram { .. } => "memory".to_owned(),
+            Store::Common { path, .. } => format!("{}, which all nodes reach", path.display()),
         };
         match &self.behaviour {
+            Behaviour::Plain if self.is_on_device() => format!("shared, on {store}"),
             Behaviour::Plain if self.kind == Disk::Shared => format!("shared, here on {store}"),
             Behaviour::Plain => store,
             Behaviour::FixedLatency(latency) => format!("testdev of {latency:?} over {store}"),
@@ -179,7 +197,13 @@ impl From<&Export> for Draft {
             Behaviour::FixedLatency(latency) => draft.latency = Some(*latency),
         }
         if export.kind == Disk::Shared {
-            draft.backing = Some(export.path().map_or(Backing::Memory, |path| Backing::Path(path.to_owned())));
+            let path = export.path().map(Path::to_owned);
+            match path.filter(|_| export.is_on_device()) {
+                Some(path) => draft.shared_device = Some(path),
+                None => {
+                    draft.backing = Some(export.path().map_or(Backing::Memory, |path| Backing::Path(path.to_owned())))
+                }
+            }
             (draft.read_only, draft.stable_writes) = (None, None);
         }
         match &export.store {
@@ -190,7 +214,7 @@ impl From<&Export> for Draft {
                 draft.create = create.then_some(true);
             }
             Store::Block { path } => draft.path = Some(path.clone()),
-            Store::Ram { size } => draft.size = Some(*size),
+            Store::Ram { size } | Store::Common { size, .. } => draft.size = Some(*size),
         }
         draft
     }
@@ -202,9 +226,17 @@ fn shared(draft: &Draft) -> Result<Store, Problem> {
     if !size.is_multiple_of(BLOCK_BYTES) {
         return Err(draft.problem("size", format!("= {:?} is not a multiple of {BLOCK_BYTES}", show_bytes(size))));
     }
-    match &draft.backing {
-        None => Err(draft.missing("backing").allowed("\"memory\", or the path of a file")),
+    let backing = draft.backing.clone();
+    if backing.is_some() && draft.shared_device.is_some() {
+        return Err(draft.problem("shared_device", "does not go with backing").allowed("one of them"));
+    }
+    match &backing.or(draft.shared_device.clone().map(Backing::Device)) {
+        None => {
+            let allowed = "\"memory\", or the path of a file; or shared_device, a device that every node reaches";
+            Err(draft.missing("backing").allowed(allowed))
+        }
         Some(Backing::Memory) => Ok(Store::Ram { size }),
+        Some(Backing::Device(path)) => Ok(Store::Common { path: path.clone(), size }),
         Some(Backing::Path(path)) => Ok(Store::File { path: path.clone(), size: Some(size), create: true }),
     }
 }

@@ -75,14 +75,17 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
          and COMMIT make those before them durable, too. Needs ext4 with a journal";
     homes: Form { show: Box::new(show_homes), ..list(text("a list of nodes such as [\"a\", \"b\"]"))
             .unless(|homes| homes.is_empty().then(|| "is empty; leave it out for all nodes".into())) },
-        "Shared disks: the nodes that store its blocks, in turn each 1 MiB (default: all nodes of `cluster.peers`); \
-         the same on all nodes";
+        "Shared disks: the nodes that store its blocks, in turn each 1 MiB (default: all nodes of `cluster.peers`; \
+         required with `cluster.etcd`); the same on all nodes";
     backing: optional(named([(Backing::Memory, "memory")])
             .or(path("").map(Backing::Path, |backing| match backing {
                 Backing::Path(path) => Some(path.clone()),
-                Backing::Memory => None,
+                Backing::Memory | Backing::Device(_) => None,
             }), "\"memory\", or the path of a file, which is created if it does not exist")),
-        "Shared disks: where this node stores the blocks whose home it is; required";
+        "Shared disks: where this node stores the blocks whose home it is; this or `shared_device` is required";
+    shared_device: optional(path("the path of a device, or of a file, that every node reaches")),
+        "Shared disks: a device that every node reaches (Ceph RBD, a multi-attach cloud disk, iSCSI), or a file. Any node \
+         stores any block there, and others go on when one dies. Needs `cluster.etcd`";
     latency: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"17ms\"")),
         "The time that each operation of a testdev takes (default 17ms, as in the paper)";
     delay: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"5ms\"")),

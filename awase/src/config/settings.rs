@@ -9,7 +9,7 @@ use std::time::Duration;
 use kernel::tree::OPEN_FILES_MAX;
 use machine::linux::Engine;
 
-use super::cluster::{Cluster, peers};
+use super::cluster::{Cluster, endpoint, misnamed, peers};
 use super::form::{Form, auto, bytes, list, named, number, on_off, optional, parsed, path, text, time};
 use super::given::Refusal;
 use super::key::{Key, Keys, keys};
@@ -194,14 +194,27 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
         "Register the port of NFS with this host's rpcbind, so that clients need not name it";
     listen.control as control: control_socket(),
         "Unix socket of `awase top` and `awase set`, for the server's user alone";
-    cluster.node: named([(None, "none")]).or(optional(text("")), "the name of this node, one of `cluster.peers`"),
+    cluster.node: named([(None, "none")])
+            .or(optional(text("").unless(misnamed)), "the name of this node, with `cluster.peers` one of those"),
         "This node of the cluster whose nodes share disks (kind `shared`)";
     cluster.listen: named([(None, "none")])
             .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
         "The address at which the other nodes reach this one. Who reaches it can read and write all that is shared: it \
          belongs into a network of the nodes alone";
     cluster.peers: peers(),
-        "All nodes of the cluster with their addresses, this one included; the same on all nodes";
+        "All nodes of the cluster with their addresses, this one included; the same on all nodes. Not with `cluster.etcd`";
+    cluster.etcd: list(parsed("a list of endpoints of one etcd such as [\"http://10.0.0.9:2379\"]; [] for none", endpoint)),
+        "The etcd in which nodes register: then they may come and go, and who is dead is decided (no TLS: it belongs into \
+         a network of its own). Not with `cluster.peers`";
+    cluster.name: text("a name of letters, digits, - and _").unless(misnamed),
+        "The cluster's name in etcd: its keys begin with `/awase/NAME/`; the same on all nodes";
+    cluster.lease: time(Duration::from_secs(1)..=Duration::from_secs(3600), "whole seconds from 1s to 60min such as \"2s\"")
+            .unless(|lease| (lease.subsec_nanos() > 0).then(|| "is not a number of whole seconds".into())),
+        "With `cluster.etcd`: a node of which etcd hears nothing for so long is dead. Others take over after that, and it \
+         answers nothing any more before. At least one and a half of etcd's election timeouts; the same on all nodes";
+    cluster.advertise: named([(None, "none")])
+            .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
+        "With `cluster.etcd`: where the other nodes reach this one, if that is another address than `cluster.listen`";
     limits.connections: number(1..=65536),
         "Connections at a time; further ones are refused. One client has at most as many as stay free for others";
     limits.requests_a_connection: number(1..=4096),

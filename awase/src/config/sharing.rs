@@ -1,6 +1,6 @@
 //! What shared disks and the cluster need of each other.
 
-use super::cluster::{PEERS, add, allowed};
+use super::cluster::{PEERS, add, allowed, misnamed};
 use super::export::Export;
 use super::given::Refusal;
 use super::key::Entry;
@@ -26,6 +26,15 @@ pub(super) fn take(settings: &mut Settings, entry: &Entry) -> Option<Result<(), 
 pub(super) fn check(settings: &Settings, exports: &[Export], problems: &mut Problems) {
     let cluster = &settings.cluster;
     let shared: Vec<&Export> = exports.iter().filter(|export| export.kind == Disk::Shared).collect();
+    if cluster.is_joined() {
+        return check_joined(settings, &shared, problems);
+    }
+    for export in &shared {
+        if export.is_on_device() {
+            let what = "needs cluster.etcd: only there it is agreed who stores which blocks";
+            problems.0.push(Problem::new(&export.place, export.key("shared_device"), what).allowed("backing"));
+        }
+    }
     let names: Vec<_> = cluster.names().map(|name| format!("{name:?}")).collect();
     let known = if names.is_empty() { allowed() } else { names.join(", ") };
     if let Some(export) = shared.first() {
@@ -48,6 +57,43 @@ pub(super) fn check(settings: &Settings, exports: &[Export], problems: &mut Prob
         if let Some(home) = stranger {
             let what = format!("holds {home:?}, which is not among cluster.peers");
             problems.0.push(Problem::new(&export.place, export.key("homes"), what).allowed(&*known));
+        }
+    }
+}
+
+/// The same where the nodes register in etcd.
+fn check_joined(settings: &Settings, shared: &[&Export], problems: &mut Problems) {
+    let cluster = &settings.cluster;
+    let mut problem = |key: &str, what: &str, allowed: &str| {
+        problems.0.push(Problem::new(&settings.place("cluster.etcd"), key, what).allowed(allowed));
+    };
+    if !cluster.peers.is_empty() {
+        problem("cluster.etcd", "does not go with cluster.peers", "one of them");
+    }
+    if cluster.node.is_none() {
+        problem("cluster.node", "is missing, and the node is to register in etcd", "a name of its own for each node");
+    }
+    match cluster.address() {
+        None => problem("cluster.listen", "is missing", "the address at which the other nodes reach this one"),
+        Some(address) if address.ip().is_unspecified() => {
+            let what = format!("is missing, and {address} is no address by which others reach this node");
+            problem("cluster.advertise", &what, "an address such as \"10.0.0.1:10810\"");
+        }
+        Some(_) => {}
+    }
+    for export in shared {
+        let mut problem = |key: &str, what: &str, allowed: &str| {
+            problems.0.push(Problem::new(&export.place, export.key(key), what).allowed(allowed));
+        };
+        if export.is_on_device() && !export.homes.is_empty() {
+            problem("homes", "does not go with shared_device", "any node stores any block: leave it out");
+        }
+        if !export.is_on_device() && export.homes.is_empty() {
+            let allowed = "a list such as [\"a\", \"b\"]; or shared_device, for a device that all nodes reach";
+            problem("homes", "is missing: with cluster.etcd it is not known before which nodes there will be", allowed);
+        }
+        if let Some(why) = export.homes.iter().find_map(misnamed) {
+            problem("homes", &format!("holds a name that {why}"), "names of nodes");
         }
     }
 }
@@ -75,6 +121,41 @@ mod tests {
             (&again.exports[0].homes, &again.exports[0].store),
             (&config.exports[0].homes, &config.exports[0].store)
         );
+    }
+
+    const JOINED: &str = "[cluster]\nnode = \"a\"\nlisten = \"127.0.0.1:7001\"\netcd = [\"http://127.0.0.1:2379/\"]\n\
+                          lease = \"3s\"\n";
+    const ON_DEVICE: &str = "[[export]]\nname = \"s\"\nkind = \"shared\"\nsize = \"1MiB\"\nshared_device = \"d\"\n";
+
+    #[test]
+    fn a_cluster_in_etcd_is_read_and_printed_as_it_was_read() {
+        let config = Config::parse("awase.toml", &format!("{JOINED}{ON_DEVICE}")).expect("good");
+        assert_eq!(config.settings.cluster.etcd, ["http://127.0.0.1:2379"]);
+        assert_eq!((config.settings.cluster.lease.as_secs(), config.settings.cluster.name.as_str()), (3, "default"));
+        let again = Config::parse("again.toml", &super::super::toml(&config)).expect("as printed");
+        assert_eq!(again.settings.cluster, config.settings.cluster);
+        assert_eq!(again.exports[0].store, config.exports[0].store);
+    }
+
+    #[test]
+    fn a_problem_with_a_cluster_in_etcd_names_the_line_and_what_is_allowed() {
+        let with = |from: &str, to: &str| format!("{JOINED}{ON_DEVICE}").replace(from, to);
+        for (text, expected) in [
+            (with("lease", "peers = { a = \"127.0.0.1:7001\" }\nlease"), "cluster.etcd does not go with cluster.peers"),
+            (with("node = \"a\"\n", ""), "cluster.node is missing, and the node is to register in etcd"),
+            (with("node = \"a\"", "node = \"a b\""), "is not 1 to 64 letters"),
+            (with("listen = \"127.0.0.1:7001\"\n", ""), "cluster.listen is missing"),
+            (with("127.0.0.1:7001", "0.0.0.0:7001"), "cluster.advertise is missing, and 0.0.0.0:7001 is no address"),
+            (with("http:", "https:"), "allowed: a list of endpoints of one etcd"),
+            (with("3s", "1500ms"), "is not a number of whole seconds"),
+            (with("shared_device", "homes = [\"a\"]\nshared_device"), "homes does not go with shared_device"),
+            (with("shared_device = \"d\"", "backing = \"memory\""), "homes is missing: with cluster.etcd"),
+            (with("shared_device", "backing = \"x\"\nshared_device"), "shared_device does not go with backing"),
+            (format!("{CLUSTER}{ON_DEVICE}"), "shared_device needs cluster.etcd"),
+        ] {
+            let problem = problem(&text);
+            assert!(problem.contains(expected), "{text}: {problem}");
+        }
     }
 
     #[test]

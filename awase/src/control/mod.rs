@@ -74,6 +74,13 @@ impl ControlPanel {
         *self.exports.lock() = exports;
     }
 
+    /// An export has another volume by now.
+    pub fn replace_volume(&self, name: &str, volume: &Arc<Volume>, shared: &Arc<dsm::Shared>) {
+        for export in self.exports.lock().iter_mut().filter(|export| export.name == name) {
+            (export.volume, export.shared) = (Arc::downgrade(volume), Arc::downgrade(shared));
+        }
+    }
+
     /// Changes a switch of the running server; returns what the change does not affect.
     ///
     /// # Errors

@@ -162,6 +162,11 @@ fn check_cluster(cluster: &OnceLock<String>, endpoint: &str, body: &Value) -> Re
     Err(EtcdError::OtherCluster { endpoint: endpoint.to_owned() })
 }
 
+fn is_timeout(error: &std::io::Error) -> bool {
+    let of_client = error.get_ref().and_then(|error| error.downcast_ref::<ureq::Error>());
+    error.kind() == std::io::ErrorKind::TimedOut || matches!(of_client, Some(ureq::Error::Timeout(_)))
+}
+
 /// The lines of a stream.
 pub(super) struct Lines {
     endpoint: String,
@@ -176,7 +181,7 @@ impl Lines {
         let read = (&mut self.reader).take(BODY_MAX + 1).read_until(b'\n', &mut line);
         match read {
             Ok(0) => return Ok(None),
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => return Ok(None),
+            Err(error) if is_timeout(&error) => return Ok(None),
             Err(error) => return Err(unreachable(&self.endpoint, &error)),
             Ok(_) => {}
         }

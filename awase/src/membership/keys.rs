@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use policy::membership::homes::Map;
+use policy::membership::homes::{Home, Map};
 use policy::membership::{Address, Incarnation, NodeId};
 use serde_json::{Value, json};
 
@@ -86,7 +86,7 @@ impl Record {
 }
 
 pub(super) fn encode_map(map: &Map) -> String {
-    let homes: Vec<_> = map.0.iter().map(|home| json!([home.node.0, home.incarnation.0])).collect();
+    let homes: Vec<_> = map.0.iter().map(|home| json!([home.at.node.0, home.at.incarnation.0, home.since.0])).collect();
     json!({ "homes": homes }).to_string()
 }
 
@@ -94,10 +94,11 @@ pub(super) fn decode_map(text: &[u8]) -> Result<Map, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let homes = value["homes"].as_array().ok_or("no homes")?;
     let home = |home: &Value| {
+        let number = |index: usize| u32::try_from(home[index].as_u64()?).ok().map(Incarnation);
         let node = NodeId(u16::try_from(home[0].as_u64()?).ok()?);
-        Some(Address { node, incarnation: Incarnation(u32::try_from(home[1].as_u64()?).ok()?) })
+        Some(Home { at: Address { node, incarnation: number(1)? }, since: number(2)? })
     };
-    Ok(Map(homes.iter().map(home).collect::<Option<_>>().ok_or("a home is not [NUMBER, EPOCH]")?))
+    Ok(Map(homes.iter().map(home).collect::<Option<_>>().ok_or("a home is not [NUMBER, EPOCH, TERM]")?))
 }
 
 /// The gateway's form of bytes.
@@ -126,7 +127,10 @@ mod tests {
     fn what_is_stored_is_read_again_and_garbage_is_an_error() {
         let record = Record { node: NodeId(3), address: "[::1]:7000".parse().expect("an address") };
         assert_eq!(Record::decode(record.encode().as_bytes()), Ok(record));
-        let home = |node, epoch| Address { node: NodeId(node), incarnation: Incarnation(epoch) };
+        let home = |node, epoch| {
+            let at = Address { node: NodeId(node), incarnation: Incarnation(epoch) };
+            Home { at, since: Incarnation(epoch / 2) }
+        };
         let map = Map(vec![home(0, 7), home(63, u32::MAX)]);
         assert_eq!(decode_map(encode_map(&map).as_bytes()), Ok(map));
         for text in ["", "{}", "[]", "{\"node\":64,\"address\":\"a:1\"}", "{\"node\":1}", "{\"homes\":[[1]]}"] {

@@ -1,14 +1,13 @@
 //! This node as a member: the thread `cluster`, which has the policy, and what the service has of it.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use policy::membership::homes::{Release, ShardNo};
+use policy::membership::homes::{Home, Release, ShardNo};
 use policy::membership::{Action, Actions, Address, Ask, Config, Membership, NodeId, Reply, Stamp, Verdict};
 use policy::unit::Instant;
 
@@ -19,7 +18,7 @@ use super::gateway::Gateway;
 use super::keys::Keys;
 use super::problem::Problem;
 use super::settings::Settings;
-use super::watch::{Seen, Watcher};
+use super::watch::{Peer, Seen, Watcher};
 
 /// Pause between attempts to get this node's number.
 const RETRY: Duration = Duration::from_millis(50);
@@ -28,19 +27,20 @@ const RETRY: Duration = Duration::from_millis(50);
 /// not take longer than a small part of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The numbers of this node and of those of [`Settings::others`], before all else.
+    Numbered(BTreeMap<String, NodeId>),
     /// Answer as this address: see [`Action::Serve`].
     Serve(Address),
     /// Answer nothing any more; when the call returns, nothing is answered.
     Stop,
     Alive {
         address: Address,
-        at: SocketAddr,
+        peer: Peer,
     },
     Dead(Address),
-    Home {
-        shard: ShardNo,
-        home: Address,
-    },
+    /// All that one change of the map says: the homes of these shards are now these, or this node's again after it had
+    /// given one up.
+    Homes(Vec<(ShardNo, Home)>),
     /// Finish what is under way as the home of the shard, then call [`Releases::done`].
     Release(Release),
     /// Something stands in the way; it goes on trying.
@@ -81,7 +81,7 @@ impl Member {
             cluster: Arc::default(),
             fence: Arc::clone(&fence),
             membership: Arc::clone(&membership),
-            addresses: BTreeMap::new(),
+            peers: BTreeMap::new(),
             problems: [None, None],
             on: Box::new(on),
         };
@@ -155,7 +155,7 @@ struct Own {
     cluster: Arc<OnceLock<String>>,
     fence: Arc<Fence>,
     membership: Arc<Mutex<Option<Membership>>>,
-    addresses: BTreeMap<Address, SocketAddr>,
+    peers: BTreeMap<Address, Peer>,
     /// What stands in the way of questions, and of watching.
     problems: [Option<Problem>; 2],
     on: Box<dyn FnMut(Event) + Send>,
@@ -189,11 +189,15 @@ impl Own {
     /// This node's number; `None` if it ends before.
     fn number(&mut self, inputs: &Receiver<Input>) -> Option<NodeId> {
         let (mut etcd, keys) = (Etcd(self.gateway()), Keys::new(&self.settings));
+        let names: BTreeSet<String> = self.settings.others.iter().chain([&self.settings.node]).cloned().collect();
         loop {
-            match claim_number(&mut etcd, &keys, &self.settings.node) {
-                Ok(node) => {
+            let claim = |name: &String| Ok((name.clone(), claim_number(&mut etcd, &keys, name)?));
+            match names.iter().map(claim).collect::<Result<BTreeMap<_, _>, _>>() {
+                Ok(numbers) => {
                     self.recovered(Source::Questions);
-                    return Some(node);
+                    let own = numbers.get(&self.settings.node).copied();
+                    (self.on)(Event::Numbered(numbers));
+                    return own;
                 }
                 Err(problem) => self.report(Source::Questions, problem),
             }
@@ -227,10 +231,20 @@ impl Own {
     fn serve(&mut self, inputs: &Receiver<Input>, questions: &Sender<Ask>) {
         let mut actions = self.decide(|membership| membership.on_tick(now()));
         loop {
-            for action in actions {
+            let mut todo = actions.into_iter().peekable();
+            while let Some(action) = todo.next() {
                 match action {
                     Action::Ask(ask) => drop(questions.send(ask)),
                     Action::Left => return,
+                    Action::Home { shard, home } => {
+                        let mut homes = vec![(shard, home)];
+                        while let Some(Action::Home { shard, home }) =
+                            todo.next_if(|next| matches!(next, Action::Home { .. }))
+                        {
+                            homes.push((shard, home));
+                        }
+                        (self.on)(Event::Homes(homes));
+                    }
                     action => self.tell(action),
                 }
             }
@@ -263,14 +277,14 @@ impl Own {
                 self.report(Source::Watch, problem);
                 Actions::new()
             }
-            Input::Seen(Seen::Changes { changes, addresses }) => {
+            Input::Seen(Seen::Changes { changes, peers }) => {
                 self.recovered(Source::Watch);
-                self.addresses.extend(addresses);
+                self.peers.extend(peers);
                 let last = changes.iter().map(|(at, _)| *at).max().unwrap_or_default();
                 self.decide(|membership| membership.on_changes(now(), last, changes))
             }
-            Input::Seen(Seen::All { revision, members, addresses, map }) => {
-                self.addresses = addresses.into_iter().collect();
+            Input::Seen(Seen::All { revision, members, peers, map }) => {
+                self.peers = peers.into_iter().collect();
                 let mut stale = None;
                 let actions = self.decide(|membership| {
                     membership.on_snapshot(now(), revision, members, map).unwrap_or_else(|error| {
@@ -302,18 +316,17 @@ impl Own {
             Action::Serve(me) => Event::Serve(me),
             Action::Stop => Event::Stop,
             Action::Dead(address) => {
-                self.addresses.remove(&address);
+                self.peers.remove(&address);
                 Event::Dead(address)
             }
-            Action::Alive(address) => match self.addresses.get(&address) {
-                Some(&at) => Event::Alive { address, at },
+            Action::Alive(address) => match self.peers.get(&address).cloned() {
+                Some(peer) => Event::Alive { address, peer },
                 // Of a batch in which it has died.
                 None => return,
             },
-            Action::Home { shard, home } => Event::Home { shard, home },
             Action::Release(release) => Event::Release(release),
             Action::Occupied => Event::Problem(Problem::Occupied(self.settings.node.clone())),
-            Action::Ask(_) | Action::Left => return,
+            Action::Home { .. } | Action::Ask(_) | Action::Left => return,
         };
         (self.on)(event);
     }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `members/NAME` | the node's number and address; created at its epoch | the node's |
 //! | `numbers/NUMBER` | the name that has this number, for good | none |
-//! | `map` | the home of each shard: number and epoch | none |
+//! | `map` | the home of each shard: number, epoch and term | none |
 //!
 //! Never the state of a page: etcd is asked some times in a lease, and when nodes come and go.
 //!
@@ -17,8 +17,6 @@
 //! Nobody else writes below the prefix, and no key is deleted by hand. A leader that is none any more renews no lease
 //! (releases with the fix of etcd-io/etcd#15247 see to it; one etcd alone has no other leader). A change of the leader
 //! gives every lease its whole time to live anew, which only prolongs it.
-//!
-//! The daemon does not use it yet: the peers of its cluster are fixed.
 
 mod ask;
 mod etcd;
@@ -34,3 +32,4 @@ pub use fence::{Fence, now};
 pub use member::{Event, Member, Releases};
 pub use problem::{EtcdError, Problem};
 pub use settings::{Settings, SettingsError};
+pub use watch::Peer;

@@ -20,6 +20,8 @@ pub struct Settings {
     pub cluster: String,
     /// This node's name.
     pub node: String,
+    /// Names that get numbers with it, whether or not their nodes have ever registered.
+    pub others: Vec<String>,
     /// Where the other nodes reach it.
     pub address: SocketAddr,
     /// Identical on all nodes.
@@ -53,7 +55,8 @@ impl Settings {
         if let Some(wrong) = self.etcd.iter().find(|url| !is_endpoint(url)) {
             return Err(SettingsError::Endpoint(wrong.clone()));
         }
-        if let Some(wrong) = [&self.cluster, &self.node].into_iter().find(|name| !is_name(name)) {
+        let mut names = [&self.cluster, &self.node].into_iter().chain(&self.others);
+        if let Some(wrong) = names.find(|name| !is_name(name)) {
             return Err(SettingsError::Name(wrong.clone()));
         }
         if !(1..=SHARDS_MAX).contains(&self.shards) {
@@ -86,6 +89,7 @@ mod tests {
             prefix: "/awase".into(),
             cluster: "lab".into(),
             node: "a".into(),
+            others: Vec::new(),
             address: "127.0.0.1:7000".parse().expect("an address"),
             shards: 64,
             lease: Duration::from_secs(2),

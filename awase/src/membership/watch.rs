@@ -20,10 +20,17 @@ use super::problem::Problem;
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// A member's name, and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub name: String,
+    pub at: SocketAddr,
+}
+
 /// What is seen.
 pub(super) enum Seen {
-    All { revision: Revision, members: Members, addresses: Vec<(Address, SocketAddr)>, map: Option<(Revision, Map)> },
-    Changes { changes: Vec<(Revision, membership::Change)>, addresses: Vec<(Address, SocketAddr)> },
+    All { revision: Revision, members: Members, peers: Vec<(Address, Peer)>, map: Option<(Revision, Map)> },
+    Changes { changes: Vec<(Revision, membership::Change)>, peers: Vec<(Address, Peer)> },
     Problem(Problem),
 }
 
@@ -92,24 +99,24 @@ impl Watcher {
 
     fn all(&mut self, revision: Revision, found: Vec<KeyValue>) -> Result<Seen, Problem> {
         self.names.clear();
-        let (mut members, mut addresses, mut map) = (Members::new(), Vec::new(), None);
+        let (mut members, mut peers, mut map) = (Members::new(), Vec::new(), None);
         for found in found {
             match self.keys.kind(&found.key) {
                 Key::Member(name) => {
                     let (address, at) = member(&found)?;
                     self.names.insert(name.to_owned(), address.node);
                     members.insert(address.node, address.incarnation);
-                    addresses.push((address, at));
+                    peers.push((address, Peer { name: name.to_owned(), at }));
                 }
                 Key::Map => map = Some((found.modified, self.map(&found)?)),
                 Key::Other => {}
             }
         }
-        Ok(Seen::All { revision, members, addresses, map })
+        Ok(Seen::All { revision, members, peers, map })
     }
 
     fn changes(&mut self, found: Vec<etcd::Change>) -> Result<Seen, Problem> {
-        let (mut changes, mut addresses) = (Vec::new(), Vec::new());
+        let (mut changes, mut peers) = (Vec::new(), Vec::new());
         for change in found {
             match change {
                 etcd::Change::Put(found) => match self.keys.kind(&found.key) {
@@ -117,7 +124,7 @@ impl Watcher {
                         let (address, at) = member(&found)?;
                         self.names.insert(name.to_owned(), address.node);
                         changes.push((found.modified, membership::Change::Joined(address)));
-                        addresses.push((address, at));
+                        peers.push((address, Peer { name: name.to_owned(), at }));
                     }
                     Key::Map => changes.push((found.modified, membership::Change::Map(self.map(&found)?))),
                     Key::Other => {}
@@ -131,7 +138,7 @@ impl Watcher {
                 }
             }
         }
-        Ok(Seen::Changes { changes, addresses })
+        Ok(Seen::Changes { changes, peers })
     }
 
     fn map(&self, found: &KeyValue) -> Result<Map, Problem> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dsm::Shared;
+use dsm::Dsm;
 use kernel::Kernel;
 use kernel::connection::ConnectionReading;
 use kernel::counters::{DiskReading, LockReading, Reading};
@@ -25,8 +25,8 @@ pub const JOBS_SHOWN: usize = 64;
 pub struct View {
     kernel: Weak<Kernel>,
     acceptor: Weak<Acceptor>,
-    /// Shared disks, in the order of the configuration.
-    shared: Vec<Weak<Shared>>,
+    /// Of shared disks, in the order of the configuration.
+    shared: Weak<Dsm>,
     start: Instant,
     start_ticks: u64,
     start_time: Duration,
@@ -67,9 +67,9 @@ pub(super) struct Sample {
 
 impl View {
     /// Of a server that starts now.
-    pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>, shared: Vec<Weak<Shared>>) -> Self {
+    pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>, shared: Option<Arc<Dsm>>) -> Self {
         View {
-            shared,
+            shared: shared.map_or_else(Weak::new, |shared| Arc::downgrade(&shared)),
             kernel: Arc::downgrade(kernel),
             acceptor: Arc::downgrade(acceptor),
             start: Instant::now(),
@@ -99,7 +99,7 @@ impl View {
             disks: disks.collect(),
             connected: kernel.connections().read(),
             jobs: kernel.jobs().most_used(JOBS_SHOWN),
-            shared: shared::sample(&self.shared),
+            shared: shared::sample(self.shared.upgrade()),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
                 memory,

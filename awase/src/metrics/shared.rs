@@ -1,8 +1,8 @@
 //! The counters of shared disks.
 
-use std::sync::Weak;
+use std::sync::Arc;
 
-use dsm::{Counters, Gauges, Shared};
+use dsm::{Counters, Dsm, Gauges, Shared};
 
 /// A metric that only grows: its name and meaning, and its value.
 type Count = (&'static str, &'static str, fn(&Counters) -> u64);
@@ -36,11 +36,10 @@ pub(super) struct SharedSample {
 }
 
 /// Those that are still served.
-pub(super) fn sample(volumes: &[Weak<Shared>]) -> Vec<SharedSample> {
-    let of = |shared: &Weak<Shared>| {
-        let shared = shared.upgrade()?;
+pub(super) fn sample(protocol: Option<Arc<Dsm>>) -> Vec<SharedSample> {
+    let of = |shared: Arc<Shared>| {
         let counts = COUNTERS.iter().map(|(_, _, value)| value(shared.counters())).collect();
-        Some(SharedSample { counts, now: shared.gauges() })
+        SharedSample { counts, now: shared.gauges() }
     };
-    volumes.iter().filter_map(of).collect()
+    protocol.iter().flat_map(|protocol| protocol.volumes()).map(of).collect()
 }

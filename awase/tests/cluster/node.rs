@@ -24,6 +24,7 @@ pub fn settings(name: &str, etcd: &[String]) -> Settings {
         prefix: "/awase".into(),
         cluster: "tests".into(),
         node: name.into(),
+        others: Vec::new(),
         address: SocketAddr::from(([127, 0, 0, 1], port)),
         shards: SHARDS,
         lease: LEASE,
@@ -94,7 +95,7 @@ impl Node {
     pub fn alive(&self, name: &str) -> Address {
         let expected = settings(name, &[]).address;
         let wanted = |event: &Event| match event {
-            Event::Alive { address, at } if *at == expected => Some(*address),
+            Event::Alive { address, peer } if peer.at == expected && peer.name == name => Some(*address),
             _ => None,
         };
         self.told("another node", wanted).1

@@ -4,10 +4,11 @@ use std::net::TcpListener;
 
 use awase::membership::{Event, now};
 use tempfile::tempdir;
+use testkit::etcd::Etcd;
 use testkit::skip;
 
 use crate::node::{LEASE, Node, SHARDS};
-use crate::started::{Etcd, Process};
+use crate::started::Process;
 
 macro_rules! etcd {
     ($directory:ident) => {

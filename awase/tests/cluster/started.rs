@@ -1,8 +1,6 @@
-//! Debian's etcd, and nodes as processes.
+//! Nodes as processes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -14,74 +12,6 @@ use policy::membership::{Address, Incarnation, NodeId};
 use crate::node::{Node, settings};
 
 const DEADLINE: Duration = Duration::from_secs(15);
-
-/// A server that is killed at the end.
-pub struct Etcd {
-    pub url: String,
-    peer: String,
-    process: Child,
-}
-
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    format!("http://{}", listener.local_addr().expect("an address"))
-}
-
-impl Etcd {
-    /// `None` where it is not installed.
-    pub fn start(data: &Path) -> Option<Etcd> {
-        // Another process may take a port before it is used.
-        for _ in 0..5 {
-            match Etcd::start_at(data, &free_port(), &free_port()) {
-                Ok(Some(etcd)) => return Some(etcd),
-                Ok(None) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-                Err(error) => panic!("etcd: {error}"),
-            }
-        }
-        panic!("etcd does not start");
-    }
-
-    /// `Ok(None)` when it ended at once.
-    fn start_at(data: &Path, url: &str, peer: &str) -> Result<Option<Etcd>, std::io::Error> {
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(data).args(["--listen-client-urls", url, "--advertise-client-urls", url]);
-        command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
-        command.args(["--initial-cluster", &format!("default={peer}")]);
-        // Its shortest lease is one and a half election timeouts, in whole seconds.
-        command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut process = command.spawn()?;
-        let mut lines = BufReader::new(process.stderr.take().expect("a pipe")).lines();
-        let is_ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("ready to serve client requests"));
-        if !is_ready {
-            process.wait()?;
-            return Ok(None);
-        }
-        // Otherwise it would stop when the pipe is full.
-        thread::spawn(move || lines.for_each(drop));
-        Ok(Some(Etcd { url: url.to_owned(), peer: peer.to_owned(), process }))
-    }
-
-    pub fn kill(&mut self) {
-        self.process.kill().expect("it runs");
-        self.process.wait().expect("it ends");
-    }
-
-    /// The same again, on what it has on disk.
-    pub fn restart(mut self, data: &Path) -> Etcd {
-        self.kill();
-        let started = Etcd::start_at(data, &self.url, &self.peer).expect("it is installed");
-        started.expect("its ports are free")
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 /// A node as a process of this program.
 pub struct Process {

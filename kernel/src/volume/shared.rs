@@ -37,6 +37,10 @@ pub enum Change {
 
 /// Decides which blocks of a volume this node may have.
 pub trait Coherence: Send + Sync {
+    /// Whether this node may answer now: it is no more a node of the volume otherwise. To be asked when an answer is ready,
+    /// before it leaves: what it says was true then.
+    fn answers(&self) -> bool;
+
     /// The content of blocks, each as it is when this node is granted it, which puts it into the cache. All blocks are
     /// asked for at once. `spare`: a frame for each block, which is filled if its content does not come in one, else freed.
     fn read<'a>(&'a self, cpu: &'a Processor, blocks: BlockRange, spare: Frames) -> Work<'a, Frames>;
@@ -161,6 +165,11 @@ impl Volume {
         let shard = self.lock_shard(block);
         let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING))?;
         Some(shard.share(slot, self.memory.frames()))
+    }
+
+    /// Whether clients may be answered now. A shared volume's node may have to stop at any time.
+    pub fn may_answer(&self) -> bool {
+        self.coherence.as_ref().is_none_or(|coherence| coherence.answers())
     }
 
     fn has(&self, block: BlockNo) -> bool {

@@ -34,6 +34,9 @@ pub struct OpenOptions {
     /// Creates a missing file, sparse, with this size in bytes. A file with a size keeps it.
     pub create_size: Option<u64>,
     pub direct: DirectIo,
+    /// Others, which agree with this program on who writes what, have it open for writing, too: it is locked only against
+    /// those that do not share it.
+    pub is_common: bool,
 }
 
 /// Why a file can't be opened.
@@ -93,7 +96,7 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotRegular(path.to_owned()));
     }
-    let locked = match Locked::new(file, options.writable) {
+    let locked = match Locked::new(file, options.writable && !options.is_common) {
         Ok(locked) => locked,
         Err(Errno(libc::EAGAIN | libc::EACCES)) => return Err(OpenError::Locked(path.to_owned())),
         Err(errno) => return Err(at.errno("lock", errno)),

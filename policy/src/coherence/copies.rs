@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::table::{Record, Table};
 use super::{
-    Action, Address, Config, Copied, Local, LocalError, Message, Mode, Outbox, PageNo, Request, Serial, Storage,
-    Version,
+    Action, Address, Copied, Incarnation, Local, LocalError, Message, Mode, Outbox, PageNo, Places, Request, Serial,
+    Storage, Version,
 };
 use crate::unit::Instant;
 
@@ -143,7 +143,10 @@ impl Copy {
         self.send_gave_up(serial, out);
     }
 
-    fn on_taken(&mut self, serial: Serial, out: &mut Outbox) {
+    fn on_taken(&mut self, serial: Serial, storage: Storage, out: &mut Outbox) {
+        if storage == Storage::Shared {
+            out.send_home(self.page, Message::Noted { page: self.page, serial });
+        }
         let Some(saving) = self.saving.filter(|saving| saving.serial == serial) else { return };
         self.saving = None;
         if self.held.is_none() {
@@ -228,14 +231,15 @@ impl Copies {
         Ok(())
     }
 
-    pub(super) fn on_message(&mut self, message: Message, out: &mut Outbox) {
+    pub(super) fn on_message(&mut self, places: &Places, message: Message, out: &mut Outbox) {
+        let storage = places.config.storage;
         let (Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }) = message else {
             return;
         };
         self.change(page, |copy| match message {
             Message::Grant { .. } => copy.on_grant(message, out),
             Message::Recall { serial, retain, .. } => copy.on_recall(serial, retain, out),
-            Message::Taken { serial, .. } => copy.on_taken(serial, out),
+            Message::Taken { serial, .. } => copy.on_taken(serial, storage, out),
             _ => {}
         });
     }
@@ -257,11 +261,12 @@ impl Copies {
         self.held
     }
 
-    pub(super) fn on_tick(&mut self, config: &Config, timeout: Duration, out: &mut Outbox) {
+    pub(super) fn on_tick(&mut self, places: &Places, timeout: Duration, out: &mut Outbox) {
         let me = self.me;
         self.pages.for_waiting(|copy| {
             // Messages of a node to itself are never lost.
-            if out.now.since(copy.sent) < timeout || config.home(copy.page) == me.node {
+            let is_own = places.named(copy.page).is_some_and(|home| home.at == me);
+            if out.now.since(copy.sent) < timeout || is_own {
                 return;
             }
             match copy.saving {
@@ -271,17 +276,18 @@ impl Copies {
         });
     }
 
-    /// A home has returned. Its earlier grants end: dirty data return to it, and copies are dropped.
-    pub(super) fn on_new_home(&mut self, config: &Config, home: Address, out: &mut Outbox) {
+    /// The homes of these pages have returned, or are others. Earlier grants end: dirty data return to the home, and copies
+    /// are dropped.
+    pub(super) fn on_new_home(&mut self, places: &Places, concerns: impl Fn(PageNo) -> bool, out: &mut Outbox) {
+        let storage = places.config.storage;
         let change = |page, copy: &mut Copy| {
-            if config.home(page) != home.node {
-                return;
-            }
-            if config.storage != Storage::Versioned && copy.held.is_none() && copy.saving.take().is_some() {
+            let Some(home) = places.named(page).filter(|_| concerns(page)) else { return };
+            let is_uncertain = matches!(storage, Storage::Plain | Storage::Volatile);
+            if is_uncertain && copy.held.is_none() && copy.saving.take().is_some() {
                 out.act(Action::Lost(page));
             }
-            if let Some(held) = copy.held.as_mut().filter(|held| held.serial.incarnation < home.incarnation) {
-                held.is_dirty |= config.storage == Storage::Volatile && copy.saving.is_none();
+            if let Some(held) = copy.held.as_mut().filter(|held| held.serial.incarnation < home.since) {
+                held.is_dirty |= storage == Storage::Volatile && copy.saving.is_none();
                 copy.revoke(false, out);
             }
             match copy.saving {
@@ -294,18 +300,19 @@ impl Copies {
         self.pages.iter().filter_map(|copy| copy.held).for_each(|held| self.held[held.mode as usize] += 1);
     }
 
-    /// A home asks for what it granted earlier.
-    pub(super) fn on_survey(&mut self, config: &Config, home: Address, out: &mut Outbox) {
+    /// A home asks for what was granted before its term.
+    pub(super) fn on_survey(&mut self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
         let mut has_old = false;
+        let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
         self.pages.for_waiting(|copy| {
-            let old = copy.saving.filter(|saving| saving.serial.incarnation < home.incarnation);
-            if let Some(old) = old.filter(|_| config.home(copy.page) == home.node) {
+            let old = copy.saving.filter(|saving| saving.serial.incarnation < since);
+            if let Some(old) = old.filter(|_| is_its(copy.page)) {
                 has_old = true;
                 copy.send_gave_up(old.serial, out);
             }
         });
         if !has_old {
-            out.send(home.node, Message::Surveyed);
+            out.send(home.node, Message::Surveyed { since, seen: places.seen(home) });
         }
     }
 }

@@ -6,20 +6,31 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::table::{Record, Table};
-use super::{Action, Address, Message, Mode, NodeId, Outbox, PageNo, Request, Serial, Storage, Version};
+use super::{Action, Incarnation, Message, Mode, NodeId, Outbox, PageNo, Places, Request, Serial, Storage, Version};
 use crate::unit::Instant;
+
+/// Where homes move, surveys are sent again so many times in the time after which other messages are: nothing is granted
+/// meanwhile, and who has not seen the map yet ignores them.
+const SURVEYS: u32 = 8;
 
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
-    pub(super) me: Address,
-    storage: Storage,
     pub(super) entries: Table<Entry>,
     /// Pages that one node may write, by node.
     exclusive: BTreeSet<(NodeId, PageNo)>,
     pub(super) serials: u64,
-    /// Nodes that may still hold grants of an earlier incarnation.
-    pub(super) surveying: Vec<NodeId>,
+    /// Pages that nodes might write when they died.
+    pub(super) dead_writers: u64,
+    /// Nothing is granted in these terms.
+    pub(super) surveys: Vec<Survey>,
     surveyed: Instant,
+}
+
+/// Nodes that may still hold grants from before a term.
+#[derive(Clone, Debug)]
+pub(super) struct Survey {
+    pub(super) since: Incarnation,
+    pub(super) nodes: Vec<NodeId>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +66,8 @@ pub(super) enum Holding {
     Held,
     /// Asked to give it up.
     Recalled,
+    /// It gave up what it wrote, which is stored, and may not know that yet ([`Storage::Shared`]).
+    Stored,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +154,7 @@ impl Entry {
     }
 
     /// Serves queued requests as far as possible now.
-    fn advance(&mut self, home: Address, serials: &mut u64, out: &mut Outbox) {
+    fn advance(&mut self, term: Incarnation, serials: &mut u64, out: &mut Outbox) {
         while let Some(first) = self.queue.front().copied() {
             if !self.make_way(first, out) {
                 return;
@@ -152,7 +165,7 @@ impl Entry {
                 self.queue = VecDeque::new();
             }
             *serials += 1;
-            let serial = Serial { incarnation: home.incarnation, count: *serials };
+            let serial = Serial { incarnation: term, count: *serials };
             let found = self.holder(first.node);
             let has_data = found.is_ok_and(|index| Some(self.holders[index].serial) == first.have);
             // A former writer asks again only after it dropped the page, clean.
@@ -213,7 +226,18 @@ impl Entry {
         }
     }
 
-    fn on_gave_up(&mut self, node: NodeId, serial: Serial, retained: bool, data: Option<Version>, out: &mut Outbox) {
+    fn on_noted(&mut self, node: NodeId, serial: Serial) {
+        self.holders.retain(|holder| (holder.node, holder.serial, holder.step) != (node, serial, Holding::Stored));
+    }
+
+    fn on_gave_up(
+        &mut self,
+        (node, storage): (NodeId, Storage),
+        serial: Serial,
+        retained: bool,
+        data: Option<Version>,
+        out: &mut Outbox,
+    ) {
         let found = self.holder(node).ok().filter(|index| self.holders[*index].serial == serial);
         if let Some(index) = found {
             if let Some(version) = data.filter(|_| self.is_exclusive) {
@@ -222,7 +246,9 @@ impl Entry {
             }
             let was_exclusive = std::mem::replace(&mut self.is_exclusive, false);
             self.is_to_store = false;
-            if !retained {
+            if !retained && data.is_some() && storage == Storage::Shared {
+                self.holders[index].step = Holding::Stored;
+            } else if !retained {
                 self.holders.remove(index);
             } else if was_exclusive {
                 self.holders[index].step = Holding::Held;
@@ -244,22 +270,39 @@ impl Entry {
 }
 
 impl Directory {
-    pub(super) fn new(me: Address, storage: Storage, stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
+    pub(super) fn new(stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
         let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
         Directory {
-            me,
-            storage,
             entries,
             exclusive: BTreeSet::new(),
             serials: 0,
-            surveying: Vec::new(),
+            dead_writers: 0,
+            surveys: Vec::new(),
             surveyed: Instant::ZERO,
         }
     }
 
-    /// Nothing is granted before all of these nodes have given up what they hold.
-    pub(super) fn survey(&mut self, living: impl Iterator<Item = NodeId>) {
-        self.surveying = living.collect();
+    /// Nothing is granted in this term before all of these nodes have given up what they hold.
+    pub(super) fn survey(&mut self, since: Incarnation, living: impl Iterator<Item = NodeId>) {
+        let nodes: Vec<NodeId> = living.collect();
+        if !nodes.is_empty() {
+            self.surveys.push(Survey { since, nodes });
+        }
+    }
+
+    pub(super) fn is_surveying(&self) -> bool {
+        !self.surveys.is_empty()
+    }
+
+    fn surveyed_in(&self, term: Incarnation) -> Option<&Survey> {
+        self.surveys.iter().find(|survey| survey.since == term)
+    }
+
+    pub(super) fn send_surveys(&mut self, out: &mut Outbox) {
+        self.surveyed = out.now;
+        for Survey { since, nodes } in &self.surveys {
+            nodes.iter().for_each(|node| out.send(*node, Message::Survey { since: *since }));
+        }
     }
 
     pub(super) fn stored(&self, page: PageNo) -> Version {
@@ -272,71 +315,89 @@ impl Directory {
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.surveying.is_empty() && self.entries.is_quiet()
+        self.surveys.is_empty() && self.entries.is_quiet()
     }
 
-    pub(super) fn on_message(&mut self, from: NodeId, message: Message, out: &mut Outbox) {
+    /// `term`: that in which this node is the page's home.
+    pub(super) fn on_message(
+        &mut self,
+        places: &Places,
+        term: Incarnation,
+        (from, message): (NodeId, Message),
+        out: &mut Outbox,
+    ) {
         match message {
             Message::Ask { page, mode, request, have, blank } => {
                 let asker = Asker { node: from, mode, request, have, blank };
-                self.change(page, out, |entry, out| entry.on_ask(asker, out));
+                self.change(page, term, out, |entry, out| entry.on_ask(asker, out));
             }
-            Message::Got { page, serial } => self.change(page, out, |entry, _| entry.on_got(from, serial)),
+            Message::Got { page, serial } => self.change(page, term, out, |entry, _| entry.on_got(from, serial)),
+            Message::Noted { page, serial } => self.change(page, term, out, |entry, _| entry.on_noted(from, serial)),
             Message::GaveUp { page, serial, retained, data } => {
-                let is_survey = self.surveying.contains(&from) && serial.incarnation < self.me.incarnation;
+                let is_survey = serial.incarnation < term
+                    && self.surveyed_in(term).is_some_and(|survey| survey.nodes.contains(&from));
                 // Without versions it cannot be told which is later, and what still counts is.
-                let is_later = self.storage != Storage::Versioned;
-                self.change(page, out, |entry, out| match data.filter(|_| is_survey) {
+                let storage = places.config.storage;
+                let is_later = storage != Storage::Versioned;
+                self.change(page, term, out, |entry, out| match data.filter(|_| is_survey) {
                     Some(version) if is_later || version > entry.stored => {
                         entry.stored = version;
                         out.act(Action::Store { page, version });
                     }
                     Some(_) => {}
-                    None => entry.on_gave_up(from, serial, retained, data, out),
+                    None => entry.on_gave_up((from, storage), serial, retained, data, out),
                 });
                 if data.is_some() {
                     out.send(from, Message::Taken { page, serial });
                 }
             }
-            Message::Surveyed => self.end_survey_of(from, out),
             _ => {}
         }
     }
 
-    pub(super) fn on_tick(&mut self, timeout: Duration, out: &mut Outbox) {
-        if out.now.since(self.surveyed) >= timeout && !self.surveying.is_empty() {
-            self.surveyed = out.now;
-            self.surveying.iter().for_each(|node| out.send(*node, Message::Survey));
+    pub(super) fn on_tick(&mut self, places: &Places, timeout: Duration, out: &mut Outbox) {
+        let survey_after = if places.is_mapped() { timeout / SURVEYS } else { timeout };
+        if out.now.since(self.surveyed) >= survey_after && !self.surveys.is_empty() {
+            self.send_surveys(out);
         }
         self.entries.for_waiting(|entry| {
-            if out.now.since(entry.sent) < timeout {
+            if out.now.since(entry.sent) < timeout || places.own(entry.page).is_none() {
                 return;
             }
             entry.sent = out.now;
             for index in 0..entry.holders.len() {
-                match entry.holders[index].step {
+                let Holder { node, serial, step, .. } = entry.holders[index];
+                match step {
                     Holding::Granted { .. } => entry.send_grant(index, out),
                     Holding::Held => {}
                     Holding::Recalled => entry.send_recall(index, out),
+                    Holding::Stored => out.send(node, Message::Taken { page: entry.page, serial }),
                 }
             }
         });
     }
 
-    pub(super) fn on_dead(&mut self, node: NodeId, out: &mut Outbox) {
-        self.change_all(|entry| entry.on_dead(node));
-        self.end_survey_of(node, out);
+    pub(super) fn on_dead(&mut self, places: &Places, node: NodeId, out: &mut Outbox) {
+        let mut died = 0;
+        self.change_all(|_, entry| {
+            died += u64::from(entry.writer().is_some_and(|(writer, _)| writer == node));
+            entry.on_dead(node);
+        });
+        self.dead_writers += died;
+        self.end_survey_of(places, node, None, out);
     }
 
     /// Has all stored that other nodes than `asker` may have written. Returns what is waited for.
-    pub(super) fn store_all(&mut self, asker: NodeId, out: &mut Outbox) -> Vec<(PageNo, Serial)> {
+    pub(super) fn store_all(&mut self, places: &Places, asker: NodeId, out: &mut Outbox) -> Vec<(PageNo, Serial)> {
         let lower = self.exclusive.range(..(asker, PageNo(0)));
         let others = lower.chain(self.exclusive.range((NodeId(asker.0.saturating_add(1)), PageNo(0))..));
         let pages: Vec<PageNo> = others.map(|(_, page)| *page).collect();
         let mut awaited = Vec::with_capacity(pages.len());
         for page in pages {
             awaited.extend(self.entries.get(page).and_then(Entry::writer).map(|(_, serial)| (page, serial)));
-            self.change(page, out, |entry, _| entry.is_to_store = true);
+            if let Some(term) = places.own(page) {
+                self.change(page, term, out, |entry, _| entry.is_to_store = true);
+            }
         }
         awaited
     }
@@ -346,34 +407,71 @@ impl Directory {
         self.entries.get(page).and_then(Entry::writer).is_some_and(|(_, present)| present == serial)
     }
 
-    fn end_survey_of(&mut self, node: NodeId, out: &mut Outbox) {
-        self.surveying.retain(|other| *other != node);
-        if self.surveying.is_empty() {
-            let (me, mut serials) = (self.me, self.serials);
-            self.change_all(|entry| entry.advance(me, &mut serials, out));
-            self.serials = serials;
+    /// A node has nothing from before this term any more; without one, from before any.
+    pub(super) fn end_survey_of(
+        &mut self,
+        places: &Places,
+        node: NodeId,
+        since: Option<Incarnation>,
+        out: &mut Outbox,
+    ) {
+        for survey in self.surveys.iter_mut().filter(|survey| since.is_none_or(|since| survey.since == since)) {
+            survey.nodes.retain(|other| *other != node);
+        }
+        self.surveys.retain(|survey| !survey.nodes.is_empty());
+        self.advance_all(places, out);
+    }
+
+    /// Grants what may be granted now.
+    pub(super) fn advance_all(&mut self, places: &Places, out: &mut Outbox) {
+        let (mut serials, surveys) = (self.serials, std::mem::take(&mut self.surveys));
+        let may_grant = |term: &Incarnation| surveys.iter().all(|survey| survey.since != *term);
+        self.change_all(|page, entry| {
+            if let Some(term) = places.own(page).filter(may_grant) {
+                entry.advance(term, &mut serials, out);
+            }
+        });
+        (self.serials, self.surveys) = (serials, surveys);
+    }
+
+    /// Forgets pages: their home is another one, or the same in another term.
+    pub(super) fn forget(&mut self, has_moved: impl Fn(PageNo) -> bool) {
+        self.entries.for_all(|_, _| {}, |entry| has_moved(entry.page));
+        self.exclusive.retain(|(_, page)| !has_moved(*page));
+    }
+
+    pub(super) fn note_stored(&mut self, stored: impl Iterator<Item = (PageNo, Version)>) {
+        for (page, version) in stored {
+            let set = |entry: &mut Entry| entry.stored = version;
+            self.entries.change(page, || Entry::new(page, version), set, Entry::is_idle);
         }
     }
 
-    fn change(&mut self, page: PageNo, out: &mut Outbox, change: impl FnOnce(&mut Entry, &mut Outbox)) {
-        let (me, serials, surveys) = (self.me, &mut self.serials, !self.surveying.is_empty());
-        let exclusive = &mut self.exclusive;
+    fn change(
+        &mut self,
+        page: PageNo,
+        term: Incarnation,
+        out: &mut Outbox,
+        change: impl FnOnce(&mut Entry, &mut Outbox),
+    ) {
+        let surveys = self.surveyed_in(term).is_some();
+        let (serials, exclusive) = (&mut self.serials, &mut self.exclusive);
         let change = |entry: &mut Entry| {
             let before = entry.writer();
             change(entry, out);
             if !surveys {
-                entry.advance(me, serials, out);
+                entry.advance(term, serials, out);
             }
             entry.list_writer(before, exclusive);
         };
         self.entries.change(page, || Entry::new(page, Version::default()), change, Entry::is_idle);
     }
 
-    fn change_all(&mut self, mut change: impl FnMut(&mut Entry)) {
+    fn change_all(&mut self, mut change: impl FnMut(PageNo, &mut Entry)) {
         let exclusive = &mut self.exclusive;
-        let change = |_, entry: &mut Entry| {
+        let change = |page, entry: &mut Entry| {
             let before = entry.writer();
-            change(entry);
+            change(page, entry);
             entry.list_writer(before, exclusive);
         };
         self.entries.for_all(change, Entry::is_idle);

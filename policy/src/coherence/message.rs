@@ -5,6 +5,10 @@ use super::PageNo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u16);
 
+/// A part of the pages that have one home together, where homes move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardNo(pub u16);
+
 /// Increases each time a node returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u32);
@@ -24,9 +28,11 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request(pub u64);
 
-/// A grant's number, counted by the home: later grants of a page have higher ones, over all incarnations of the home.
+/// A grant's number, counted by the home: later grants of a page have higher ones, over all incarnations of the home and
+/// over all homes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Serial {
+    /// The home's incarnation; where homes move, its term ([`Home::since`](super::Home::since)).
     pub incarnation: Incarnation,
     /// Counted from 1 in each incarnation.
     pub count: u64,
@@ -91,10 +97,16 @@ pub enum Message {
         /// The grant under which they were written.
         serial: Serial,
     },
-    /// The home returned and knows no holder.
-    Survey,
-    /// Nothing granted by an earlier incarnation of the home is held.
-    Surveyed,
+    /// `Taken` arrived ([`Storage::Shared`](super::Storage::Shared)).
+    Noted { page: PageNo, serial: Serial },
+    /// The home is one since this term, and knows no holder.
+    Survey { since: Incarnation },
+    /// Nothing granted before that term is held of what the home then got.
+    Surveyed {
+        since: Incarnation,
+        /// The last term that the sender knows of: a home that has not seen it may have lost its pages since.
+        seen: Incarnation,
+    },
 }
 
 impl Message {
@@ -106,8 +118,9 @@ impl Message {
             | Message::Got { page, .. }
             | Message::Recall { page, .. }
             | Message::GaveUp { page, .. }
-            | Message::Taken { page, .. } => Some(page),
-            Message::Survey | Message::Surveyed => None,
+            | Message::Taken { page, .. }
+            | Message::Noted { page, .. } => Some(page),
+            Message::Survey { .. } | Message::Surveyed { .. } => None,
         }
     }
 

@@ -10,10 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::{Action, Actions, Address, Ask, Revision};
-
-/// A part of the pages: these have one home.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShardNo(pub u16);
+pub use crate::coherence::{Home, ShardNo};
 
 /// The wish that this node gives up a shard. Its number tells it from an earlier one, of an epoch that is over, which
 /// may be done late.
@@ -23,16 +20,17 @@ pub struct Release {
     pub number: u64,
 }
 
-/// The home of each shard, by number.
+/// The home of each shard, by number, and since when: the term of a new home is one more than the version that its map
+/// replaces. So it is higher than all terms before, and at most the new version, which the proposer cannot know yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Map(pub Vec<Address>);
+pub struct Map(pub Vec<Home>);
 
 impl Map {
-    /// The wanted map: from the current one, of which only homes among `members` count. `members` are sorted and at
+    /// Who should be home: from the current map, of which only homes among `members` count. `members` are sorted and at
     /// least one.
-    pub fn wanted(current: &Map, shards: u16, members: &[Address]) -> Map {
-        let mut homes: Vec<Option<usize>> =
-            (0..usize::from(shards)).map(|shard| members.binary_search(current.0.get(shard)?).ok()).collect();
+    pub fn wanted(current: &Map, shards: u16, members: &[Address]) -> Vec<Address> {
+        let of = |shard: usize| members.binary_search(&current.0.get(shard)?.at).ok();
+        let mut homes: Vec<Option<usize>> = (0..usize::from(shards)).map(of).collect();
         let mut counts = vec![0; members.len()];
         homes.iter().flatten().for_each(|&home| counts[home] += 1);
         for home in homes.iter_mut().filter(|home| home.is_none()) {
@@ -50,7 +48,7 @@ impl Map {
             counts[from] -= 1;
             counts[to] += 1;
         }
-        Map(homes.into_iter().flatten().map(|home| members[home]).collect())
+        homes.into_iter().flatten().map(|home| members[home]).collect()
     }
 }
 
@@ -100,6 +98,10 @@ impl Homes {
     }
 
     pub fn of(&self, shard: ShardNo) -> Option<Address> {
+        self.named(shard).map(|home| home.at)
+    }
+
+    pub fn named(&self, shard: ShardNo) -> Option<Home> {
         self.map.0.get(usize::from(shard.0)).copied()
     }
 
@@ -113,7 +115,7 @@ impl Homes {
             return;
         }
         for (shard, home) in (0..self.shards).map(ShardNo).zip(&map.0) {
-            if self.of(shard) != Some(*home) {
+            if self.named(shard) != Some(*home) {
                 self.releasing.remove(&shard);
                 actions.push(Action::Home { shard, home: *home });
             }
@@ -142,10 +144,9 @@ impl Homes {
 
     /// What follows from the map and the members.
     pub fn plan(&mut self, me: Address, members: &[Address], actions: &mut Actions) {
-        let wanted = Map::wanted(&self.map, self.shards, members);
-        let mut proposal = wanted.clone();
+        let mut proposal = Map::wanted(&self.map, self.shards, members);
         let mut is_needed = self.map.0.is_empty();
-        for (shard, home) in (0..self.shards).map(ShardNo).zip(&mut proposal.0) {
+        for (shard, home) in (0..self.shards).map(ShardNo).zip(&mut proposal) {
             let Some(current) = self.of(shard) else { continue };
             let to = *home;
             if members.binary_search(&current).is_err() {
@@ -167,7 +168,7 @@ impl Homes {
                 {
                     // No proposal that gives it away can succeed any more.
                     self.releasing.remove(&shard);
-                    actions.push(Action::Home { shard, home: me });
+                    actions.extend(self.named(shard).map(|home| Action::Home { shard, home }));
                 }
                 Some(Releasing::Done { .. }) => {
                     // To itself, too: the new version puts an end to the earlier offer.
@@ -177,7 +178,12 @@ impl Homes {
                 _ => {}
             }
         }
-        self.proposal = is_needed.then_some(proposal);
+        // Beyond the epochs that messages can carry nothing moves any more; registration says so.
+        self.proposal = self.version.next_term().ok().filter(|_| is_needed).map(|since| {
+            let home =
+                |(shard, at)| self.named(ShardNo(shard)).filter(|home| home.at == at).unwrap_or(Home { at, since });
+            Map((0..self.shards).zip(proposal).map(home).collect())
+        });
     }
 
     /// Whether there is something to propose that was not proposed already.
@@ -191,7 +197,7 @@ impl Homes {
         let (map, version) = (self.proposal.clone().filter(|_| self.has_proposal())?, self.version);
         for (shard, releasing) in &mut self.releasing {
             if let Releasing::Done { offered } = releasing
-                && map.0.get(usize::from(shard.0)).is_some_and(|home| *home != me)
+                && map.0.get(usize::from(shard.0)).is_some_and(|home| home.at != me)
             {
                 *offered = Some(version);
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use policy::membership::homes::{Map, Release, ShardNo};
+use policy::membership::homes::{Home, Map, Release, ShardNo};
 use policy::membership::{
     Action, Address, Ask, Change, Config, EpochError, Incarnation, Membership, NodeId, Reply, Revision, Stamp, Verdict,
 };
@@ -17,6 +17,10 @@ const fn address(node: u16, epoch: u32) -> Address {
     Address { node: NodeId(node), incarnation: Incarnation(epoch) }
 }
 
+fn map(homes: [Address; 2]) -> Map {
+    Map(homes.map(|at| Home { at, since: Incarnation(1) }).to_vec())
+}
+
 /// Node 0 in epoch 10 and node 1 in epoch 12; the map has version 14.
 fn registered() -> Membership {
     let mut membership = Membership::new(Config::new(ME.node, 2, LEASE));
@@ -24,8 +28,8 @@ fn registered() -> Membership {
     assert_eq!(membership.on_reply(NOW, NOW, Reply::Leased(LEASE)), [Action::Ask(Ask::Register)]);
     assert_eq!(membership.on_reply(NOW, NOW, Reply::Registered(ME.incarnation)), []);
     let members = [ME, OTHER].map(|member| (member.node, member.incarnation)).into();
-    let map = Map(vec![ME, OTHER]);
-    let actions = membership.on_snapshot(NOW, Revision(20), members, Some((Revision(14), map))).expect("it is new");
+    let actions =
+        membership.on_snapshot(NOW, Revision(20), members, Some((Revision(14), map([ME, OTHER])))).expect("it is new");
     assert!(actions.contains(&Action::Serve(ME)), "{actions:?}");
     assert!(actions.contains(&Action::Alive(OTHER)) && !actions.contains(&Action::Alive(ME)), "{actions:?}");
     membership
@@ -123,7 +127,6 @@ fn who_leaves_stops_before_it_deregisters_and_does_nothing_more() {
 #[test]
 fn a_release_asked_for_in_an_earlier_epoch_gives_up_nothing_in_a_later_one() {
     let mut membership = registered();
-    let map = |homes: [Address; 2]| Map(homes.to_vec());
     let release = |actions: &[Action]| {
         let found =
             actions.iter().find_map(|action| if let Action::Release(release) = action { Some(*release) } else { None });

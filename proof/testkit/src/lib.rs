@@ -3,6 +3,7 @@
 
 pub mod contract;
 pub mod conversation;
+pub mod etcd;
 pub mod failing_disk;
 pub mod group;
 pub mod history;

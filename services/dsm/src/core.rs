@@ -161,7 +161,7 @@ impl Shared {
 
     /// Does what can be done now.
     pub(crate) fn drive(&self, cpu: &Processor, core: &mut Core) {
-        let Some(volume) = self.volume() else { return };
+        let Some(volume) = self.volume().filter(|_| !self.has_ended()) else { return };
         while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
@@ -279,7 +279,7 @@ impl Shared {
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
-        if !needs_content || is_here || !self.is_home(page) {
+        if !needs_content || is_here || !core.node.is_home(page) {
             self.granted(core, volume, page, mode, content);
             return Progress::Done;
         }
@@ -432,9 +432,11 @@ impl Shared {
             return;
         }
         if core.node.is_saving(page) {
-            let home = self.config.policy().home(page);
-            let incarnation = self.incarnation_of(core, home);
-            core.flushes.touch(home, incarnation);
+            // On storage that all nodes reach, nothing that was stored is lost with its home.
+            if let Some(home) = self.config.policy().home(page) {
+                let incarnation = self.incarnation_of(core, home);
+                core.flushes.touch(home, incarnation);
+            }
         } else {
             core.saving.remove(&page);
             self.changed.wake_all();
@@ -444,10 +446,6 @@ impl Shared {
     pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
         let own = (node == self.me.node).then_some(self.me.incarnation);
         own.or(core.met[usize::from(node.0)]).unwrap_or_default()
-    }
-
-    pub(crate) fn is_home(&self, page: PageNo) -> bool {
-        self.config.policy().home(page) == self.me.node
     }
 
     pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
@@ -460,6 +458,8 @@ impl Shared {
         let core = &mut *core;
         match envelope.message.page() {
             Some(page) if page.0 >= self.config.policy().pages => {}
+            // Its sender repeats it.
+            _ if !self.answers() => {}
             Some(page) => {
                 if matches!(envelope.message, Message::Recall { .. }) {
                     self.counters.invalidations.add(1);

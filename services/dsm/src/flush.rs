@@ -9,12 +9,13 @@
 //! once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a flush of a
 //! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kernel::Processor;
 use kernel::request::Action;
 use machine::Errno;
-use policy::coherence::{Address, NodeId, PageNo, Serial};
+use policy::coherence::{Address, Incarnation, NodeId, PageNo, Serial, ShardNo};
 use policy::unit::Instant;
 
 use crate::Shared;
@@ -26,11 +27,20 @@ use crate::wire::{Mark, Word};
 /// An unanswered flush is asked for again: its connection may have ended.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// In a mark, where homes move: some have moved.
+const MOVED: u64 = 1;
+
+/// Until a flush is tried again that met shards which moved.
+const MOVING: Duration = Duration::from_millis(20);
+
 impl Shared {
     /// Makes all that was stored for this node before durable.
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
         self.until_saved(cpu, deadline).await?;
+        if self.config.shards.is_some() {
+            return self.perform(cpu, Action::Flush).await;
+        }
         let touched: Vec<_> = self.core.lock().flushes.touched.iter().map(|(home, at)| (*home, *at)).collect();
         let flushes = touched.iter().map(|(home, at)| {
             let known = self.core.lock().flushes.mark(Scope::Own, *home);
@@ -55,6 +65,9 @@ impl Shared {
     pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
         self.until_saved(cpu, deadline).await?;
+        if let Some(shards) = self.config.shards {
+            return self.flush_moving(cpu, shards, deadline).await;
+        }
         let homes = (0..self.config.nodes.len() as u16).map(NodeId);
         let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
         let flushes = homes.map(|home| {
@@ -63,6 +76,80 @@ impl Shared {
         });
         let flushed = futures_util::future::join_all(flushes).await;
         flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })
+    }
+
+    /// The same where homes move: asks the homes of one version of the map, which must be all nodes' until the end, or what
+    /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
+    async fn flush_moving(&self, cpu: &Processor, shards: u16, deadline: Instant) -> Result<(), Errno> {
+        loop {
+            let homes = |core: &Core| {
+                let homes = (0..shards).map(|shard| core.node.shard_home(ShardNo(shard)).map(|home| home.at));
+                let homes: BTreeSet<Address> = homes.collect::<Option<_>>()?;
+                let lives = |home: &Address| self.address_of(core, home.node) == *home;
+                homes.iter().all(lives).then(|| (core.node.seen(), homes))
+            };
+            let (seen, homes) = self.until(cpu, deadline, homes).await?;
+            let since = Mark { incarnation: seen, failures: 0 };
+            let flushes = homes.iter().map(async |home| {
+                if *home == self.me {
+                    Ok(self.flush_moving_home(cpu, self.me, seen, deadline).await)
+                } else {
+                    self.ask_flush(cpu, (home.node, Scope::All), since, deadline).await
+                }
+            });
+            let mut is_over = true;
+            for answer in futures_util::future::join_all(flushes).await {
+                let (ok, mark) = answer?;
+                is_over &= mark == since;
+                if !ok {
+                    return Err(Errno::IO);
+                }
+            }
+            if is_over && self.core.lock().node.seen() == seen {
+                return self.perform(cpu, Action::Flush).await;
+            }
+            if cpu.now() >= deadline {
+                return Err(Errno::IO);
+            }
+            cpu.sleep(MOVING).await;
+        }
+    }
+
+    /// Has all stored, as the home of what the map of this term says, that others may have written. The mark is another
+    /// one if the map has changed meanwhile, or is about to.
+    async fn flush_moving_home(
+        &self,
+        cpu: &Processor,
+        from: Address,
+        seen: Incarnation,
+        deadline: Instant,
+    ) -> (bool, Mark) {
+        let settled = |core: &Core| core.node.is_settled().then(|| core.node.seen());
+        let settled_then = |core: &Core| settled(core).filter(|now| *now >= seen);
+        let Ok(begun) = self.until(cpu, deadline, settled_then).await else { return (false, Mark::default()) };
+        let has_moved = |core: &Core| settled(core) != Some(begun);
+        let moved = (true, Mark { incarnation: begun, failures: MOVED });
+        if begun != seen {
+            return moved;
+        }
+        let died = self.core.lock().node.dead_writers();
+        let (mut awaited, _) = self.recall_all(cpu, from.node);
+        let newest = self.core.lock().home.stores;
+        let are_stored = |core: &Core| {
+            let are_done = core.home.storing.first().is_none_or(|oldest| *oldest > newest);
+            (has_moved(core) || (end_of(core, &mut awaited).is_some() && are_done)).then_some(())
+        };
+        let is_stored = self.until(cpu, deadline, are_stored).await.is_ok();
+        // A flush of a device may cover only what came from the same host.
+        let failures = self.core.lock().flushes.home.failures;
+        self.make_durable(cpu).await;
+        let core = self.core.lock();
+        if has_moved(&core) {
+            return moved;
+        }
+        // What a node had written when it died is lost.
+        let ok = is_stored && core.node.dead_writers() == died && core.flushes.home.failures == failures;
+        (ok, Mark { incarnation: begun, failures: 0 })
     }
 
     /// Waits until the homes have all that this node had given up before.
@@ -100,6 +187,10 @@ impl Shared {
         let number = self.core.lock().flushes.ask();
         let mut asked = None;
         let answer = self.until(cpu, deadline, |core| {
+            // The map that it was asked by is another one by now: to be asked anew.
+            if self.config.shards.is_some() && core.node.seen() != since.incarnation {
+                return Some((true, Mark { failures: MOVED, ..since }));
+            }
             let answer = core.flushes.answers.get(&number).copied().flatten();
             let to = self.address_of(core, home);
             let is_asked = asked.is_some_and(|(of, at): (Address, Instant)| of == to && cpu.now().since(at) < AGAIN);
@@ -184,7 +275,10 @@ impl Shared {
         let (Some(shared), here) = (self.this.upgrade().filter(|_| is_new), cpu.clone()) else { return };
         cpu.spawn(async move {
             let deadline = here.now() + shared.config.timeout;
-            let (ok, mark) = shared.flush_home(&here, from, (scope, since), deadline).await;
+            let (ok, mark) = match shared.config.shards {
+                Some(_) => shared.flush_moving_home(&here, from, since.incarnation, deadline).await,
+                None => shared.flush_home(&here, from, (scope, since), deadline).await,
+            };
             shared.core.lock().flushes.home.requests.remove(&(from, number));
             shared.send_word(from, Word::Flushed { number, ok, mark }, None);
         });

@@ -1,6 +1,7 @@
 //! The storage of the pages whose home this node is.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -13,6 +14,7 @@ use policy::coherence::PageNo;
 
 use crate::Shared;
 use crate::core::{Core, Progress, block};
+use crate::member::ENDED;
 use crate::waiting::{Content, Loaded};
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
@@ -89,7 +91,9 @@ impl Shared {
             }
             // This node's own. It was not changed if it is not cached.
             Content::None => {
-                core.flushes.touch(self.me.node, self.me.incarnation);
+                if self.config.shards.is_none() {
+                    core.flushes.touch(self.me.node, self.me.incarnation);
+                }
                 match core.saving.get(&page).and_then(|saving| saving.frame.clone()) {
                     Some(frame) => frame,
                     None => return Progress::Done,
@@ -130,6 +134,9 @@ impl Shared {
     /// Writes a page to this home's storage, however often that takes.
     async fn write_home(&self, cpu: &Processor, page: PageNo, frame: &FrameRef) {
         while let Err(errno) = self.perform(cpu, write(page, frame)).await {
+            if self.has_ended() {
+                return;
+            }
             self.report(None, format!("a page could not be stored: {errno}; it is tried again every second"));
             cpu.sleep(RETRY).await;
         }
@@ -148,6 +155,9 @@ impl Shared {
     fn go_on(&self, cpu: &Processor, page: PageNo, end: impl FnOnce(&mut Core)) {
         let mut core = self.core.lock();
         let core = &mut *core;
+        if self.has_ended() {
+            return;
+        }
         end(core);
         let entry = core.page(page);
         entry.is_running = false;
@@ -159,7 +169,16 @@ impl Shared {
 
     pub(crate) async fn perform(&self, cpu: &Processor, action: Action) -> Result<(), Errno> {
         let context = Context::synchronous(JobId::default());
-        self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required)
+        // Others may store what this node stored before, once its lease is over.
+        if !self.answers() {
+            return Err(ENDED);
+        }
+        self.performing.fetch_add(1, Ordering::SeqCst);
+        let performed = self.storage.perform(cpu, Request { action, context }).await;
+        if self.performing.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_ended() {
+            self.changed.wake_all();
+        }
+        performed.and_then(Outcome::required)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kernel::connection::{
-    Decoder, End, Handler, Headers, Holds, Inbound, Limits, Next, Outbound, Peer, Protocol, Release, Reply, Session,
+    End, FixedHeader, Handler, Headerwise, Holds, Inbound, Limits, Outbound, Peer, Protocol, Release, Reply, Session,
     Sessions, Step,
 };
 use kernel::wait::WaitList;
@@ -96,6 +96,12 @@ impl Link {
         is_last
     }
 
+    /// Ends the connection that there is.
+    pub(crate) fn end_any(&self) {
+        let generation = self.queue.lock().generation;
+        self.end(generation);
+    }
+
     fn is(&self, generation: u64) -> bool {
         let queue = self.queue.lock();
         queue.is_up && queue.generation == generation
@@ -179,41 +185,50 @@ pub trait Connector: Send + Sync + 'static {
 
 /// The cluster's protocol: shared volumes of one node, for connections of its peers.
 pub struct Dsm {
-    me: Address,
     sessions: Arc<Sessions>,
     volumes: Mutex<Vec<Arc<Shared>>>,
     connector: Box<dyn Connector>,
 }
 
 impl Dsm {
-    pub fn new(me: Address, connector: impl Connector) -> Arc<Dsm> {
+    pub fn new(connector: impl Connector) -> Arc<Dsm> {
         let limits = Limits { handshake_timeout: HANDSHAKE_TIMEOUT, ..Limits::default() };
         let sessions = Arc::new(Sessions::new(limits));
-        Arc::new(Dsm { me, sessions, volumes: Mutex::default(), connector: Box::new(connector) })
-    }
-
-    pub fn address(&self) -> Address {
-        self.me
+        Arc::new(Dsm { sessions, volumes: Mutex::default(), connector: Box::new(connector) })
     }
 
     pub fn volumes(&self) -> Vec<Arc<Shared>> {
         self.volumes.lock().clone()
     }
 
-    /// Serves a volume from now on: its peers may connect.
+    /// Serves a volume from now on, in place of its earlier incarnation: its peers may connect.
     pub fn add(&self, shared: &Arc<Shared>) {
-        self.volumes.lock().push(Arc::clone(shared));
+        let mut volumes = self.volumes.lock();
+        match volumes.iter_mut().find(|earlier| earlier.config.name == shared.config.name) {
+            Some(earlier) => *earlier = Arc::clone(shared),
+            None => volumes.push(Arc::clone(shared)),
+        }
     }
 
     /// Connects to the peers of a volume that have higher numbers than this node. To be called on the processor on which
     /// the connections are.
     pub fn serve(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>) {
-        for node in (self.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
-            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+        for node in (shared.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
+            if !shared.is_managed() || shared.met(node).is_some() {
+                cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+            }
         }
         let (own, here) = (Arc::clone(shared), cpu.clone());
         cpu.spawn(async move { own.reserve.fill(&here).await });
         cpu.spawn(crate::tick::run(cpu.clone(), Arc::downgrade(shared), Arc::clone(&self.sessions)));
+    }
+
+    /// Connects to a node that has become a member, if that is for this node to do. To be called on the processor on which
+    /// the connections are.
+    pub fn meet(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>, node: NodeId) {
+        if node > shared.me.node {
+            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+        }
     }
 
     /// Tells the peers that this node has stored all that it wrote, and ends. To be called after the volumes were closed:
@@ -221,7 +236,7 @@ impl Dsm {
     pub async fn leave(&self, cpu: &Processor) {
         for shared in self.volumes() {
             for link in shared.links.iter().filter(|link| link.is_up()) {
-                link.push(self.me.incarnation, Incarnation::default(), Word::Bye, None);
+                link.push(shared.me.incarnation, Incarnation::default(), Word::Bye, None);
                 link.until_sent().await;
             }
         }
@@ -232,10 +247,13 @@ impl Dsm {
 
     async fn keep_connected(self: Arc<Self>, cpu: Processor, shared: Arc<Shared>, node: NodeId) {
         let dialled = Arc::new(Dialled { dsm: Arc::clone(&self), shared: Arc::clone(&shared), node });
-        while !self.sessions.is_stopping() {
+        let met = shared.met(node);
+        // Of members that come and go, as long as this one is one; of others for ever.
+        let is_present = || !shared.has_ended() && (!shared.is_managed() || shared.met(node) == met);
+        while !self.sessions.is_stopping() && is_present() {
             match self.connect(node).await {
                 Ok(connection) => {
-                    let peer = shared.config.nodes[usize::from(node.0)].clone();
+                    let peer = shared.name_of(node);
                     kernel::connection::converse(Arc::clone(&dialled), cpu.clone(), connection, peer).await;
                 }
                 Err(errno) => shared.report(Some(node), format!("cannot be reached: {errno}; it is tried again")),
@@ -264,18 +282,26 @@ impl Dsm {
 
 /// Why this node refuses the connection of one with this hello.
 fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
-    let names = &shared.config.nodes;
-    let known = names.get(usize::from(hello.from.0)).filter(|_| hello.from != shared.me.node);
-    let Some(name) = known else { return Some("it is no peer of this node".into()) };
+    let is_known = usize::from(hello.from.0) < shared.config.nodes.len() && hello.from != shared.me.node;
+    if !is_known {
+        return Some("it is no peer of this node".into());
+    }
+    let name = shared.name_of(hello.from);
     if let Some(why) = shared.config.terms().refuse(&hello.terms) {
         return Some(why);
     }
     if hello.to != shared.me.node {
-        return Some(format!("this is node {:?}, another one is meant", names[usize::from(shared.me.node.0)]));
+        return Some(format!("this is node {:?}, another one is meant", shared.name_of(shared.me.node)));
     }
     let met = shared.met(hello.from).filter(|met| *met > hello.incarnation)?;
     let (met, now) = (met.0, hello.incarnation.0);
     Some(format!("node {name:?} has returned as number {met} already: number {now} is an old one"))
+}
+
+/// Is the peer a member by all that this node has seen? If not, it is one no more, or this node has not seen it yet:
+/// it tries again.
+fn is_member(shared: &Shared, hello: &Hello) -> bool {
+    !shared.is_managed() || (!shared.has_ended() && shared.met(hello.from) == Some(hello.incarnation))
 }
 
 fn hello(shared: &Shared, to: NodeId) -> First {
@@ -308,6 +334,9 @@ impl Protocol for Dsm {
             let of = Some(theirs.from).filter(|node| usize::from(node.0) < shared.config.nodes.len());
             shared.report(of, format!("is refused: {why}"));
             First::Refused(why).send(session).await;
+            return None;
+        }
+        if !is_member(&shared, &theirs) {
             return None;
         }
         hello(&shared, theirs.from).send(session).await.then(|| Conversation::begin(session, shared, &theirs))
@@ -345,6 +374,7 @@ impl Protocol for Dialled {
                     shared.report(Some(node), format!("is refused: {why}"));
                     None
                 }
+                None if !is_member(shared, &theirs) => None,
                 None => Some(Conversation::begin(session, Arc::clone(shared), &theirs)),
             },
             First::Hello(_) => {
@@ -394,13 +424,13 @@ impl Drop for Conversation {
 }
 
 impl Handler for Conversation {
-    type Decoder = Headerwise;
+    type Decoder = Headers;
 
-    fn decoder(&self) -> Headerwise {
-        Headerwise { header: [0; HEADER_BYTES], begun: 0 }
+    fn decoder(&self) -> Headers {
+        Headers::default()
     }
 
-    async fn call(&mut self, header: Header, inbound: &mut Inbound<'_, Headerwise>) -> Step {
+    async fn call(&mut self, header: Header, inbound: &mut Inbound<'_, Headers>) -> Step {
         let cpu = inbound.session().cpu().clone();
         self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
         let mut content = Content::None;
@@ -441,39 +471,16 @@ impl Handler for Conversation {
     }
 }
 
-/// The decoder of headers. Pages are left to the handler.
-pub struct Headerwise {
-    header: [u8; HEADER_BYTES],
-    begun: usize,
-}
+/// Pages are left to the handler.
+type Headers = Headerwise<Header, HEADER_BYTES>;
 
-impl Decoder for Headerwise {
-    type Call = Header;
-
-    fn next(&mut self) -> Next<Header> {
-        if self.begun < HEADER_BYTES {
-            return Next::Bytes(HEADER_BYTES - self.begun);
-        }
-        self.begun = 0;
-        Header::decode(&self.header).map_or(Next::Malformed, Next::Call)
+impl FixedHeader<HEADER_BYTES> for Header {
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        Header::decode(bytes)
     }
 
-    fn give(&mut self, _most: usize, source: impl FnOnce(&mut [u8]) -> usize) -> usize {
-        let count = source(&mut self.header[self.begun..]);
-        self.begun += count;
-        count
-    }
-
-    fn is_within_message(&self) -> bool {
-        self.begun > 0
-    }
-
-    fn has_payload(&self, header: &Header) -> bool {
-        header.has_page()
-    }
-
-    fn headers(&self) -> Headers {
-        Headers { first: HEADER_BYTES - self.begun, each: HEADER_BYTES }
+    fn has_payload(&self) -> bool {
+        self.has_page()
     }
 }
 

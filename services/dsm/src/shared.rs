@@ -1,5 +1,7 @@
 //! A shared volume at this node: below its cache the device that asks other nodes, beside it what decides who may write.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use crate::counters::Counters;
 use crate::hello::Terms;
 use crate::home::Reserve;
 use crate::link::Link;
+use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
 use crate::wire::Word;
@@ -40,8 +43,12 @@ pub struct SharedConfig {
     pub size: u64,
     /// The names of all nodes, in order: their places are their numbers.
     pub nodes: Vec<String>,
-    /// A bit for each node.
+    /// Where nodes come and go: what says which ones these may be, in place of their names.
+    pub terms: Option<String>,
+    /// A bit for each node, where homes do not move.
     pub homes: u64,
+    /// Homes move among all nodes, in so many parts, and storage is what all nodes reach.
+    pub shards: Option<u16>,
     /// This home's storage ends with the process.
     pub is_volatile: bool,
     /// A request that needs another node fails after this time.
@@ -50,11 +57,15 @@ pub struct SharedConfig {
 
 impl SharedConfig {
     pub(crate) fn policy(&self) -> Config {
-        let storage = if self.is_volatile { Storage::Volatile } else { Storage::Plain };
+        let storage = match self.shards {
+            Some(_) => Storage::Shared,
+            None if self.is_volatile => Storage::Volatile,
+            None => Storage::Plain,
+        };
         Config {
             nodes: self.nodes.len() as u16,
             pages: self.size / FRAME_BYTES as u64,
-            homes: Homes::Of(self.homes),
+            homes: self.shards.map_or(Homes::Of(self.homes), |shards| Homes::Mapped { shards }),
             shard: SHARD_PAGES,
             storage,
             pages_max: usize::MAX,
@@ -64,7 +75,8 @@ impl SharedConfig {
 
     pub(crate) fn terms(&self) -> Terms {
         let SharedConfig { name, size, nodes, homes, .. } = self;
-        Terms { size: *size, homes: *homes, nodes: nodes.join(","), volume: name.clone() }
+        let nodes = self.terms.clone().unwrap_or_else(|| nodes.join(","));
+        Terms { size: *size, homes: *homes, nodes, volume: name.clone() }
     }
 }
 
@@ -83,6 +95,15 @@ pub struct Shared {
     pub(crate) changed: WaitList,
     pub(crate) counters: Counters,
     pub(crate) reserve: Reserve,
+    /// As long as it lasts this node is a member; without one it is for good.
+    pub(crate) lease: Option<Box<dyn Lease>>,
+    pub(crate) ended: AtomicBool,
+    /// Requests to the storage under way.
+    pub(crate) performing: AtomicU64,
+    /// The first incarnation of this process: its storage has all that was stored since.
+    first: Incarnation,
+    /// Names of members, where those come and go.
+    pub(crate) names: Mutex<BTreeMap<NodeId, String>>,
     volume: OnceLock<Weak<Volume>>,
     report: Report,
 }
@@ -90,18 +111,43 @@ pub struct Shared {
 impl Shared {
     /// This node's part in a volume. `storage`: of the volume's size, for the pages whose home this node is.
     pub fn new(config: SharedConfig, me: Address, storage: DeviceRef, report: Report) -> Arc<Shared> {
+        Shared::start(config, me, storage, report, None)
+    }
+
+    /// The same of a node that is a member as long as it has a lease.
+    pub fn join(config: SharedConfig, me: Address, storage: DeviceRef, report: Report, joined: Joined) -> Arc<Shared> {
+        Shared::start(config, me, storage, report, Some(joined))
+    }
+
+    fn start(
+        config: SharedConfig,
+        me: Address,
+        storage: DeviceRef,
+        report: Report,
+        joined: Option<Joined>,
+    ) -> Arc<Shared> {
         let nodes = config.nodes.len();
+        let node = match &joined {
+            Some(joined) => joined_node(config.policy(), me, joined),
+            None => coherence::Node::returning(config.policy(), me, []),
+        };
+        let first = joined.as_ref().and_then(|joined| joined.before.as_ref()).map_or(me.incarnation, |old| old.first);
+        let members: Vec<(Address, String)> = joined.iter().flat_map(|joined| joined.members.clone()).collect();
         let mut core = Core {
-            node: coherence::Node::returning(config.policy(), me, []),
+            node,
             pages: Default::default(),
             saving: Default::default(),
             saves: 0,
             due: Default::default(),
             met: vec![None; nodes],
-            home: HomeState::default(),
+            home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
         };
         core.flushes.meet(me);
+        members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
+        let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());
+        // What it asks of the others it asks again when they are connected.
+        let _ = core.node.on_homes(policy::unit::Instant::ZERO, homes, []);
         Arc::new_cyclic(|this| Shared {
             this: Weak::clone(this),
             me,
@@ -111,6 +157,11 @@ impl Shared {
             changed: WaitList::default(),
             counters: Counters::default(),
             reserve: Reserve::default(),
+            lease: joined.map(|joined| joined.lease),
+            ended: AtomicBool::new(false),
+            performing: AtomicU64::new(0),
+            first,
+            names: Mutex::new(members.into_iter().map(|(member, name)| (member.node, name)).collect()),
             volume: OnceLock::new(),
             report,
             config,
@@ -137,7 +188,7 @@ impl Shared {
 
     /// Tells people, of a node once until something else is to be told of it.
     pub(crate) fn report(&self, of: Option<NodeId>, what: String) {
-        let name = of.and_then(|node| self.config.nodes.get(usize::from(node.0)));
+        let name = of.map(|node| self.name_of(node));
         let line = match name {
             Some(peer) => format!("shared volume {:?}, node {peer:?}: {what}", self.config.name),
             None => format!("shared volume {:?}: {what}", self.config.name),
@@ -145,6 +196,11 @@ impl Shared {
         if of.is_none_or(|node| self.links[usize::from(node.0)].is_news(&line)) {
             (self.report)(&line);
         }
+    }
+
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        let name = self.names.lock().get(&node).cloned();
+        name.or_else(|| self.config.nodes.get(usize::from(node.0)).cloned()).unwrap_or_default()
     }
 
     pub(crate) fn send_word(&self, to: Address, word: Word, frame: Option<FrameRef>) {
@@ -174,6 +230,13 @@ impl Shared {
     pub fn on_dead(&self, cpu: &Processor, address: Address) {
         self.core.lock().home.deaths += 1;
         self.on_end(cpu, address);
+        if self.is_managed() {
+            let met = &mut self.core.lock().met[usize::from(address.node.0)];
+            if *met == Some(address.incarnation) {
+                *met = None;
+                self.links[usize::from(address.node.0)].end_any();
+            }
+        }
     }
 
     /// A node has ended: what it held and did not store is gone.
@@ -190,13 +253,15 @@ impl Shared {
     pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, met: Option<Incarnation>) {
         {
             let mut core = self.core.lock();
-            core.home.has_lost |= met.is_some_and(|met| met < self.me.incarnation);
-            // Before the survey is answered, and with it any flush.
-            if let Some(lost) = core.flushes.meet(address) {
+            core.home.has_lost |= met.is_some_and(|met| met < self.first);
+            // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
+            if let Some(lost) = core.flushes.meet(address).filter(|_| self.config.shards.is_none()) {
                 self.send_word(address, Word::Unflushed(lost), None);
             }
         }
-        self.on_alive(cpu, address);
+        if !self.is_managed() {
+            self.on_alive(cpu, address);
+        }
         let mut core = self.core.lock();
         let core = &mut *core;
         let actions = core.node.on_reconnected(cpu.now());
@@ -243,6 +308,10 @@ impl Shared {
         {
             let mut core = self.core.lock();
             let core = &mut *core;
+            // With the lock: what has ended fails those that wait once.
+            if self.has_ended() {
+                return Err(ENDED);
+            }
             for (block, spare) in blocks.iter().zip(spare) {
                 let page = PageNo(block.0);
                 core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
@@ -295,6 +364,9 @@ impl Shared {
         {
             let mut core = self.core.lock();
             let core = &mut *core;
+            if self.has_ended() {
+                return Err(ENDED);
+            }
             for (page, wish) in wishes {
                 let group = Arc::clone(&group);
                 core.page(page).changes.push_back(Pending { wish, job, group, deadline });
@@ -354,5 +426,9 @@ impl Coherence for Shared {
 
     fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()> {
         Box::pin(self.flush_all(cpu))
+    }
+
+    fn answers(&self) -> bool {
+        Shared::answers(self)
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn run(cpu: Processor, shared: Weak<Shared>, sessions: Arc<Sess
     let (mut ticks, mut from) = (0, PageNo(0));
     while !sessions.is_stopping() {
         cpu.sleep(TICK).await;
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(shared) = shared.upgrade().filter(|shared| !shared.has_ended()) else { return };
         ticks += 1;
         tick(&cpu, &shared, ticks);
         from = forget_some(&cpu, &shared, from);

@@ -8,11 +8,11 @@
 //! | 0, 1 | kind; flags |
 //! | 2..4 | zero |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
-//! | 12..16 | incarnation of the serial |
+//! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |
 //! | 24..32 | request |
 //! | 32..40 | count of the serial; failures that a flush knows of, with their incarnation at 12..16 |
-//! | 40..44 | incarnation of the version; 44..48 zero |
+//! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
 
 use policy::coherence::{Incarnation, Message, Mode, PageNo, Request, Serial, Version};
@@ -76,6 +76,7 @@ mod kind {
     pub const BEAT: u8 = 11;
     pub const BYE: u8 = 12;
     pub const UNFLUSHED: u8 = 13;
+    pub const NOTED: u8 = 14;
 }
 
 mod flag {
@@ -110,6 +111,11 @@ impl Fields {
 
     fn mark(self, number: u64, mark: Mark) -> Self {
         Fields { page: number, serial: Serial { incarnation: mark.incarnation, count: mark.failures }, ..self }
+    }
+
+    fn terms(self, since: Incarnation, seen: Incarnation) -> Self {
+        let serial = |incarnation| Serial { incarnation, count: 0 };
+        Fields { serial: serial(since), version: Version { serial: serial(seen), writes: 0 }, ..self }
     }
 
     fn data(self, data: Option<Version>, lost: bool) -> Self {
@@ -155,8 +161,9 @@ fn fields(word: Word) -> Fields {
             Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost)
         }
         Message::Taken { page, serial } => Fields::of(kind::TAKEN, false).page(page, serial),
-        Message::Survey => Fields::of(kind::SURVEY, false),
-        Message::Surveyed => Fields::of(kind::SURVEYED, false),
+        Message::Noted { page, serial } => Fields::of(kind::NOTED, false).page(page, serial),
+        Message::Survey { since } => Fields::of(kind::SURVEY, false).terms(since, Incarnation::default()),
+        Message::Surveyed { since, seen } => Fields::of(kind::SURVEYED, false).terms(since, seen),
     }
 }
 
@@ -175,8 +182,9 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::RECALL => Message::Recall { page, serial, retain: yes },
         kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data },
         kind::TAKEN => Message::Taken { page, serial },
-        kind::SURVEY => Message::Survey,
-        kind::SURVEYED => Message::Surveyed,
+        kind::NOTED => Message::Noted { page, serial },
+        kind::SURVEY => Message::Survey { since: serial.incarnation },
+        kind::SURVEYED => Message::Surveyed { since: serial.incarnation, seen: fields.version.serial.incarnation },
         kind::FLUSH => return Some(Word::Flush { number: fields.page, all: yes, since: mark }),
         kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
         kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
@@ -254,7 +262,7 @@ mod tests {
         let serial = (any::<u32>(), any::<u64>())
             .prop_map(|(incarnation, count)| Serial { incarnation: Incarnation(incarnation), count });
         let version = (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
-        let parts = (0..8, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
+        let parts = (0..9, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
         parts.prop_map(|(kind, page, yes, request, serial, data)| {
             let (page, mode, request) = (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
             match kind {
@@ -266,8 +274,9 @@ mod tests {
                 3 => Message::Recall { page, serial, retain: yes },
                 4 => Message::GaveUp { page, serial, retained: yes, data },
                 5 => Message::Taken { page, serial },
-                6 => Message::Survey,
-                _ => Message::Surveyed,
+                6 => Message::Survey { since: serial.incarnation },
+                7 => Message::Surveyed { since: serial.incarnation, seen: Incarnation(request.0 as u32) },
+                _ => Message::Noted { page, serial },
             }
         })
     }
@@ -285,7 +294,7 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let known = (kind::ASK..=kind::UNFLUSHED).contains(&header[0]);
+            let known = (kind::ASK..=kind::NOTED).contains(&header[0]);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }

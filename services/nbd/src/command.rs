@@ -109,7 +109,7 @@ impl Commands {
     }
 
     fn look_up(&self, request: &Request) -> Result<Lookup, Errno> {
-        self.volume().begin_read(&self.cpu, request.range(), self.context(request))
+        self.if_may_answer(self.volume().begin_read(&self.cpu, request.range(), self.context(request)))
     }
 
     /// Answers a read of one piece when it is loaded. Does not wait itself, unless an exclusive reply is being sent.
@@ -117,7 +117,7 @@ impl Commands {
         self.outbound.begin_with_frames().await;
         let commands = Rc::clone(self);
         self.cpu.spawn(async move {
-            let reply = match reading.finish(&commands.cpu).await {
+            let reply = match commands.if_may_answer(reading.finish(&commands.cpu).await) {
                 Ok(frames) => commands.data(&request, request.range(), frames, true, release),
                 Err(error) => commands.error(&request, Refusal::Host(error), release),
             };
@@ -279,7 +279,7 @@ impl Commands {
             self.outbound.until_sent().await;
             let read = self.volume().read(&self.cpu, piece, self.context(request)).await;
             let last = piece.end() == request.range().end();
-            match read {
+            match self.if_may_answer(read) {
                 Ok(frames) => {
                     let release = if last { release } else { Release::default() };
                     self.outbound.push(self.data(request, piece, frames, last, release));
@@ -303,7 +303,8 @@ impl Commands {
                 self.outbound.until_sent().await;
             }
             let (first, last) = (piece.at == whole.at, piece.end() == whole.end());
-            let part = match self.volume().read(&self.cpu, piece, self.context(request)).await {
+            let read = self.volume().read(&self.cpu, piece, self.context(request)).await;
+            let part = match self.if_may_answer(read) {
                 Ok(frames) => {
                     let release = if last { release } else { Release::default() };
                     let mut part = self.data(request, piece, frames, last, release);
@@ -337,7 +338,7 @@ impl Commands {
     async fn block_status(&self, request: &Request, release: Release) {
         let range = request.range();
         let max = if request.flags & cmd::FLAG_REQ_ONE != 0 { 1 } else { EXTENTS_MAX };
-        let extents = match self.volume().extents(&self.cpu, range, max).await {
+        let extents = match self.if_may_answer(self.volume().extents(&self.cpu, range, max).await) {
             Ok(extents) => extents,
             Err(error) => return self.reply_error(request, error, release),
         };
@@ -379,10 +380,15 @@ impl Commands {
     }
 
     fn reply(&self, request: &Request, result: Result<(), Errno>, release: Release) {
-        match result {
+        match self.if_may_answer(result) {
             Ok(()) => self.reply_nothing(request, release),
             Err(error) => self.reply_error(request, error, release),
         }
+    }
+
+    /// What an answer says must have been true while this server might answer, so it is looked at when that is known.
+    fn if_may_answer<T>(&self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if result.is_ok() && !self.volume().may_answer() { Err(Errno::SHUT_DOWN) } else { result }
     }
 
     fn reply_nothing(&self, request: &Request, release: Release) {

@@ -62,6 +62,20 @@ impl Nbd {
         *self.exports.lock() = exports.into();
     }
 
+    /// New clients of an export get another volume; connected ones have theirs.
+    pub fn replace_volume(&self, name: &str, volume: &Arc<Volume>) {
+        let mut exports = self.exports.lock();
+        let replaced = |export: &Arc<Export>| {
+            if export.name != name {
+                return Arc::clone(export);
+            }
+            let Export { name, description, block_size, .. } = &**export;
+            let (name, description, block_size) = (name.clone(), description.clone(), *block_size);
+            Arc::new(Export { name, description, block_size, volume: Arc::clone(volume) })
+        };
+        *exports = exports.iter().map(replaced).collect();
+    }
+
     /// The export of that name.
     pub fn find(&self, name: &str) -> Option<Arc<Export>> {
         let all = self.exports();

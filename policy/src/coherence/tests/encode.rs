@@ -49,10 +49,13 @@ impl Numbers {
                 self.serials.push(serial);
                 self.versions.extend(data);
             }
-            Message::Got { serial, .. } | Message::Recall { serial, .. } | Message::Taken { serial, .. } => {
+            Message::Got { serial, .. }
+            | Message::Recall { serial, .. }
+            | Message::Taken { serial, .. }
+            | Message::Noted { serial, .. } => {
                 self.serials.push(serial);
             }
-            Message::Survey | Message::Surveyed => {}
+            Message::Survey { .. } | Message::Surveyed { .. } => {}
         }
     }
 
@@ -133,13 +136,14 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
         }
     }
     for (index, numbers) in all.iter().enumerate() {
-        if world.config.home(PageNo(index as u64)) != node.me.node {
+        if world.config.home(PageNo(index as u64)) != Some(node.me.node) {
             continue;
         }
         let entry = node.directory.entries.iter().find(|entry| entry.page.0 as usize == index);
         put_entry(entry, numbers, node.stored(PageNo(index as u64)), out);
     }
-    let surveying = node.directory.surveying.iter().fold(0, |mask: u8, other| mask | 1 << other.0);
+    let surveying = node.directory.surveys.iter().flat_map(|survey| &survey.nodes);
+    let surveying = surveying.fold(0, |mask: u8, other| mask | 1 << other.0);
     out.push(surveying);
 }
 
@@ -153,8 +157,9 @@ fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mu
             Holding::Granted { with_data } => u8::from(with_data),
             Holding::Held => 2,
             Holding::Recalled => 3,
+            Holding::Stored => 4,
         };
-        out.push(holder.node.0 as u8 * 4 + step);
+        out.push(holder.node.0 as u8 * 8 + step);
         out.extend(numbers.serial(holder.serial));
         out.push(numbers.request(holder.node, holder.request));
     }
@@ -201,8 +206,9 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
             (4, u8::from(retained), 0, numbers.serial(serial), numbers.version(data))
         }
         Message::Taken { serial, .. } => (5, 0, 0, numbers.serial(serial), 0),
-        Message::Survey => (6, 0, 0, [0; 2], 0),
-        Message::Surveyed => (7, 0, 0, [0; 2], 0),
+        Message::Noted { serial, .. } => (8, 0, 0, numbers.serial(serial), 0),
+        Message::Survey { .. } => (6, 0, 0, [0; 2], 0),
+        Message::Surveyed { .. } => (7, 0, 0, [0; 2], 0),
     };
     bytes[3..9].copy_from_slice(&[kind, mode, request, serial[0], serial[1], version]);
     bytes

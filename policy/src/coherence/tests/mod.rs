@@ -2,6 +2,8 @@
 
 mod encode;
 mod explore;
+mod leased;
+mod moving;
 mod mutants;
 mod random;
 mod stale;

@@ -4,10 +4,10 @@ use super::super::{Local, PageNo, Storage};
 use super::world::{Broken, Flaw, World};
 
 /// Pseudo-random numbers from a seed (`SplitMix64`).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -15,7 +15,7 @@ impl Random {
         ((z ^ (z >> 31)) % bound as u64) as usize
     }
 
-    fn permille(&mut self, permille: usize) -> bool {
+    pub fn permille(&mut self, permille: usize) -> bool {
         self.below(1000) < permille
     }
 }

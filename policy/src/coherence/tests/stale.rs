@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::super::directory::{Directory, Holding};
 use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Serial, Storage};
 use super::encode::Encoder;
-use super::world::{NOW, World};
+use super::world::{NOW, World, surveys};
 
 fn holding(directory: &Directory, page: PageNo, node: NodeId, serial: Serial) -> Option<Holding> {
     let entry = directory.entries.iter().find(|entry| entry.page == page)?;
@@ -50,12 +50,16 @@ pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
             let waits = sender.is_some_and(|node| is_saving(node, page, serial));
             // Without versions, a duplicate is stored again.
             let is_stored = sender.is_none() || world.config.storage != Storage::Versioned;
-            let surveyed = is_stored && receiver.directory.surveying.contains(&envelope.from.node);
+            let surveyed = is_stored && surveys(&receiver.directory, envelope.from.node);
             !waits && !surveyed && holding(&receiver.directory, page, envelope.from.node, serial).is_none()
         }
         Message::Taken { page, serial } => !is_saving(receiver, page, serial),
-        Message::Survey => !sender.is_some_and(|home| home.directory.surveying.contains(&envelope.to.node)),
-        Message::Surveyed => !receiver.directory.surveying.contains(&envelope.from.node),
+        Message::Noted { page, serial } => {
+            let holding = holding(&receiver.directory, page, envelope.from.node, serial);
+            !matches!(holding, Some(Holding::Stored))
+        }
+        Message::Survey { .. } => !sender.is_some_and(|home| surveys(&home.directory, envelope.to.node)),
+        Message::Surveyed { .. } => !surveys(&receiver.directory, envelope.from.node),
     }
 }
 

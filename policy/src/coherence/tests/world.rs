@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::super::directory::Directory;
 use super::super::table::Record;
 use super::super::{
     Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
@@ -67,6 +68,15 @@ pub type Broken = String;
 
 fn address(node: usize, stage: u8) -> Address {
     Address { node: NodeId(node as u16), incarnation: Incarnation(u32::from(stage / 2) + 1) }
+}
+
+/// Does this home wait for the node's answer to its survey?
+pub fn surveys(directory: &Directory, node: NodeId) -> bool {
+    directory.surveys.iter().any(|survey| survey.nodes.contains(&node))
+}
+
+fn home_of(config: &Config, page: PageNo) -> usize {
+    usize::from(config.home(page).expect("homes do not move here").0)
 }
 
 impl World {
@@ -132,7 +142,7 @@ impl World {
     /// Is no flush of a page of this home under way?
     pub fn may_flush(&self, home: usize) -> bool {
         let mut pages = (0..self.config.pages).map(PageNo);
-        let is_own = |page| self.config.home(page) == NodeId(home as u16);
+        let is_own = |page| home_of(&self.config, page) == home;
         self.nodes[home].is_some() && pages.all(|page| !is_own(page) || self.flushing[page.0 as usize].is_none())
     }
 
@@ -187,7 +197,7 @@ impl World {
     pub fn crash(&mut self, node: usize) {
         let Some(running) = self.nodes[node].take() else { return };
         self.stored[node] = running.all_stored().collect();
-        for page in (0..self.config.pages).map(PageNo).filter(|page| usize::from(self.config.home(*page).0) == node) {
+        for page in (0..self.config.pages).map(PageNo).filter(|page| home_of(&self.config, *page) == node) {
             self.flushing[page.0 as usize] = None;
         }
         self.truth[node] += 1;
@@ -216,7 +226,7 @@ impl World {
             Node::returning(self.config, me, stored.iter().copied())
         };
         if self.flaw == Some(Flaw::NoSurvey) {
-            back.directory.surveying.clear();
+            back.directory.surveys.clear();
         }
         let count = self.truth.len();
         for other in (0..count).filter(|other| !is_informed && *other != node) {
@@ -274,7 +284,7 @@ impl World {
 
     /// A home is notified of a death: the dead node's writes are void unless they were given up before.
     fn void_writes_of(&mut self, home: &Node, dead: NodeId) {
-        if home.directory.surveying.contains(&dead) {
+        if surveys(&home.directory, dead) {
             return self.void_lost_writes(home);
         }
         for entry in home.directory.entries.iter().filter(|entry| entry.is_exclusive) {
@@ -296,7 +306,7 @@ impl World {
     /// storage has no versions, unless a copy was retained.
     fn void_lost_writes(&mut self, home: &Node) {
         let config = self.config;
-        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == home.me.node) {
+        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == Some(home.me.node)) {
             self.void_lost_writes_of(home, page);
         }
     }
@@ -304,8 +314,8 @@ impl World {
     fn void_lost_writes_of(&mut self, home: &Node, page: PageNo) {
         let written = self.nodes.iter().flatten().flat_map(|node| {
             // What a node gives up after it has heard of the new home is certain to be what it wrote last.
-            let is_certain =
-                self.config.storage == Storage::Versioned || node.members.of(home.me.node) == Some(home.me.incarnation);
+            let is_certain = self.config.storage == Storage::Versioned
+                || node.places.members.of(home.me.node) == Some(home.me.incarnation);
             node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
                 let saving = copy.saving.filter(|_| is_certain || copy.held.is_some());
                 [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()
@@ -325,7 +335,7 @@ impl World {
                 }
                 Action::Access { page, mode, version } => self.access(page, mode, version)?,
                 Action::Lost(page) => {
-                    let home = self.nodes[usize::from(self.config.home(page).0)].clone();
+                    let home = self.nodes[home_of(&self.config, page)].clone();
                     home.into_iter().for_each(|home| self.void_lost_writes_of(&home, page));
                 }
                 _ => {}
@@ -357,7 +367,7 @@ impl World {
     fn end_flushes(&mut self) -> Result<(), Broken> {
         for page in (0..self.config.pages).map(PageNo) {
             let flushing = &mut self.flushing[page.0 as usize];
-            let home = &self.nodes[usize::from(self.config.home(page).0)];
+            let home = &self.nodes[home_of(&self.config, page)];
             let (Some((serial, version)), Some(home)) = (*flushing, home) else { continue };
             if home.may_write(page, serial) {
                 continue;
@@ -386,9 +396,9 @@ impl World {
             if writers > 1 || (writers == 1 && holders > 1) {
                 return Err(format!("{page:?} has {writers} writers of {holders} holders"));
             }
-            let Some(home) = &self.nodes[usize::from(self.config.home(page).0)] else { continue };
+            let Some(home) = &self.nodes[home_of(&self.config, page)] else { continue };
             let entry = home.directory.entries.iter().find(|entry| entry.page == page);
-            let is_home = home.directory.surveying.is_empty() && !entry.is_some_and(|entry| entry.is_exclusive);
+            let is_home = !home.directory.is_surveying() && !entry.is_some_and(|entry| entry.is_exclusive);
             if is_home && home.stored(page) != *latest {
                 return Err(format!("{page:?} is lost: it has no writer, and {latest:?} is not at its home"));
             }
@@ -398,7 +408,7 @@ impl World {
 
     /// Every request for a page whose home lives is answered, and all nodes know which live.
     pub fn is_at_rest(&self) -> bool {
-        let lives = |page| self.nodes[usize::from(self.config.home(page).0)].is_some();
+        let lives = |page| self.nodes[home_of(&self.config, page)].is_some();
         let count = self.nodes.len();
         let is_informed = (0..count).all(|observer| (0..count).all(|of| !self.has_news(observer, of)));
         is_informed

@@ -27,6 +27,11 @@ pub struct Clients {
     pub failures: Rc<Cell<u64>>,
 }
 
+/// What a server would answer, as it does over NBD.
+fn answered<T>(volume: &Volume, result: Result<T, Errno>) -> Result<T, Errno> {
+    if volume.may_answer() { result } else { Err(Errno::SHUT_DOWN) }
+}
+
 impl Clients {
     pub fn new(scene: &Scene) -> Clients {
         Clients {
@@ -74,7 +79,7 @@ impl Clients {
 
     pub async fn read(&self, cpu: &Processor, volume: &Volume, node: usize, number: u64) -> Result<u64, Errno> {
         let event = self.begin(cpu, node, number, Act::Read, 0);
-        let frames = volume.read(cpu, block(number), context()).await?;
+        let frames = answered(volume, volume.read(cpu, block(number), context()).await)?;
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&frames[0].bytes()[..8]);
         let value = u64::from_le_bytes(bytes);
@@ -101,6 +106,7 @@ impl Clients {
         let event = self.begin(cpu, node, number, Act::Write, value);
         let range = ByteRange::new(number * BLOCK_BYTES, if part { 512 } else { BLOCK_BYTES });
         let result = volume.write(cpu, range, frames, if is_stable { stable() } else { context() }).await;
+        let result = answered(volume, result);
         if result.is_err() {
             self.fail();
         }
@@ -116,7 +122,7 @@ impl Clients {
 
     pub async fn flush(&self, cpu: &Processor, volume: &Volume, node: usize) {
         let begun = cpu.now().ns();
-        if volume.flush(cpu, context()).await.is_ok() {
+        if answered(volume, volume.flush(cpu, context()).await).is_ok() {
             self.history.borrow_mut().flushes.push(Flush { node, begun, ended: cpu.now().ns(), only: None });
         } else {
             self.fail();

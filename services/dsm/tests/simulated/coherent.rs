@@ -62,7 +62,9 @@ fn a_read_that_hits_and_a_write_of_a_page_that_is_held_send_no_message() {
         read(&cpu, &volume, ByteRange::new(0, 64 << 10), context()).await.expect("read");
     };
     scene.run(1, use_it);
-    let fetched = |scene: &Scene| scene.nodes[1].as_ref().map(|node| node.shared.counters().fetches.get());
+    let fetched = |scene: &Scene| {
+        scene.nodes[1].as_ref().and_then(|node| node.shared.as_ref()).map(|shared| shared.counters().fetches.get())
+    };
     let before = fetched(&scene);
     scene.run(1, use_it);
     assert_eq!(fetched(&scene), before);

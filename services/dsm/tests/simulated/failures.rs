@@ -14,7 +14,7 @@ use crate::scene::{Backing, Scene, Setup};
 /// Requests that waited for a node are answered by then, and connections made again.
 const REST: Duration = Duration::from_secs(12);
 
-fn check(scene: &Scene, seed: u64) {
+pub fn check(scene: &Scene, seed: u64) {
     let history = scene.history.borrow();
     if let Err(what) = history.check() {
         let block: Option<u64> = what.split([' ', ':']).nth(1).and_then(|number| number.parse().ok());
@@ -28,7 +28,7 @@ fn check(scene: &Scene, seed: u64) {
 }
 
 /// Every node reads every block. Returns what could not be read.
-fn read_all(scene: &mut Scene, clients: &Clients) -> Vec<(usize, u64)> {
+pub fn read_all(scene: &mut Scene, clients: &Clients) -> Vec<(usize, u64)> {
     let mut unread = Vec::new();
     for node in 0..scene.nodes.len() {
         for number in BLOCKS {

@@ -1,5 +1,7 @@
 //! Nodes that share a volume, on simulated hosts with a network that the test can cut.
 
+pub mod members;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,6 +21,8 @@ use sim::{DiskConfig, DiskId, HostId, NetworkConfig, Step, World};
 use testkit::history::History;
 use testkit::scene::disk::{drawn_switches, queue};
 use testkit::scene::{Host, accept, small_kernel};
+
+use members::Members;
 
 const PORT: u16 = 10810;
 
@@ -42,6 +46,8 @@ pub struct Setup {
     pub memory: u64,
     pub network: NetworkConfig,
     pub timeout: Duration,
+    /// Nodes have leases, and homes move on a device that all reach.
+    pub moves: bool,
 }
 
 impl Setup {
@@ -55,6 +61,7 @@ impl Setup {
             memory: 4 << 20,
             network: NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) },
             timeout: Duration::from_secs(4),
+            moves: false,
         }
     }
 }
@@ -63,8 +70,9 @@ impl Setup {
 pub struct Node {
     pub host: Host,
     pub dsm: Arc<Dsm>,
-    pub shared: Arc<Shared>,
-    pub volume: Arc<Volume>,
+    /// `None`: it has not registered yet.
+    pub shared: Option<Arc<Shared>>,
+    pub volume: Option<Arc<Volume>>,
 }
 
 type Made = Box<dyn FnOnce(Result<Connection, Errno>) + Send>;
@@ -97,6 +105,8 @@ pub struct Scene {
     /// Pairs of nodes that cannot connect.
     cut: Vec<(usize, usize)>,
     pub told: Arc<Mutex<Vec<String>>>,
+    /// Where homes move.
+    members: Option<Members>,
 }
 
 impl Scene {
@@ -117,6 +127,7 @@ impl Scene {
             made: Vec::new(),
             cut: Vec::new(),
             told: Arc::default(),
+            members: setup.moves.then(|| Members::new(setup.nodes, setup.size)),
             setup,
         };
         (0..scene.nodes.len()).for_each(|node| scene.boot(node));
@@ -129,6 +140,12 @@ impl Scene {
         self.incarnations[node] += 1;
         let config = small_kernel(1 + (seed % 2) as u16, memory, drawn_switches(seed));
         let host = Host::boot(&self.world, self.hosts[node], config);
+        let dsm = Dsm::new(Dial { from: node, wanted: Arc::clone(&self.wanted) });
+        accept(&self.world, &host, PORT, &dsm, Peer::default);
+        if self.setup.moves {
+            self.nodes[node] = Some(Node { host, dsm, shared: None, volume: None });
+            return self.register(node);
+        }
         let storage: DeviceRef = match backing {
             Backing::Memory => Arc::new(Checked::new(Arc::new(RamDisk::new(size, DiskNo(0))))),
             Backing::Path => {
@@ -140,14 +157,15 @@ impl Scene {
             name: "shared".into(),
             size,
             nodes: (0..self.nodes.len()).map(|node| node.to_string()).collect(),
+            terms: None,
             homes,
+            shards: None,
             is_volatile: backing == Backing::Memory,
             timeout,
         };
         let me = Address { node: NodeId(node as u16), incarnation: Incarnation(self.incarnations[node]) };
         let told = Arc::clone(&self.told);
         let report = Box::new(move |line: &str| told.lock().expect("one thread").push(format!("{node}: {line}")));
-        let dsm = Dsm::new(me, Dial { from: node, wanted: Arc::clone(&self.wanted) });
         let shared = Shared::new(config, me, storage, report);
         let config = VolumeConfig {
             name: "shared".into(),
@@ -158,10 +176,9 @@ impl Scene {
         let volume = Volume::open_shared(&host.kernel, shared.clone(), shared.clone(), config, ProcessorId(0));
         let volume = volume.expect("a number");
         shared.set_volume(&volume);
-        accept(&self.world, &host, PORT, &dsm, Peer::default);
         dsm.add(&shared);
         dsm.serve(&host.processors[0], &shared);
-        self.nodes[node] = Some(Node { host, dsm, shared, volume });
+        self.nodes[node] = Some(Node { host, dsm, shared: Some(shared), volume: Some(volume) });
     }
 
     /// The process of a node dies.
@@ -245,8 +262,7 @@ impl Scene {
     pub fn until_connected(&mut self) {
         let limit = self.world.now() + Duration::from_secs(60);
         let others = self.nodes.len() - 1;
-        let is_connected =
-            move |scene: &Scene| scene.nodes.iter().flatten().all(|node| node.shared.connected() == others);
+        let is_connected = move |scene: &Scene| scene.shared().all(|shared| shared.connected() == others);
         assert!(self.run_until(Some(limit), is_connected), "not connected: {:?}", self.told());
         self.history.borrow_mut().crashes.push(self.world.now().ns());
     }
@@ -272,10 +288,16 @@ impl Scene {
         task: impl AsyncFnOnce(Processor, Arc<Volume>) -> T + 'static,
     ) -> Rc<RefCell<Option<T>>> {
         let running = self.nodes[node].as_ref().expect("it runs");
-        let (cpu, volume) = (running.host.processors.last().expect("one").clone(), Arc::clone(&running.volume));
+        let volume = Arc::clone(running.volume.as_ref().expect("it is a member"));
+        let cpu = running.host.processors.last().expect("one").clone();
         let slot = testkit::scene::spawn(&cpu, async move |cpu| task(cpu, volume).await);
         self.world.kick(running.host.id, cpu.id());
         slot
+    }
+
+    /// Of the nodes that run.
+    pub fn shared(&self) -> impl Iterator<Item = &Arc<Shared>> {
+        self.nodes.iter().flatten().filter_map(|node| node.shared.as_ref())
     }
 
     pub fn incarnation(&self, node: usize) -> usize {

@@ -1,0 +1,287 @@
+//! Shared disks in a cluster that is in etcd: servers on this host, on a file that all of them reach.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use testkit::etcd::Etcd;
+use testkit::nbd::Client;
+use testkit::server::{Sandbox, Server, await_that};
+use testkit::skip;
+
+const SIZE: u64 = 64 << 20;
+const BLOCK: u64 = 4096;
+const LEASE: Duration = Duration::from_secs(2);
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+struct Cluster {
+    etcd: Etcd,
+    /// Its first file is the device.
+    common: Sandbox,
+    sandboxes: [Sandbox; 3],
+    ports: [u16; 3],
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port()
+}
+
+impl Cluster {
+    /// `None` where etcd is not installed.
+    fn new() -> Option<Cluster> {
+        let common = Sandbox::new();
+        let etcd = Etcd::start(&common.file("etcd"))?;
+        let device = std::fs::File::create(common.file("device")).expect("made");
+        device.set_len(SIZE).expect("sparse");
+        let sandboxes = [(); 3].map(|()| Sandbox::new());
+        Some(Cluster { etcd, common, sandboxes, ports: [(); 3].map(|()| free_port()) })
+    }
+
+    fn device(&self) -> PathBuf {
+        self.common.file("device")
+    }
+
+    fn configure(&self, node: usize, disk: &str) {
+        let (name, port, url) = (NAMES[node], self.ports[node], &self.etcd.url);
+        let text = format!(
+            "[cluster]\nnode = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\netcd = [\"{url}\"]\n\
+             [[export]]\nname = \"s\"\nkind = \"shared\"\nsize = \"{SIZE}B\"\n{disk}\n"
+        );
+        self.sandboxes[node].write("node.toml", &text);
+    }
+
+    fn serve(&self, node: usize) -> Server {
+        self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "64MiB"])
+    }
+
+    /// Starts a node on the common device.
+    fn start(&self, node: usize) -> Server {
+        self.configure(node, &format!("shared_device = {:?}", self.device()));
+        self.serve(node)
+    }
+}
+
+macro_rules! cluster {
+    () => {
+        match Cluster::new() {
+            Some(cluster) => cluster,
+            None => skip!("etcd is not installed (Debian: etcd-server)"),
+        }
+    };
+}
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.socket(), "s").expect("connected")
+}
+
+fn pattern(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(BLOCK as usize / 8)
+}
+
+fn value(bytes: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&bytes[..8]);
+    assert!(bytes.chunks(8).all(|chunk| chunk == first), "a block of two writes");
+    u64::from_le_bytes(first)
+}
+
+/// What a client has done: for each block the last value that it wrote, and the last that it flushed.
+#[derive(Default)]
+struct Ledger {
+    written: BTreeMap<u64, u64>,
+    flushed: BTreeMap<u64, u64>,
+    failures: u64,
+    /// The longest time that one request took.
+    longest: Duration,
+}
+
+/// A client that writes blocks of its own, one in each of many shards, flushes now and then, and reads what it wrote.
+struct Writer {
+    stopping: Arc<AtomicBool>,
+    thread: JoinHandle<Ledger>,
+}
+
+impl Writer {
+    fn start(server: &Server, number: u64) -> Writer {
+        let (mut client, stopping) = (connect(server), Arc::new(AtomicBool::new(false)));
+        let own = Arc::clone(&stopping);
+        let thread = std::thread::spawn(move || {
+            let mut ledger = Ledger::default();
+            for count in 1.. {
+                if own.load(Ordering::SeqCst) {
+                    break;
+                }
+                let at = (count % 48) * (1 << 20) + number * BLOCK;
+                let began = Instant::now();
+                let step = |client: &mut Client, ledger: &mut Ledger| -> std::io::Result<()> {
+                    client.write(at, &pattern(count))?;
+                    ledger.written.insert(at, count);
+                    if count % 16 == 0 {
+                        let before = ledger.written.clone();
+                        client.flush()?;
+                        ledger.flushed = before;
+                    }
+                    let seen = value(&client.read(at, BLOCK as u32)?);
+                    assert_eq!(seen, count, "old data at {at}");
+                    Ok(())
+                };
+                ledger.failures += u64::from(step(&mut client, &mut ledger).is_err());
+                ledger.longest = ledger.longest.max(began.elapsed());
+            }
+            ledger
+        });
+        Writer { stopping, thread }
+    }
+
+    fn end(self) -> Ledger {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.thread.join().expect("never old data")
+    }
+}
+
+fn verify(server: &Server, ledger: &Ledger) {
+    let mut client = connect(server);
+    for (at, flushed) in &ledger.flushed {
+        let seen = value(&client.read(*at, BLOCK as u32).expect("read"));
+        let last = ledger.written[at];
+        assert!((*flushed..=last).contains(&seen), "block at {at}: {seen}, flushed was {flushed}, written {last}");
+    }
+}
+
+#[test]
+fn the_others_go_on_within_two_leases_when_a_home_is_killed_and_all_that_was_flushed_is_found() {
+    let cluster = cluster!();
+    let rounds = if testkit::rounds::is_long() { 200 } else { 1 };
+    let mut a = cluster.start(0);
+    let (b, c) = (cluster.start(1), cluster.start(2));
+    for round in 0..rounds {
+        let writers = [Writer::start(&b, 1), Writer::start(&c, 2)];
+        let at_home = Writer::start(&a, 3);
+        std::thread::sleep(Duration::from_millis(700 + round % 7 * 100));
+        a.crash();
+        std::thread::sleep(2 * LEASE + Duration::from_secs(1));
+        let ledgers = writers.map(Writer::end);
+        let lost = at_home.end();
+        for ledger in &ledgers {
+            assert!(ledger.failures <= 1, "round {round}: {} failures", ledger.failures);
+            assert!(ledger.longest < 2 * LEASE, "round {round}: one request took {:?}", ledger.longest);
+            println!("round {round}: {} blocks, the longest request {:?}", ledger.written.len(), ledger.longest);
+        }
+        a = cluster.start(0);
+        for server in [&a, &b, &c] {
+            ledgers.iter().chain([&lost]).for_each(|ledger| verify(server, ledger));
+        }
+    }
+}
+
+#[test]
+fn a_node_stopped_for_longer_than_its_lease_never_returns_old_data_and_its_clients_get_errors() {
+    let cluster = cluster!();
+    let (mut a, b) = (cluster.start(0), cluster.start(1));
+    let (mut at_a, mut at_b) = (connect(&a), connect(&b));
+    for block in 0..32 {
+        at_a.write(block * (1 << 20), &pattern(1)).expect("written");
+    }
+    at_a.flush().expect("flushed");
+    at_a.read(0, BLOCK as u32).expect("cached");
+    a.signal(libc::SIGSTOP);
+    for block in 0..32 {
+        // The first waits until the lease of the other node is over.
+        at_b.write_stable(block * (1 << 20), &pattern(2)).expect("written by who lives");
+    }
+    a.signal(libc::SIGCONT);
+    for round in 0..300 {
+        match at_a.read(round % 32 * (1 << 20), BLOCK as u32) {
+            Ok(bytes) => assert_eq!(value(&bytes), 2, "round {round}: old data"),
+            Err(error) if error.kind() == std::io::ErrorKind::Other => {}
+            Err(error) => panic!("round {round}: {error}"),
+        }
+    }
+    a.await_error("this node serves as a member of the cluster");
+    at_a.write(0, &pattern(3)).expect_err("who was connected before must connect anew: what it wrote may be lost");
+    at_a.flush().expect_err("of what it wrote");
+    await_that("the node serves again", || {
+        Client::connect(&a.socket(), "s").is_ok_and(|mut client| client.read(0, BLOCK as u32).is_ok())
+    });
+    let mut again = connect(&a);
+    for block in 0..32 {
+        assert_eq!(value(&again.read(block * (1 << 20), BLOCK as u32).expect("read")), 2, "block {block}");
+    }
+    again.write(0, &pattern(4)).expect("a member again");
+    assert_eq!(value(&at_b.read(0, BLOCK as u32).expect("read")), 4);
+}
+
+#[test]
+fn nodes_leave_in_order_and_join_while_others_go_on_without_a_failure() {
+    let cluster = cluster!();
+    let (a, b) = (cluster.start(0), cluster.start(1));
+    let mut at_a = connect(&a);
+    at_a.write(5 << 20, &pattern(7)).expect("written, and not flushed");
+    let writer = Writer::start(&b, 1);
+    std::thread::sleep(Duration::from_millis(500));
+    let c = cluster.start(2);
+    drop(at_a);
+    let errors = a.end();
+    assert!(!errors.contains("lease is over"), "{errors}");
+    let mut at_c = connect(&c);
+    assert_eq!(value(&at_c.read(5 << 20, BLOCK as u32).expect("read")), 7, "stored when its node left");
+    let a = cluster.start(0);
+    std::thread::sleep(Duration::from_millis(500));
+    let ledger = writer.end();
+    assert_eq!(ledger.failures, 0);
+    assert!(ledger.longest < LEASE, "one request took {:?}", ledger.longest);
+    [&a, &b, &c].into_iter().for_each(|server| verify(server, &ledger));
+}
+
+#[test]
+fn blocks_of_a_home_with_a_path_of_its_own_are_errors_until_it_is_back() {
+    let cluster = cluster!();
+    let start = |node: usize| {
+        cluster.configure(node, "homes = [\"a\", \"b\"]\nbacking = \"own.img\"");
+        cluster.serve(node)
+    };
+    let (a, b) = (start(0), start(1));
+    let mut at_a = connect(&a);
+    for block in 0..8 {
+        at_a.write(block * (1 << 20), &pattern(block + 1)).expect("written");
+    }
+    at_a.flush().expect("flushed");
+    b.crash();
+    let mut fresh = connect(&a);
+    fresh.write(1 << 20, &pattern(9)).expect("held by this node");
+    fresh.read((1 << 20) + BLOCK, BLOCK as u32).expect_err("its home is away");
+    let b = start(1);
+    let mut at_b = connect(&b);
+    for block in [0, 2, 3, 4, 5, 6, 7] {
+        let seen = value(&at_b.read(block * (1 << 20), BLOCK as u32).expect("its home is back"));
+        assert_eq!(seen, block + 1, "block {block}");
+    }
+    assert_eq!(value(&at_b.read(1 << 20, BLOCK as u32).expect("read")), 9, "what a node that lives had written");
+}
+
+#[test]
+fn what_stands_in_the_way_of_joining_is_said_once() {
+    let cluster = cluster!();
+    let mut a = cluster.start(0);
+    // Another process with its name.
+    let twin = &cluster.sandboxes[1];
+    let text = std::fs::read_to_string(cluster.sandboxes[0].file("node.toml")).expect("written");
+    twin.write("node.toml", &text.replace(&cluster.ports[0].to_string(), &cluster.ports[1].to_string()));
+    let mut other = twin.serve(&["--config", "node.toml", "--memory", "64MiB"]);
+    other.await_error("the node \"a\" is registered already");
+    Client::connect(&other.socket(), "s").expect("connected").read(0, 512).expect_err("it is no member");
+    connect(&a).read(0, 512).expect("the one that was first");
+    let nowhere = &cluster.sandboxes[2];
+    nowhere.write("node.toml", &text.replace(&cluster.etcd.url, &format!("http://127.0.0.1:{}", free_port())));
+    let mut lonely = nowhere.serve(&["--config", "node.toml", "--memory", "64MiB"]);
+    lonely.await_error("etcd cannot be reached at");
+    lonely.signal(libc::SIGTERM);
+    let (_, _, errors) = lonely.wait();
+    assert_eq!(errors.matches("etcd cannot be reached").count(), 1, "{errors}");
+    drop(other);
+    a.signal(libc::SIGTERM);
+}

@@ -1,0 +1,178 @@
+//! A shared volume at a node that is a member of its cluster for as long as its lease lasts, while others decide who the
+//! members are and, on storage that all nodes reach, which of them is the home of a shard (`policy::membership`).
+//!
+//! One [`Shared`] lives for one incarnation. While the lease does not last, nothing is answered ([`Lease`] is looked at
+//! after the work, just before the answer: then what is answered was right while the node was still a member), no
+//! message is acted upon, and nothing more is stored. If it is renewed in time, all goes on. A node that gets a new
+//! incarnation [ends](Shared::end) what it has, with all its clients, and begins anew with another volume.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kernel::Processor;
+use kernel::request::Action;
+use kernel::volume::Loss;
+use machine::Errno;
+use policy::coherence::{self, Address, Home, Incarnation, Node, NodeId, PageNo, ShardNo};
+use policy::unit::BlockNo;
+
+use crate::Shared;
+use crate::core::{Core, HomeState};
+use crate::waiting::Content;
+
+/// After storage that all nodes reach could not be flushed by a home that gives up shards.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Requests to a volume that has ended.
+pub(crate) const ENDED: Errno = Errno::SHUT_DOWN;
+
+/// For how long this node is a member.
+pub trait Lease: Send + Sync {
+    /// Does it last now, in this incarnation? Called before every answer.
+    fn lasts(&self) -> bool;
+}
+
+/// What a node begins an incarnation with.
+pub struct Joined {
+    pub lease: Box<dyn Lease>,
+    /// The other members, with their names.
+    pub members: Vec<(Address, String)>,
+    /// Where homes move: all of the map.
+    pub homes: Vec<(ShardNo, Home)>,
+    /// The earlier incarnation of this process, which has ended: it has the same storage.
+    pub before: Option<Arc<Shared>>,
+}
+
+impl Joined {
+    /// All other nodes that there may be, with those that are members.
+    pub(crate) fn others(&self, config: &coherence::Config, me: Address) -> Vec<(NodeId, Option<Incarnation>)> {
+        let of = |node| self.members.iter().find(|(address, _)| address.node == node);
+        let others = (0..config.nodes).map(NodeId).filter(|node| *node != me.node);
+        others.map(|node| (node, of(node).map(|(address, _)| address.incarnation))).collect()
+    }
+
+    /// Of storage that is in this process's memory, what it has is known.
+    pub(crate) fn home(&self) -> HomeState {
+        let Some(before) = &self.before else { return HomeState::default() };
+        let core = before.core.lock();
+        let (has_lost, stored, lost) = (core.home.has_lost, core.home.stored.clone(), core.home.lost.clone());
+        HomeState { has_lost, stored, lost, ..HomeState::default() }
+    }
+}
+
+impl Shared {
+    /// Are members and their deaths reported from outside, and not found by connections?
+    pub(crate) fn is_managed(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// Whether this node may answer now.
+    pub(crate) fn answers(&self) -> bool {
+        !self.has_ended() && self.lease.as_ref().is_none_or(|lease| lease.lasts())
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    pub fn address(&self) -> Address {
+        self.me
+    }
+
+    /// A node is a member by this name from now on.
+    pub fn on_joined(&self, cpu: &Processor, address: Address, name: &str) {
+        self.names.lock().insert(address.node, name.to_owned());
+        self.on_alive(cpu, address);
+    }
+
+    /// The map names these homes.
+    pub fn on_homes(&self, cpu: &Processor, homes: &[(ShardNo, Home)]) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let is_moved = |(shard, home): &&(ShardNo, Home)| core.node.shard_home(*shard) != Some(*home);
+        let (moved, same): (Vec<_>, Vec<_>) = homes.iter().partition(|named| is_moved(named));
+        if !moved.is_empty() {
+            self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
+            let actions = core.node.on_homes(cpu.now(), moved, []);
+            self.note(core, actions, Content::None);
+        }
+        for (shard, _) in same {
+            let actions = core.node.take_back(cpu.now(), shard);
+            self.note(core, actions, Content::None);
+        }
+        self.drive(cpu, core);
+        self.changed.wake_all();
+    }
+
+    /// The home of a shard that the map has named last.
+    pub fn home_of(&self, shard: ShardNo) -> Option<Home> {
+        self.core.lock().node.shard_home(shard)
+    }
+
+    /// Does nothing more as the home of a shard, and returns when all that it stored is durable. Until then, however long
+    /// the storage refuses that, no other node may become the home.
+    pub async fn release(&self, cpu: &Processor, shard: ShardNo) {
+        self.core.lock().node.release(shard);
+        self.until_durable(cpu, |page| self.config.policy().shard_of(page) == shard).await;
+    }
+
+    /// As [`release`](Self::release), of all shards: this node is about to leave.
+    pub async fn retire(&self, cpu: &Processor) {
+        let Some(shards) = self.config.shards else { return };
+        {
+            let mut core = self.core.lock();
+            (0..shards).for_each(|shard| core.node.release(ShardNo(shard)));
+        }
+        self.until_durable(cpu, |_| true).await;
+    }
+
+    async fn until_durable(&self, cpu: &Processor, concerns: impl Fn(PageNo) -> bool) {
+        let is_idle =
+            |core: &Core| core.pages.iter().filter(|(page, _)| concerns(**page)).all(|(_, entry)| entry.has_no_steps());
+        self.changed.until(|| (self.has_ended() || is_idle(&self.core.lock())).then_some(())).await;
+        while !self.has_ended()
+            && let Err(errno) = self.perform(cpu, Action::Flush).await
+        {
+            self.report(None, format!("shards cannot move: storage cannot be flushed: {errno}; it is tried again"));
+            cpu.sleep(RETRY).await;
+        }
+    }
+
+    /// This incarnation is over: it answers nothing and holds nothing any more, and whoever waits gets an error. Returns
+    /// when this is so; what the storage had begun to write may still be under way ([`until_quiet`](Self::until_quiet)).
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let volume = self.volume();
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        for (page, entry) in &mut core.pages {
+            entry.finish_loads(*page, &Err(ENDED));
+            entry.changes.drain(..).for_each(|pending| pending.group.done(*page, Err(ENDED)));
+            entry.queued = None;
+        }
+        core.saving.clear();
+        core.due.clear();
+        if let Some(volume) = volume {
+            volume.restore_loss(&Loss { errno: ENDED, size: self.config.size, forgotten: None });
+            for (page, _) in core.node.held_from(PageNo(0)) {
+                drop(volume.give_up(BlockNo(page.0), false));
+            }
+            volume.stop();
+        }
+        self.links.iter().for_each(crate::link::Link::end_any);
+        self.changed.wake_all();
+    }
+
+    /// Waits until nothing is under way in the storage. After the end, or what was begun before it could be stored over
+    /// what a later incarnation stores.
+    pub async fn until_quiet(&self) {
+        self.changed.until(|| (self.performing.load(Ordering::SeqCst) == 0).then_some(())).await;
+    }
+}
+
+/// A node of the policy that begins as a member.
+pub(crate) fn joined_node(config: coherence::Config, me: Address, joined: &Joined) -> Node {
+    let others = joined.others(&config, me);
+    Node::new(config, me, [], others)
+}

@@ -1,0 +1,229 @@
+//! Nodes with leases on a device that all reach: leases end, processes die and are paused for longer than that, nodes
+//! leave and join, shards move. Every history is linearizable, what was flushed is found, and the others go on.
+
+use std::time::Duration;
+
+use policy::coherence::ShardNo;
+use testkit::random::Random;
+
+use crate::clients::{BLOCKS, Clients};
+use crate::failures::{check, read_all};
+use crate::scene::members::SHARDS;
+use crate::scene::{Scene, Setup};
+
+/// Requests that waited for a node are answered by then, and connections made again.
+const REST: Duration = Duration::from_secs(12);
+
+struct Run {
+    scene: Scene,
+    clients: Clients,
+    random: Random,
+    seed: u64,
+    /// Numbers clients.
+    started: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut random = Random(seed);
+        let nodes = 2 + random.below(4) as usize;
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, nodes) });
+        scene.change_map(|bound| random.below(bound as u64) as usize);
+        scene.see_all();
+        let clients = Clients::new(&scene);
+        let mut run = Run { scene, clients, random, seed, started: 0 };
+        (0..nodes).for_each(|node| run.start_clients(node));
+        run
+    }
+
+    fn start_clients(&mut self, node: usize) {
+        self.started += 1;
+        self.clients.start(&self.scene, node, 2, self.seed ^ self.started << 40);
+    }
+
+    fn pick(&mut self, bound: usize) -> usize {
+        self.random.below(bound as u64) as usize
+    }
+
+    /// Some time in which nodes see what has changed, each in its own time.
+    fn pass(&mut self, most_ms: u64) {
+        for _ in 0..4 {
+            let time = Duration::from_micros(self.random.below(250 * most_ms));
+            self.scene.pass(time);
+            let node = self.pick(self.scene.nodes.len());
+            while self.scene.see(node) && self.random.chance(700) {}
+        }
+    }
+
+    fn change_map(&mut self) {
+        let random = &mut self.random;
+        self.scene.change_map(|bound| random.below(bound as u64) as usize);
+    }
+
+    /// Writes of a node may be undone from here on, if they were not flushed.
+    fn crash(&mut self) {
+        let now = self.scene.world.now().ns();
+        self.scene.history.borrow_mut().crashes.push(now);
+    }
+
+    /// Its lease ends, for whatever reason; others take over; it returns with a new one.
+    fn lose(&mut self, node: usize) {
+        match self.random.below(3) {
+            0 => self.scene.kill_member(node),
+            // Stopped, or cut off from the arbiter: it goes on, and answers nothing any more.
+            1 => {
+                self.scene.set_lease(node, false);
+                self.crash();
+            }
+            _ => {
+                self.scene.set_lease(node, false);
+                self.pass(200);
+                // Renewed before the arbiter has ended it: nothing has happened.
+                self.scene.set_lease(node, true);
+                return;
+            }
+        }
+        self.pass(400);
+        self.scene.deregister(node);
+        self.pass(100);
+        self.change_map();
+        self.pass(800);
+        self.crash();
+        if self.scene.nodes[node].is_none() {
+            self.scene.boot(node);
+        } else {
+            self.scene.register(node);
+        }
+        self.start_clients(node);
+    }
+
+    fn step(&mut self) {
+        self.pass(400);
+        let node = self.pick(self.scene.nodes.len());
+        match self.random.below(10) {
+            0..4 => self.lose(node),
+            4..7 => {
+                for _ in 0..2 {
+                    let shard = ShardNo(self.random.below(u64::from(SHARDS)) as u16);
+                    self.scene.give_up(node, shard);
+                }
+                self.pass(100);
+                self.change_map();
+            }
+            _ => {
+                let other = self.pick(self.scene.nodes.len());
+                if node != other {
+                    self.scene.cut(node, other);
+                }
+                self.pass(600);
+                self.scene.heal();
+            }
+        }
+    }
+
+    /// Nothing more happens; all is seen; all go on.
+    fn rest(&mut self) {
+        self.scene.heal();
+        self.change_map();
+        self.scene.see_all();
+        self.scene.pass(Duration::from_secs(2));
+        self.clients.stopping.set(true);
+        self.scene.pass(REST);
+    }
+}
+
+#[test]
+fn homes_move_and_leases_end_and_histories_are_linearizable_and_what_was_flushed_is_found() {
+    let mut moved = 0;
+    for seed in testkit::rounds::seeds(40) {
+        let mut run = Run::new(seed);
+        for _ in 0..8 {
+            run.step();
+        }
+        run.rest();
+        let Run { mut scene, clients, .. } = run;
+        assert_eq!(read_all(&mut scene, &clients), [], "seed {seed}");
+        assert!(scene.history.borrow().events.len() > 100, "seed {seed}: hardly anything was done");
+        moved += scene.shared().map(|shared| shared.counters().stores.get()).sum::<u64>();
+        check(&scene, seed);
+    }
+    assert!(moved > 0 || std::env::var_os("AWASE_SEED").is_some(), "nothing was ever stored");
+}
+
+#[test]
+fn the_others_go_on_when_a_home_is_gone_and_lose_nothing_that_was_acknowledged() {
+    for seed in testkit::rounds::seeds(20) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let clients = Clients::new(&scene);
+        // Node 0 is the home of all; node 1 has written, and flushed only a part.
+        for (number, is_stable) in BLOCKS.into_iter().zip([true, false].into_iter().cycle()) {
+            let clients = clients.clone();
+            let write = async move |cpu: kernel::Processor, volume: std::sync::Arc<kernel::Volume>| {
+                clients.write(&cpu, &volume, 1, number, (false, is_stable)).await
+            };
+            scene.run(1, write).expect("written");
+        }
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.change_map(|bound| bound - 1);
+        scene.see_all();
+        let began = scene.world.now();
+        for number in BLOCKS {
+            let own = clients.clone();
+            let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await);
+            assert!(read.is_ok(), "seed {seed}: block {number}");
+        }
+        // Not a second of it is a wait for what is gone.
+        let waited = scene.world.now().since(began);
+        assert!(waited < Duration::from_secs(2), "seed {seed}: {waited:?}");
+        let own = clients.clone();
+        let flushed = scene.run(1, async move |cpu, volume| {
+            let before = own.failures.get();
+            own.flush(&cpu, &volume, 1).await;
+            own.failures.get() == before
+        });
+        assert!(flushed, "seed {seed}: a flush at a node that has lost nothing");
+        // Node 1 lives: all that it had written is there.
+        scene.history.borrow_mut().crashes.clear();
+        check(&scene, seed);
+    }
+}
+
+#[test]
+fn a_node_whose_lease_is_over_answers_nothing_and_begins_anew_with_the_next_one() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 2) });
+        scene.change_map(|_| 1);
+        scene.see_all();
+        let clients = Clients::new(&scene);
+        let read = |scene: &mut Scene, node: usize| {
+            let clients = clients.clone();
+            scene.run(node, async move |cpu, volume| clients.read(&cpu, &volume, node, BLOCKS[0]).await)
+        };
+        let write = |scene: &mut Scene, node: usize| {
+            let clients = clients.clone();
+            let write = async move |cpu: kernel::Processor, volume: std::sync::Arc<kernel::Volume>| {
+                clients.write(&cpu, &volume, node, BLOCKS[0], (false, true)).await
+            };
+            scene.run(node, write)
+        };
+        let first = write(&mut scene, 0).expect("written");
+        assert_eq!(read(&mut scene, 0), Ok(first), "seed {seed}");
+        let old = scene.nodes[0].as_ref().and_then(|node| node.volume.clone()).expect("a member");
+        scene.set_lease(0, false);
+        read(&mut scene, 0).expect_err("cached, and its lease is over");
+        write(&mut scene, 0).expect_err("its lease is over");
+        scene.deregister(0);
+        scene.see_all();
+        let second = write(&mut scene, 1).expect("node 0 is gone");
+        scene.register(0);
+        scene.see_all();
+        assert_eq!(read(&mut scene, 0), Ok(second), "seed {seed}");
+        let stale = clients.clone();
+        let through_old = scene.run(0, async move |cpu, _| stale.read(&cpu, &old, 0, BLOCKS[0]).await);
+        through_old.expect_err("who was connected before has the old one");
+        write(&mut scene, 0).expect("a member again");
+    }
+}
