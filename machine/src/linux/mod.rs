@@ -19,6 +19,7 @@ mod task;
 pub mod threads;
 pub mod tree;
 pub mod uring;
+pub mod userfault;
 
 use std::fmt;
 use std::sync::Arc;
