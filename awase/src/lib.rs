@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod open_files;
 pub mod predecessor;
 pub mod processors;
+pub mod programs;
 pub mod registration;
 pub mod secret;
 pub mod serve;

@@ -23,6 +23,7 @@ impl Shared {
     /// Makes all that was stored for this node before durable.
     pub(crate) async fn flush(&self, cpu: &Processor) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
+        self.store_mapped(cpu, deadline).await?;
         let newest = self.core.lock().saves;
         let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
         self.until(cpu, deadline, |core| is_stored(core).then_some(())).await?;

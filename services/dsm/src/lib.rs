@@ -10,6 +10,7 @@ mod flush;
 mod hello;
 mod home;
 mod link;
+mod mapping;
 mod shared;
 mod tick;
 mod unflushed;
@@ -18,4 +19,5 @@ mod wire;
 
 pub use counters::{Counter, Counters, Gauges};
 pub use link::{Connector, Dsm};
+pub use mapping::{MAPPINGS_MAX, MappingNo, PAGES_MAX};
 pub use shared::{Report, SHARD_PAGES, Shared, SharedConfig, TIMEOUT};

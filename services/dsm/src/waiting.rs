@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 use policy::coherence::{Action, Envelope, PageNo};
 use policy::unit::{Instant, JobId};
 
+use crate::mapping::Fault;
+
 /// Requests of one task: it waits for the last of them, or for the first that fails.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
@@ -122,15 +124,33 @@ pub(crate) struct Page {
     pub(crate) steps: VecDeque<Step>,
     /// A task waits for the home's storage, to go on with the steps.
     pub(crate) is_running: bool,
+    /// Threads of programs that wait, at most one entry for each mapping.
+    pub(crate) faults: VecDeque<Fault>,
+    /// A task waits until the page may be taken from a mapping.
+    pub(crate) is_timed: bool,
 }
 
 impl Page {
     pub(crate) fn is_idle(&self) -> bool {
-        self.loads.is_empty() && self.changes.is_empty() && self.has_no_steps() && self.inbox.is_empty()
+        let has_none = self.loads.is_empty() && self.changes.is_empty() && self.faults.is_empty();
+        has_none && self.has_no_steps() && self.inbox.is_empty() && !self.is_timed
     }
 
     pub(crate) fn has_no_steps(&self) -> bool {
         self.steps.is_empty() && !self.is_running
+    }
+
+    pub(crate) fn add_fault(&mut self, fault: Fault) {
+        match self.faults.iter_mut().find(|known| known.no == fault.no) {
+            Some(known) => known.is_write |= fault.is_write,
+            None => self.faults.push_back(fault),
+        }
+    }
+
+    pub(crate) fn take_faults(&mut self, is_meant: impl Fn(&Fault) -> bool) -> Vec<Fault> {
+        let (taken, left): (Vec<Fault>, Vec<Fault>) = self.faults.drain(..).partition(is_meant);
+        self.faults = left.into();
+        taken
     }
 
     /// Fails what has waited for too long.
