@@ -1,0 +1,5 @@
+//! Shared disks mapped into programs, at several servers on this host.
+
+mod cluster;
+mod coherent;
+
