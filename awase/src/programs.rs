@@ -248,7 +248,7 @@ impl Served {
         let number = core.and_then(|core| self.cores.iter().position(|own| *own == core)).unwrap_or(0);
         let Some(kernel) = self.kernel.upgrade() else { return Ok(()) };
         kernel.mailbox(ProcessorId(number as u16)).start(move |cpu| {
-            if !shared.map(&cpu, Arc::new(mapping), connection) {
+            if shared.map(&cpu, Arc::new(mapping), connection).is_none() {
                 cpu.close(connection);
             }
         });

@@ -112,13 +112,14 @@ impl Inner {
     /// Nothing that is here counts any more. Returns whether to look for another server.
     fn on_server_ended(&self) -> bool {
         let mut server = self.server();
-        self.losses.fetch_add(1, Ordering::SeqCst);
         let is_cleared = self.memory.clear().is_ok();
         let waits = self.options.on_server_lost == OnServerLost::Wait && is_cleared;
         if !waits && self.memory.fail().is_err() {
             // Old pages must not be used.
             std::process::abort();
         }
+        // Whoever sees it sees nothing of before, and whoever sees what comes after sees it.
+        self.losses.fetch_add(1, Ordering::SeqCst);
         // The last that is done: other nodes, and the next server, may go on.
         *server = None;
         waits

@@ -32,8 +32,12 @@ impl Cluster {
 
     /// Starts a node; it may take until it is connected.
     pub fn start(&self, node: usize) -> Server {
-        let peers: Vec<String> =
-            self.ports.iter().enumerate().map(|(node, port)| format!("{} = \"127.0.0.1:{port}\"", name(node))).collect();
+        let peers: Vec<String> = self
+            .ports
+            .iter()
+            .enumerate()
+            .map(|(node, port)| format!("{} = \"127.0.0.1:{port}\"", name(node)))
+            .collect();
         let (peers, own, backing) = (peers.join(", "), self.ports[node], self.backing);
         let configuration = format!(
             "[cluster]\nnode = \"{}\"\nlisten = \"127.0.0.1:{own}\"\npeers = {{ {peers} }}\n\

@@ -2,4 +2,7 @@
 
 mod cluster;
 mod coherent;
-
+mod failures;
+mod hostile;
+mod litmus;
+mod program;

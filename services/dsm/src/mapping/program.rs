@@ -36,13 +36,13 @@ const TRIED_AGAIN: usize = 16;
 
 impl Shared {
     /// Fills a program's memory from now on, until its connection ends. Its faults, and what it asks for, are served by
-    /// this processor. False: too many have mapped the volume.
-    pub fn map(&self, cpu: &Processor, memory: Arc<dyn Mapping>, connection: Connection) -> bool {
-        let Some(shared) = self.this.upgrade() else { return false };
+    /// this processor. `None`: too many have mapped the volume.
+    pub fn map(&self, cpu: &Processor, memory: Arc<dyn Mapping>, connection: Connection) -> Option<MappingNo> {
+        let shared = self.this.upgrade()?;
         let no = {
             let mut core = self.core.lock();
             if core.mapped.len() >= MAPPINGS_MAX {
-                return false;
+                return None;
             }
             core.mapped.add(Arc::clone(&memory), connection, cpu.id())
         };
@@ -56,7 +56,7 @@ impl Shared {
             shared.changed.wake_all();
             here.close(connection);
         });
-        true
+        Some(no)
     }
 
     /// Programs that have mapped the volume.

@@ -47,8 +47,9 @@ fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writable: bool) 
 }
 
 impl Shared {
-    /// Notes that threads of a program wait for pages, and serves those that can be served.
-    pub(crate) fn on_faults(&self, cpu: &Processor, no: MappingNo, faults: &[mapping::Fault]) {
+    /// Threads of a program wait for pages: gives them those that can be given now, and the others later. Called for what
+    /// the host reports of a mapping ([`Op::Faults`](machine::Op::Faults)).
+    pub fn on_faults(&self, cpu: &Processor, no: MappingNo, faults: &[mapping::Fault]) {
         let deadline = cpu.now() + self.config.timeout;
         let mut core = self.core.lock();
         let core = &mut *core;

@@ -3,4 +3,5 @@
 mod clients;
 mod coherent;
 mod failures;
+mod mapped;
 mod scene;
