@@ -166,7 +166,7 @@ fn scene(setup: Setup) -> Scene {
 fn programs_and_clients_at_three_nodes_read_what_was_written_last() {
     for seed in testkit::rounds::seeds(30) {
         let mut scene = scene(Setup::new(seed, 3));
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let programs: Vec<Program> = [0, 0, 1, 2].map(|node| Program::start(&scene, node)).into();
         let pages = [0, 1, 256, 257, 600];
         let mut expected = BTreeMap::new();
