@@ -28,6 +28,9 @@ const FLUSH: u64 = 1;
 /// Pages of a mapping that ends, stored at a time.
 const STORED_AT_ONCE: usize = 64;
 
+/// Pages that it may only read, taken from it at a time: others wait meanwhile.
+const TAKEN_AT_ONCE: usize = 256;
+
 /// Between attempts to store them while their home does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,11 @@ impl Shared {
             here.close(connection);
         });
         Some(no)
+    }
+
+    /// From now on, one mapping has no more than so many pages, instead of [`PAGES_MAX`](super::PAGES_MAX).
+    pub fn limit_mappings(&self, pages_max: usize) {
+        self.core.lock().mapped.pages_max = pages_max;
     }
 
     /// Programs that have mapped the volume.
@@ -115,11 +123,19 @@ impl Shared {
         let Some(memory) = self.begin_end(no) else { return };
         cpu.cancel_faults(memory.faults());
         while self.store_some(cpu, no).await {}
-        let mut core = self.core.lock();
-        let rest: Vec<PageNo> = core.mapped.oldest(no).collect();
-        for page in rest {
-            self.take_from(&mut core, no, page);
+        while self.take_some(no) {
+            cpu.yield_now().await;
         }
+    }
+
+    /// Takes some pages from a mapping that may only read them. False: it has none.
+    fn take_some(&self, no: MappingNo) -> bool {
+        let mut core = self.core.lock();
+        let some: Vec<PageNo> = core.mapped.oldest(no).take(TAKEN_AT_ONCE).collect();
+        for page in &some {
+            self.take_from(&mut core, no, *page);
+        }
+        !some.is_empty()
     }
 
     fn begin_end(&self, no: MappingNo) -> Option<Arc<dyn Mapping>> {

@@ -9,7 +9,6 @@ use machine::mapping::{self, Mapping};
 use policy::coherence::{Local, Mode, PageNo};
 use policy::unit::{Instant, JobId};
 
-use super::PAGES_MAX;
 use super::table::{Fault, MappingNo, Place, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
@@ -161,7 +160,7 @@ impl Shared {
         if core.mapped.writer(page).is_some() {
             return Served::Later;
         }
-        let is_full = core.mapped.held(first.no) >= PAGES_MAX;
+        let is_full = core.mapped.held(first.no) >= core.mapped.pages_max;
         if is_full && core.saving.len() >= SAVING_MAX {
             return Served::Later;
         }
@@ -250,7 +249,7 @@ impl Shared {
 
     /// Takes pages from a mapping that has too many, but not `page`.
     fn make_room(&self, cpu: &Processor, core: &mut Core, no: MappingNo, page: PageNo) {
-        if core.mapped.held(no) <= PAGES_MAX {
+        if core.mapped.held(no) <= core.mapped.pages_max {
             return;
         }
         // One more for each that is on its way out already.

@@ -1,6 +1,6 @@
 //! Which mappings of programs have which pages of a volume.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use machine::mapping::Mapping;
 use policy::coherence::PageNo;
 use policy::unit::{Instant, ProcessorId};
 use smallvec::SmallVec;
+
+use super::PAGES_MAX;
 
 /// A mapping of a program. Numbers are not used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,18 +45,26 @@ pub(crate) struct Member {
     pub(crate) is_ending: bool,
     /// Pages that it may read or write, by grant.
     order: BTreeMap<u64, PageNo>,
-    /// Pages that it may write.
-    written: usize,
     /// Poisoned ones, for another attempt in this order.
     poisoned: VecDeque<PageNo>,
 }
 
-#[derive(Default)]
 pub(crate) struct Table {
     members: BTreeMap<MappingNo, Member>,
     pages: BTreeMap<PageNo, SmallVec<[Entry; 2]>>,
+    /// Pages that a mapping may write.
+    written: BTreeSet<PageNo>,
     last_no: u32,
     last_grant: u64,
+    /// The most pages that one mapping has.
+    pub(crate) pages_max: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let (members, pages, written) = Default::default();
+        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max: PAGES_MAX }
+    }
 }
 
 impl Table {
@@ -67,13 +77,15 @@ impl Table {
         self.last_no += 1;
         let no = MappingNo(self.last_no);
         let (order, poisoned) = Default::default();
-        let member = Member { memory, connection, processor, is_ending: false, order, written: 0, poisoned };
+        let member = Member { memory, connection, processor, is_ending: false, order, poisoned };
         self.members.insert(no, member);
         no
     }
 
     pub(crate) fn end(&mut self, no: MappingNo) {
         self.members.remove(&no);
+        let written: Vec<PageNo> = self.written(Some(no)).collect();
+        self.written.retain(|page| !written.contains(page));
         self.pages.retain(|_, entries| {
             entries.retain(|entry| entry.no != no);
             !entries.is_empty()
@@ -131,8 +143,10 @@ impl Table {
             Place::Poisoned => member.poisoned.push_back(page),
             Place::Read | Place::Write => {
                 member.order.insert(grant, page);
-                member.written += usize::from(place == Place::Write);
             }
+        }
+        if place == Place::Write {
+            self.written.insert(page);
         }
         self.pages.entry(page).or_default().push(Entry { no, place, since: now, grant });
     }
@@ -144,9 +158,11 @@ impl Table {
         if entries.is_empty() {
             self.pages.remove(&page);
         }
+        if entry.place == Place::Write {
+            self.written.remove(&page);
+        }
         let Some(member) = self.members.get_mut(&no) else { return };
         member.order.remove(&entry.grant);
-        member.written -= usize::from(entry.place == Place::Write);
         if entry.place == Place::Poisoned {
             member.poisoned.retain(|poisoned| *poisoned != page);
         }
@@ -164,13 +180,7 @@ impl Table {
 
     /// Pages that mappings may write, of one or of all.
     pub(crate) fn written(&self, of: Option<MappingNo>) -> impl Iterator<Item = PageNo> {
-        let is_meant = move |entry: &Entry| entry.place == Place::Write && of.is_none_or(|no| entry.no == no);
-        let is_any = of.map_or_else(
-            || self.members.values().any(|member| member.written > 0),
-            |no| self.members.get(&no).is_some_and(|member| member.written > 0),
-        );
-        let pages = is_any.then_some(&self.pages).into_iter().flatten();
-        pages.filter(move |(_, entries)| entries.iter().any(is_meant)).map(|(page, _)| *page)
+        self.written.iter().copied().filter(move |page| of.is_none() || self.writer(*page) == of)
     }
 
     /// Some poisoned pages, each time others.
@@ -188,8 +198,7 @@ impl Table {
     /// Pages that mappings may only read, and that they may write.
     pub(crate) fn counts(&self) -> [usize; 2] {
         let held: usize = self.members.values().map(|member| member.order.len()).sum();
-        let written: usize = self.members.values().map(|member| member.written).sum();
-        [held - written, written]
+        [held - self.written.len(), self.written.len()]
     }
 }
 

@@ -2,6 +2,7 @@
 //! pages each may read and write: a page is copied out only when nobody writes it any more, and never filled twice.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dsm::MappingNo;
@@ -31,6 +32,8 @@ struct Pages(BTreeMap<u64, (State, Box<[u8]>)>);
 struct Memory {
     pages: Mutex<Pages>,
     len: u64,
+    /// The program has ended: it takes nothing any more.
+    is_gone: AtomicBool,
 }
 
 impl Memory {
@@ -64,6 +67,9 @@ impl Mapping for Memory {
     }
 
     fn fill(&self, page: u64, bytes: &[u8; 4096], is_writable: bool) -> Result<(), Errno> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Err(Errno::INVALID);
+        }
         let state = if is_writable { State::Writable } else { State::ReadOnly };
         let before = self.pages().0.insert(page, (state, bytes[..].into()));
         assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is filled twice");
@@ -114,7 +120,11 @@ impl Program {
     fn start(scene: &Scene, node: usize) -> Program {
         let running = scene.nodes[node].as_ref().expect("it runs");
         let host = running.host.id;
-        let memory = Arc::new(Memory { pages: Mutex::default(), len: running.volume.size() / BLOCK_BYTES });
+        let memory = Arc::new(Memory {
+            pages: Mutex::default(),
+            len: running.volume.size() / BLOCK_BYTES,
+            is_gone: AtomicBool::new(false),
+        });
         // What the program says there, it does not.
         let connection = scene.world.connect(host, host, PORT).expect("connected");
         let cpu = &running.host.processors[0];
@@ -218,6 +228,46 @@ fn what_a_program_has_written_is_not_cached_and_one_alone_may_write() {
         let volume = &scene.nodes[node].as_ref().expect("it runs").volume;
         assert!(volume.cached(policy::unit::BlockNo(3)).is_none(), "a reader would find old data");
         assert_eq!((gauges(&scene, node).mapped_read, gauges(&scene, node).mapped_written), (0, 1));
+    }
+}
+
+#[test]
+fn a_mapping_that_is_full_gives_up_what_it_was_given_first() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup::new(seed, 2));
+        let limited = scene.nodes.iter().flatten();
+        limited.for_each(|node| node.shared.limit_mappings(4));
+        let programs = [Program::start(&scene, 0), Program::start(&scene, 1)];
+        let pages: Vec<u64> = (0..24).map(|number| number % 2 * 256 + number).collect();
+        for (number, page) in pages.iter().enumerate() {
+            assert!(programs[0].store(&mut scene, *page, number as u8 + 1));
+            let held = programs[0].memory.pages().0.len();
+            // One may be on its way out.
+            assert!(held <= 5, "{held} pages");
+        }
+        for (number, page) in pages.iter().enumerate() {
+            let reader = &programs[(number / 3) % 2];
+            assert_eq!(reader.load(&mut scene, *page), Some(number as u8 + 1), "seed {seed}, page {page}");
+        }
+    }
+}
+
+#[test]
+fn what_a_program_writes_is_not_lost_where_another_ended_before_it_got_the_page() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup::new(seed, 2));
+        let programs = [0, 0, 1].map(|node| Program::start(&scene, node));
+        let [gone, writer, reader] = &programs;
+        gone.memory.is_gone.store(true, Ordering::Relaxed);
+        let running = scene.nodes[0].as_ref().expect("it runs");
+        let (cpu, shared) = (running.host.processors[0].clone(), Arc::clone(&running.shared));
+        for page in [0, 256] {
+            shared.on_faults(&cpu, gone.no, &[Fault { page, is_write: true }]);
+            scene.world.kick(scene.nodes[0].as_ref().expect("it runs").host.id, cpu.id());
+            assert!(scene.run_until(None, |_| shared.gauges().awaited == 0), "it is not served");
+            assert!(writer.store(&mut scene, page, 7));
+            assert_eq!(reader.load(&mut scene, page), Some(7), "seed {seed}, page {page}");
+        }
     }
 }
 
