@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use dsm::{Dsm, MAPPINGS_MAX, Shared};
 use kernel::Kernel;
+use machine::linux::descriptors::{receive_with_descriptors, send_with_descriptor};
 use machine::linux::net::{self, ListeningSocket};
-use machine::linux::userfault::{self, Userfault};
+use machine::linux::userfault::Userfault;
 use policy::unit::ProcessorId;
 use rustix::fs::FlockOperation;
 use shm::wire::{self, Answer, Hello, OFFER_BYTES, Offer};
@@ -173,7 +174,7 @@ impl Timed<'_> {
         let (mut bytes, mut at, mut descriptors) = ([0; OFFER_BYTES], 0, Vec::new());
         while at < OFFER_BYTES {
             self.begin_wait()?;
-            let (count, more) = userfault::receive_with_descriptors(self.stream, &mut bytes[at..], 2)?;
+            let (count, more) = receive_with_descriptors(self.stream, &mut bytes[at..], 2)?;
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -223,7 +224,7 @@ impl Served {
         };
         let lock = open_lock(&self.lock)?;
         rustix::fs::flock(&lock, FlockOperation::LockShared)?;
-        userfault::send_with_descriptor(&stream, &wire::encode_answer(&Ok(size)), &lock)?;
+        send_with_descriptor(&stream, &wire::encode_answer(&Ok(size)), &lock)?;
         self.hand_over(shared, mapping, stream)
     }
 

@@ -35,7 +35,7 @@ impl<'a> Table<'a> {
         loop {
             let before = version.load(Ordering::SeqCst);
             let read: Vec<u64> = words.iter().map(|word| word.load(Ordering::SeqCst)).collect();
-            if before % 2 == 0 && version.load(Ordering::SeqCst) == before {
+            if before.is_multiple_of(2) && version.load(Ordering::SeqCst) == before {
                 return Some(read);
             }
             std::hint::spin_loop();
@@ -44,7 +44,7 @@ impl<'a> Table<'a> {
 
     fn set(&self, number: usize, values: &[u64]) -> Option<()> {
         let (version, words) = self.row(number)?;
-        let claim = |now: u64| (now % 2 == 0).then_some(now + 1);
+        let claim = |now: u64| now.is_multiple_of(2).then_some(now + 1);
         // Others that change the row are waited for.
         while version.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_err() {
             std::hint::spin_loop();

@@ -154,19 +154,11 @@ impl Drop for Memory {
 /// A descriptor that reports faults, and whether only those of the program itself.
 fn userfaultfd() -> Result<(OwnedFd, bool), Error> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: it is used for memory of this library alone.
+    let from_call = |more| unsafe { rustix::mm::userfaultfd(flags | UserfaultfdFlags::from_bits_retain(more)) };
     let mut refused = Errno::PERM;
-    let ways: [(&dyn Fn() -> rustix::io::Result<OwnedFd>, bool); 3] = [
-        // SAFETY: it is used for memory of this library alone.
-        (&|| unsafe { rustix::mm::userfaultfd(flags) }, false),
-        (&from_device, false),
-        // SAFETY: as above. `UFFD_USER_MODE_ONLY` has no name in rustix.
-        (
-            &|| unsafe {
-                rustix::mm::userfaultfd(flags | UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY))
-            },
-            true,
-        ),
-    ];
+    let ways: [(&dyn Fn() -> rustix::io::Result<OwnedFd>, bool); 3] =
+        [(&|| from_call(0), false), (&from_device, false), (&|| from_call(raw::UFFD_USER_MODE_ONLY), true)];
     for (make, is_user_mode_only) in ways {
         match make() {
             Ok(made) => return agree(&made).map(|()| (made, is_user_mode_only)),

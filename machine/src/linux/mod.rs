@@ -7,6 +7,7 @@
 mod bell;
 mod cores;
 mod credentials;
+pub mod descriptors;
 mod epoll;
 pub mod file;
 mod memory;

@@ -6,7 +6,6 @@
 //! read with `RWF_NOWAIT`. What is done to a range that the program has unmapped or registered otherwise fails, and only
 //! its own pages are wrong then.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use linux_raw_sys::general as raw;
@@ -224,68 +223,5 @@ pub(super) unsafe fn read(descriptor: RawFd, vectors: &[libc::iovec]) -> Result<
             check_long(unsafe { libc::readv(descriptor, at, count) } as i64)
         }
         other => other,
-    }
-}
-
-/// Receives bytes and up to `most` descriptors that come with them, through a Unix socket.
-///
-/// # Errors
-/// The host's.
-pub fn receive_with_descriptors(socket: &impl AsFd, into: &mut [u8], most: usize) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = vec![0_u64; most * 2 + 4];
-    let mut message = super::perform::message(&[]);
-    let mut vector = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = space.as_mut_ptr().cast();
-    // SAFETY: only a number is computed.
-    message.msg_controllen = unsafe { libc::CMSG_SPACE((most * size_of::<RawFd>()) as u32) } as _;
-    // SAFETY: the message holds one vector, which is `into`, and control space of the given length.
-    let count = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-    let mut descriptors = Vec::new();
-    // SAFETY: the host wrote the control data, whose headers and lengths these macros follow within its length; every
-    // descriptor in it is new and nobody else's.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
-        while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                let data = libc::CMSG_DATA(header).cast::<RawFd>();
-                for index in 0..bytes / size_of::<RawFd>() {
-                    descriptors.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
-                }
-            }
-            header = libc::CMSG_NXTHDR(&raw const message, header);
-        }
-    }
-    Ok((count, descriptors))
-}
-
-/// Sends bytes and a descriptor with them, through a Unix socket.
-///
-/// # Errors
-/// The host's; also when not all bytes could be sent at once.
-pub fn send_with_descriptor(socket: &impl AsFd, bytes: &[u8], descriptor: &impl AsFd) -> io::Result<()> {
-    let mut space = [0_u64; 4];
-    let mut message = super::perform::message(&[]);
-    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = space.as_mut_ptr().cast();
-    // SAFETY: only numbers are computed; the space holds one header and one descriptor.
-    let count = unsafe {
-        message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(descriptor.as_fd().as_raw_fd());
-        libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
-    };
-    match usize::try_from(count) {
-        Ok(count) if count == bytes.len() => Ok(()),
-        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-        Err(_) => Err(io::Error::last_os_error()),
     }
 }

@@ -14,9 +14,8 @@ mod serve;
 mod table;
 mod withdraw;
 
-pub(crate) use serve::Served;
 pub use table::MappingNo;
-pub(crate) use table::{Fault, Place, Table};
+pub(crate) use table::{Fault, Place, Served, Table};
 
 /// Mappings of one volume at a time.
 pub const MAPPINGS_MAX: usize = 256;

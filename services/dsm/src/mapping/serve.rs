@@ -9,24 +9,13 @@ use machine::mapping::{self, Mapping};
 use policy::coherence::{Local, Mode, PageNo};
 use policy::unit::{Instant, JobId};
 
-use super::table::{Fault, MappingNo, Place, WINDOW};
+use super::table::{Fault, MappingNo, Place, Served, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
 use crate::waiting::{Content, Loaded};
 
 /// Pages given up and not stored yet, above which a mapping that is full gets no others.
 const SAVING_MAX: usize = 1024;
-
-/// What was done for threads that wait for a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
-    /// A mapping has it now, and its threads go on.
-    Given(Mode),
-    /// Nothing can be done before something else happens, which looks again.
-    Later,
-    /// The page, its content, or the right to write it is not here.
-    Lacking,
-}
 
 /// A page, as mappings take it.
 fn page_bytes(loaded: &Loaded) -> Option<&[u8; mapping::PAGE_BYTES]> {

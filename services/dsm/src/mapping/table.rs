@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use machine::Connection;
 use machine::mapping::Mapping;
-use policy::coherence::PageNo;
+use policy::coherence::{Mode, PageNo};
 use policy::unit::{Instant, ProcessorId};
 use smallvec::SmallVec;
 
@@ -208,6 +208,17 @@ pub(crate) struct Fault {
     pub(crate) no: MappingNo,
     pub(crate) is_write: bool,
     pub(crate) deadline: Instant,
+}
+
+/// What was done for threads that wait for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// A mapping has it now, and its threads go on.
+    Given(Mode),
+    /// Nothing can be done before something else happens, which looks again.
+    Later,
+    /// The page, its content, or the right to write it is not here.
+    Lacking,
 }
 
 /// What a mapping got stays for this long at least, whoever wants it: the thread that waited for it must run first, which
