@@ -66,7 +66,8 @@ fn minimum() -> Result<Vec<Duration>, Error> {
     let base = memory.base().as_ptr();
     Ok(std::thread::scope(|scope| {
         let [userfault, _] = memory.descriptors();
-        scope.spawn(move || answer(userfault, base.expose_provenance() as u64, COUNT as u64 - 1));
+        let address = base.expose_provenance() as u64;
+        scope.spawn(move || answer(userfault, address, COUNT as u64 - 1));
         // SAFETY: each is inside the mapping, which lives until after the scope.
         let read = |page: usize| timed(|| _ = std::hint::black_box(unsafe { base.add(page * PAGE).read_volatile() }));
         (0..COUNT).map(read).collect()
