@@ -142,6 +142,7 @@ fn the_check_of_commands_finds_what_it_looks_for() {
         "make nothing",
         "cargo test -p awase-nothing",
         "cargo test -p awase --test nothing",
+        "cargo run -p awase-shm --example nothing",
         "cargo test -p awase-policy nothing_of_this_name",
         "awase serve --nothing",
         "awase nothing",
@@ -266,6 +267,12 @@ fn cargo(arguments: &[String]) -> Result<(), String> {
                 let named =
                     |member: &String| read(&format!("{member}/Cargo.toml")).contains(&format!("name = \"{package}\""));
                 directory = Some(members().into_iter().find(named).ok_or_else(|| format!("no package {package}"))?);
+            }
+            "--example" => {
+                let name = arguments.next().ok_or("an example is missing")?;
+                let directory = directory.as_ref().ok_or("no package has the example")?;
+                let exists = root().join(format!("{directory}/examples/{name}.rs")).exists();
+                exists.then_some(()).ok_or_else(|| format!("no example {name} in {directory}"))?;
             }
             "--test" => tests = Some(arguments.next().ok_or("a program of tests is missing")?.clone()),
             "--target" => drop(arguments.next()),

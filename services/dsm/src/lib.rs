@@ -11,6 +11,7 @@ mod flush;
 mod hello;
 mod home;
 mod link;
+mod mapping;
 mod member;
 mod shared;
 mod tick;
@@ -20,5 +21,6 @@ mod wire;
 
 pub use counters::{Counter, Counters, Gauges};
 pub use link::{Connector, Dsm};
+pub use mapping::{MAPPINGS_MAX, MappingNo, PAGES_MAX};
 pub use member::{Joined, Lease};
 pub use shared::{Report, SHARD_PAGES, Shared, SharedConfig, TIMEOUT};

@@ -93,7 +93,7 @@ impl Shared {
         let is_moved = |(shard, home): &&(ShardNo, Home)| core.node.shard_home(*shard) != Some(*home);
         let (moved, same): (Vec<_>, Vec<_>) = homes.iter().partition(|named| is_moved(named));
         if !moved.is_empty() {
-            self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
+            self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             let actions = core.node.on_homes(cpu.now(), moved, []);
             self.note(core, actions, Content::None);
         }

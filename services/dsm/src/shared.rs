@@ -20,6 +20,7 @@ use crate::counters::Counters;
 use crate::hello::Terms;
 use crate::home::Reserve;
 use crate::link::Link;
+use crate::mapping::Table;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
@@ -142,6 +143,7 @@ impl Shared {
             met: vec![None; nodes],
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
+            mapped: Table::default(),
         };
         core.flushes.meet(me);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
@@ -182,6 +184,10 @@ impl Shared {
         &self.config
     }
 
+    pub fn is_read_only(&self) -> bool {
+        self.volume().is_none_or(|volume| volume.read_only())
+    }
+
     pub(crate) fn volume(&self) -> Option<Arc<Volume>> {
         self.volume.get().and_then(Weak::upgrade)
     }
@@ -218,7 +224,7 @@ impl Shared {
         if known.is_none_or(|known| known < address.incarnation) {
             core.home.deaths += u64::from(known.is_some());
             *known = Some(address.incarnation);
-            self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
+            self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             let actions = core.node.on_alive(cpu.now(), address);
             self.note(core, actions, Content::None);
         }
@@ -281,11 +287,20 @@ impl Shared {
 
     /// Gives up up to `count` pages from `from` on that the cache has evicted: their holder is this node in name only.
     /// Returns the last one looked at.
-    pub(crate) fn drop_uncached(&self, cpu: &Processor, core: &mut Core, from: PageNo, count: usize) -> Option<PageNo> {
+    /// `even_mapped`: also those that programs may read.
+    pub(crate) fn drop_uncached(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        from: PageNo,
+        count: usize,
+        even_mapped: bool,
+    ) -> Option<PageNo> {
         let volume = self.volume()?;
         let held: Vec<PageNo> = core.node.held_from(from).take(count).map(|(page, _)| page).collect();
         for page in &held {
             let is_used = core.pages.contains_key(page) || core.node.is_dirty(*page) || core.node.is_saving(*page);
+            let is_used = is_used || (core.mapped.is_mapped(*page) && !even_mapped);
             if is_used || volume.cached(BlockNo(page.0)).is_some() {
                 continue;
             }
@@ -347,7 +362,7 @@ impl Shared {
         self.until(cpu, deadline, |core| are_stored(core).then_some(())).await
     }
 
-    fn store_dirty(&self, cpu: &Processor, core: &mut Core, pages: impl Iterator<Item = PageNo>) {
+    pub(crate) fn store_dirty(&self, cpu: &Processor, core: &mut Core, pages: impl Iterator<Item = PageNo>) {
         for page in pages {
             if core.node.is_dirty(page)
                 && let Ok(actions) = core.node.on_local(cpu.now(), Local::WriteBack, page)
