@@ -234,6 +234,9 @@ impl Served {
             let names: Vec<String> = volumes.iter().map(|shared| format!("{:?}", shared.name())).collect();
             return Err(format!("no shared volume is called {name:?}; there are: {}", names.join(", ")));
         };
+        if !shared.answers() {
+            return Err("this node is no member of its cluster now; try again later".to_owned());
+        }
         if shared.is_read_only() {
             return Err(format!("volume {name:?} is served read-only"));
         }

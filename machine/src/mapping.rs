@@ -54,6 +54,9 @@ pub trait Mapping: Send + Sync {
     /// Makes a page absent: when it returns, no thread reads it any more.
     fn remove(&self, page: u64) -> Result<(), Errno>;
 
+    /// Makes all pages absent, as [`remove`](Self::remove) does with one.
+    fn clear(&self) -> Result<(), Errno>;
+
     /// Makes accesses of an absent page fail (`SIGBUS`), until it is filled. Linux takes poison away in no other way.
     fn poison(&self, page: u64) -> Result<(), Errno>;
 

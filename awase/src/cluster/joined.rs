@@ -128,6 +128,8 @@ impl Node {
             }
             // The fence is shut already: nothing is answered.
             Event::Stop => {
+                // Programs that have mapped a disk ask no fence.
+                state.disks.iter().for_each(|disk| disk.shared.on_lease_over(&disk.kernel));
                 let is_news = std::mem::take(&mut state.is_serving) && !state.is_leaving;
                 say_if(is_news, "this node's lease is over: clients of shared disks get errors until it has a new one");
             }

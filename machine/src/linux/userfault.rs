@@ -98,6 +98,12 @@ impl Userfault {
         Err(Errno(libc::EAGAIN))
     }
 
+    /// Takes pages away; no thread has one of them when it returns.
+    fn punch(&self, at: u64, len: u64) -> Result<(), Errno> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.memory, how, at, len).map_err(|error| Errno(error.raw_os_error()))
+    }
+
     fn protect(&self, page: u64, mode: u64) -> Result<(), Errno> {
         let argument = raw::uffdio_writeprotect { range: self.range(page), mode };
         // SAFETY: the code's own argument, with a range of the program's.
@@ -145,9 +151,11 @@ impl Mapping for Userfault {
     }
 
     fn remove(&self, page: u64) -> Result<(), Errno> {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::fs::fallocate(&self.memory, how, page * PAGE_BYTES as u64, PAGE_BYTES as u64);
-        punched.map_err(|error| Errno(error.raw_os_error()))
+        self.punch(page * PAGE_BYTES as u64, PAGE_BYTES as u64)
+    }
+
+    fn clear(&self) -> Result<(), Errno> {
+        self.punch(0, self.pages * PAGE_BYTES as u64)
     }
 
     fn poison(&self, page: u64) -> Result<(), Errno> {

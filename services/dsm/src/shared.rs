@@ -94,6 +94,8 @@ pub struct Shared {
     pub(crate) links: Vec<Link>,
     /// Something was stored, or a flush answered; also woken by each tick.
     pub(crate) changed: WaitList,
+    /// All mappings of programs were stopped, or one has ended.
+    pub(crate) stopped: WaitList,
     pub(crate) counters: Counters,
     pub(crate) reserve: Reserve,
     /// As long as it lasts this node is a member; without one it is for good.
@@ -157,6 +159,7 @@ impl Shared {
             core: Mutex::new(core),
             links: (0..nodes).map(|_| Link::default()).collect(),
             changed: WaitList::default(),
+            stopped: WaitList::default(),
             counters: Counters::default(),
             reserve: Reserve::default(),
             lease: joined.map(|joined| joined.lease),

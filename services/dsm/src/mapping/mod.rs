@@ -7,10 +7,12 @@
 //!
 //! Who waits for a page is noted beside the readers and writers of the volume ([`Page`](crate::waiting::Page)), and served
 //! by the same steps ([`serve`]). When the policy takes a page away, it is first protected, then copied out, then removed,
-//! then the answer leaves ([`withdraw`]). All changes are made with the volume's state locked, and none of them waits.
+//! then the answer leaves ([`withdraw`]). When the lease of this node is over, all pages are taken away at once ([`stop`]).
+//! All changes are made with the volume's state locked, and none of them waits.
 
 mod program;
 mod serve;
+mod stop;
 mod table;
 mod withdraw;
 

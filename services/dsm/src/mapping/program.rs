@@ -39,24 +39,31 @@ const TRIED_AGAIN: usize = 16;
 
 impl Shared {
     /// Fills a program's memory from now on, until its connection ends. Its faults, and what it asks for, are served by
-    /// this processor. `None`: too many have mapped the volume.
+    /// this processor. `None`: too many have mapped the volume, or this node may not answer.
     pub fn map(&self, cpu: &Processor, memory: Arc<dyn Mapping>, connection: Connection) -> Option<MappingNo> {
         let shared = self.this.upgrade()?;
         let no = {
             let mut core = self.core.lock();
-            if core.mapped.len() >= MAPPINGS_MAX {
+            if !self.answers() || core.mapped.len() >= MAPPINGS_MAX {
                 return None;
             }
             core.mapped.add(Arc::clone(&memory), connection, cpu.id())
         };
+        let (own, here, its) = (Arc::clone(&shared), cpu.clone(), Arc::clone(&memory));
+        cpu.spawn(async move {
+            own.take_faults(&here, no, &*its).await;
+            own.core.lock().mapped.set_unread(no);
+            own.stopped.wake_all();
+        });
         let (own, here) = (Arc::clone(&shared), cpu.clone());
-        cpu.spawn(async move { own.take_faults(&here, no, &*memory).await });
+        cpu.spawn(async move { own.close_stopped(&here, no, memory, connection).await });
         let here = cpu.clone();
         cpu.spawn(async move {
             shared.take_requests(&here, connection).await;
             shared.end_mapping(&here, no).await;
             shared.core.lock().mapped.end(no);
             shared.changed.wake_all();
+            shared.stopped.wake_all();
             here.close(connection);
         });
         Some(no)
@@ -74,7 +81,7 @@ impl Shared {
 
     async fn take_faults(&self, cpu: &Processor, no: MappingNo, memory: &dyn Mapping) {
         let mut bytes = vec![0; FAULTS_AT_ONCE * FAULT_BYTES];
-        loop {
+        while self.core.lock().mapped.member(no).is_some_and(|member| !member.is_ending) {
             let into = Segments::from_iter([kernel::connection::segment(&mut bytes)]);
             let (result, hold) = cpu.faults(memory.faults(), Hold::new(bytes, Default::default()), into).await;
             bytes = hold.bytes;

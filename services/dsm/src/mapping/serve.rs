@@ -143,6 +143,9 @@ impl Shared {
         granted: Option<Option<&Loaded>>,
     ) -> Served {
         let Some((held, _)) = core.node.holds(page) else { return Served::Lacking };
+        if !self.answers() {
+            return Served::Later;
+        }
         let Some(first) = core.pages.get(&page).and_then(|entry| entry.faults.front().copied()) else {
             return Served::Lacking;
         };

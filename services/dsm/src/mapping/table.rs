@@ -43,6 +43,10 @@ pub(crate) struct Member {
     pub(crate) processor: ProcessorId,
     /// It gets no more pages.
     pub(crate) is_ending: bool,
+    /// It has none any more, and its connection is to be closed.
+    pub(crate) is_stopped: bool,
+    /// A task takes its faults.
+    pub(crate) is_read: bool,
     /// Pages that it may read or write, by grant.
     order: BTreeMap<u64, PageNo>,
     /// Poisoned ones, for another attempt in this order.
@@ -77,7 +81,8 @@ impl Table {
         self.last_no += 1;
         let no = MappingNo(self.last_no);
         let (order, poisoned) = Default::default();
-        let member = Member { memory, connection, processor, is_ending: false, order, poisoned };
+        let (is_ending, is_stopped, is_read) = (false, false, true);
+        let member = Member { memory, connection, processor, is_ending, is_stopped, is_read, order, poisoned };
         self.members.insert(no, member);
         no
     }
@@ -106,6 +111,27 @@ impl Table {
 
     pub(crate) fn set_ending(&mut self, no: MappingNo) {
         self.members.get_mut(&no).into_iter().for_each(|member| member.is_ending = true);
+    }
+
+    /// No mapping gets pages any more, and none has any. Returns the memory of those that were not stopped before.
+    pub(crate) fn stop_all(&mut self) -> Vec<Arc<dyn Mapping>> {
+        self.pages.clear();
+        self.written.clear();
+        let mut stopped = Vec::new();
+        for member in self.members.values_mut() {
+            member.order.clear();
+            member.poisoned.clear();
+            member.is_ending = true;
+            if !std::mem::replace(&mut member.is_stopped, true) {
+                stopped.push(Arc::clone(&member.memory));
+            }
+        }
+        stopped
+    }
+
+    /// No task takes its faults any more.
+    pub(crate) fn set_unread(&mut self, no: MappingNo) {
+        self.members.get_mut(&no).into_iter().for_each(|member| member.is_read = false);
     }
 
     pub(crate) fn entries(&self, page: PageNo) -> &[Entry] {

@@ -4,16 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dsm::MappingNo;
 use kernel::FRAME_BYTES;
 use machine::Errno;
 use machine::mapping::{Fault, Faults, Mapping};
+use policy::coherence::ShardNo;
 use policy::unit::{BLOCK_BYTES, ByteRange};
 use testkit::random::Random;
 use testkit::scene::context;
 use testkit::scene::disk::{fill, read};
 
+use crate::scene::members::SHARDS;
 use crate::scene::{Backing, Scene, Setup};
 
 const PORT: u16 = 7;
@@ -98,6 +101,11 @@ impl Mapping for Memory {
         Ok(())
     }
 
+    fn clear(&self) -> Result<(), Errno> {
+        self.pages().0.clear();
+        Ok(())
+    }
+
     fn poison(&self, page: u64) -> Result<(), Errno> {
         let before = self.pages().0.insert(page, (State::Poisoned, Box::default()));
         assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is poisoned while it is there");
@@ -171,40 +179,128 @@ fn scene(setup: Setup) -> Scene {
     scene
 }
 
-/// One after the other, so there is one right answer.
+/// Steps of programs and clients, one after the other, so there is one right answer.
+fn read_what_was_written_last(mut scene: Scene, seed: u64, before_step: impl Fn(&mut Scene, &mut Random)) {
+    let mut random = Random(seed);
+    let programs: Vec<Program> = [0, 0, 1, 2].map(|node| Program::start(&scene, node)).into();
+    let pages = [0, 1, 256, 257, 600];
+    let mut expected = BTreeMap::new();
+    for step in 1..=150_u64 {
+        before_step(&mut scene, &mut random);
+        let page = pages[random.below(pages.len() as u64) as usize];
+        let (who, is_write) = (random.below(7) as usize, random.below(2) == 0);
+        let value = (step % 250) as u8 + 1;
+        let last = expected.get(&page).copied().unwrap_or(0);
+        let range = ByteRange::new(page * BLOCK_BYTES, BLOCK_BYTES);
+        match (programs.get(who), is_write) {
+            (Some(program), true) => assert!(program.store(&mut scene, page, value)),
+            (Some(program), false) => assert_eq!(program.load(&mut scene, page), Some(last), "seed {seed} {step}"),
+            (None, true) => {
+                let write =
+                    async move |cpu, volume: Arc<kernel::Volume>| fill(&cpu, &volume, range, value, context()).await;
+                assert_eq!(scene.run(who - programs.len(), write), Ok(()));
+            }
+            (None, false) => {
+                let read = async move |cpu, volume: Arc<kernel::Volume>| read(&cpu, &volume, range, context()).await;
+                let bytes = scene.run(who - programs.len(), read);
+                assert_eq!(bytes, Ok(vec![last; FRAME_BYTES]), "seed {seed} step {step}");
+            }
+        }
+        if is_write {
+            expected.insert(page, value);
+        }
+    }
+}
+
 #[test]
 fn programs_and_clients_at_three_nodes_read_what_was_written_last() {
     for seed in testkit::rounds::seeds(30) {
-        let mut scene = scene(Setup::new(seed, 3));
-        let mut random = Random(seed);
-        let programs: Vec<Program> = [0, 0, 1, 2].map(|node| Program::start(&scene, node)).into();
-        let pages = [0, 1, 256, 257, 600];
-        let mut expected = BTreeMap::new();
-        for step in 1..=150_u64 {
-            let page = pages[random.below(pages.len() as u64) as usize];
-            let (who, is_write) = (random.below(7) as usize, random.below(2) == 0);
-            let value = (step % 250) as u8 + 1;
-            let last = expected.get(&page).copied().unwrap_or(0);
+        read_what_was_written_last(scene(Setup::new(seed, 3)), seed, |_, _| {});
+    }
+}
+
+#[test]
+fn programs_and_clients_read_what_was_written_last_while_homes_move() {
+    for seed in testkit::rounds::seeds(20) {
+        let mut scene = scene(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        read_what_was_written_last(scene, seed, |scene, random| {
+            if random.below(4) > 0 {
+                return;
+            }
+            for node in 0..scene.nodes.len() {
+                let shard = ShardNo(random.below(u64::from(SHARDS)) as u16);
+                scene.give_up(node, shard);
+            }
+            scene.pass(Duration::from_millis(random.below(200)));
+            scene.change_map(|bound| random.below(bound as u64) as usize);
+            scene.see_all();
+        });
+    }
+}
+
+fn flush(scene: &mut Scene, node: usize) {
+    let flushed = scene.run(node, async move |cpu, volume: Arc<kernel::Volume>| volume.flush(&cpu, context()).await);
+    assert_eq!(flushed, Ok(()));
+}
+
+#[test]
+fn a_program_has_nothing_once_the_lease_of_its_node_is_over() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = scene(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 2);
+        scene.see_all();
+        let first = Program::start(&scene, 0);
+        assert!(first.store(&mut scene, 3, 1) && first.load(&mut scene, 4) == Some(0));
+        scene.set_lease(0, false);
+        assert!(first.memory.pages().0.is_empty(), "seed {seed}: others may take over");
+        let shared = Arc::clone(scene.nodes[0].as_ref().expect("it runs").shared());
+        let cpu = scene.nodes[0].as_ref().expect("it runs").host.processors[0].clone();
+        shared.on_faults(&cpu, first.no, &[Fault { page: 3, is_write: false }]);
+        scene.pass(Duration::from_secs(1));
+        assert_eq!((shared.mappings(), first.memory.state(3)), (0, None), "seed {seed}: its connection ends");
+        // Renewed in time: nothing of what was written is lost.
+        scene.set_lease(0, true);
+        let second = Program::start(&scene, 0);
+        assert_eq!(second.load(&mut scene, 3), Some(1), "seed {seed}");
+        assert!(second.store(&mut scene, 3, 2));
+        flush(&mut scene, 0);
+        assert!(second.store(&mut scene, 3, 3) && second.store(&mut scene, 300, 3));
+        // Not renewed: what was not flushed is lost, and nothing old is seen.
+        scene.deregister(0);
+        scene.see_all();
+        assert!(second.memory.pages().0.is_empty(), "seed {seed}: others have taken over");
+        let other = Program::start(&scene, 1);
+        assert_eq!(other.load(&mut scene, 3), Some(2), "seed {seed}");
+        assert!(other.store(&mut scene, 3, 4));
+        scene.register(0);
+        scene.see_all();
+        let third = Program::start(&scene, 0);
+        assert_eq!([3, 300].map(|page| third.load(&mut scene, page)), [Some(4), Some(0)], "seed {seed}");
+        let is_empty = |program: &Program| program.memory.pages().0.is_empty();
+        assert!(is_empty(&first) && is_empty(&second) && shared.mappings() == 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_flush_at_one_node_makes_durable_what_a_program_of_another_has_written() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { backing: Backing::Path, ..Setup::new(seed, 2) });
+        scene.until_connected();
+        let programs = [0, 1].map(|node| Program::start(&scene, node));
+        for (page, program) in [0, 1, 256, 257].into_iter().zip(programs.iter().cycle()) {
+            assert!(program.store(&mut scene, page, page as u8 + 1));
+        }
+        flush(&mut scene, 0);
+        drop(programs);
+        (0..2).for_each(|node| scene.power_cut(node));
+        (0..2).for_each(|node| scene.boot(node));
+        scene.until_connected();
+        for page in [0, 1, 256, 257_u64] {
             let range = ByteRange::new(page * BLOCK_BYTES, BLOCK_BYTES);
-            match (programs.get(who), is_write) {
-                (Some(program), true) => assert!(program.store(&mut scene, page, value)),
-                (Some(program), false) => assert_eq!(program.load(&mut scene, page), Some(last), "seed {seed} {step}"),
-                (None, true) => {
-                    let write = async move |cpu, volume: Arc<kernel::Volume>| {
-                        fill(&cpu, &volume, range, value, context()).await
-                    };
-                    assert_eq!(scene.run(who - programs.len(), write), Ok(()));
-                }
-                (None, false) => {
-                    let read =
-                        async move |cpu, volume: Arc<kernel::Volume>| read(&cpu, &volume, range, context()).await;
-                    let bytes = scene.run(who - programs.len(), read);
-                    assert_eq!(bytes, Ok(vec![last; FRAME_BYTES]), "seed {seed} step {step}");
-                }
-            }
-            if is_write {
-                expected.insert(page, value);
-            }
+            let read = async move |cpu, volume: Arc<kernel::Volume>| read(&cpu, &volume, range, context()).await;
+            assert_eq!(scene.run(1, read), Ok(vec![page as u8 + 1; FRAME_BYTES]), "seed {seed}, page {page}");
         }
     }
 }
