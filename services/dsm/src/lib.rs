@@ -5,6 +5,7 @@
 //! [`policy::coherence`], the state machine that the model checker explores. [`Dsm`] is the protocol between nodes.
 
 mod admission;
+mod change;
 mod core;
 mod counters;
 mod flush;
