@@ -21,8 +21,19 @@ const DOCUMENTS: &[&str] = &[
 ];
 
 /// First parts of paths that are of the repository.
-const TOP: &[&str] =
-    &["awase/", "docs/", "kernel/", "lab/", "machine/", "packaging/", "policy/", "proof/", "scripts/", "services/"];
+const TOP: &[&str] = &[
+    "awase/",
+    "docs/",
+    "kernel/",
+    "lab/",
+    "machine/",
+    "packaging/",
+    "policy/",
+    "proof/",
+    "scripts/",
+    "services/",
+    "shm/",
+];
 
 /// Programs of others that the documents show in use, and what a shell has.
 const OTHERS: &[&str] = &[
