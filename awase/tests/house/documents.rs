@@ -18,6 +18,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/lab.md",
     "docs/metrics.md",
     "docs/tracing.md",
+    "docs/benchmarks-shm.md",
 ];
 
 /// First parts of paths that are of the repository.
@@ -53,6 +54,7 @@ const OTHERS: &[&str] = &[
     "perf",
     "qemu-img",
     "strace",
+    "taskset",
 ];
 
 #[test]
