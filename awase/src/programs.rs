@@ -28,7 +28,7 @@ use crate::config::{Config, Disk};
 use crate::processors::Processors;
 
 /// Programs that have not said everything yet, at a time; further ones are refused.
-const BEGINNERS_MAX: u32 = 16;
+const BEGINNERS_MAX: u32 = 64;
 
 /// They must have done so after this time.
 const TIMEOUT: Duration = Duration::from_secs(5);

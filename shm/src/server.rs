@@ -50,7 +50,8 @@ impl Willing {
         let mut stream = UnixStream::connect(path).map_err(no_server)?;
         stream.set_read_timeout(Some(TIMEOUT)).map_err(no_server)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(no_server)?;
-        stream.write_all(&Hello { volume: volume.to_owned() }.encode()).map_err(|_| Error::ServerLost)?;
+        // A server that refuses before it has heard this has said why.
+        let _ = stream.write_all(&Hello { volume: volume.to_owned() }.encode());
         let size = understood(wire::receive_answer(&mut stream))?;
         Ok(Willing { stream, size })
     }

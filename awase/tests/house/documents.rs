@@ -19,6 +19,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/metrics.md",
     "docs/programs.md",
     "docs/tracing.md",
+    "docs/benchmarks-shm.md",
 ];
 
 /// First parts of paths that are of the repository.
@@ -34,6 +35,7 @@ const TOP: &[&str] = &[
     "proof/",
     "scripts/",
     "services/",
+    "shm/",
 ];
 
 /// Programs of others that the documents show in use, and what a shell has.
@@ -60,6 +62,7 @@ const OTHERS: &[&str] = &[
     "qemu-img",
     "rustup",
     "strace",
+    "taskset",
 ];
 
 #[test]
