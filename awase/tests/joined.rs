@@ -291,3 +291,42 @@ fn what_stands_in_the_way_of_joining_is_said_once() {
     drop(other);
     a.signal(libc::SIGTERM);
 }
+
+#[test]
+fn a_program_sees_nothing_old_after_the_lease_of_its_node_and_goes_on_with_the_next_one() {
+    let mut cluster = cluster!();
+    let (a, b) = (cluster.start(0), cluster.start(1));
+    let socket = cluster.sandboxes[0].file("awase-data/shm");
+    let mapping = Arc::new(shm::Options::at(socket).open("s").unwrap_or_else(|error| panic!("{error}")));
+    let word = |at| mapping.atomic_u64(at).expect("inside");
+    let pages = [0, 1 << 20, 2 << 20];
+    pages.iter().for_each(|at| word(*at).store(1, Ordering::SeqCst));
+    mapping.flush().expect("flushed");
+    word(0).store(2, Ordering::SeqCst);
+    // Nobody's lease is renewed.
+    cluster.etcd.kill();
+    await_that("the lease is over", || mapping.losses() == 1);
+    let own = Arc::clone(&mapping);
+    let read = move || pages.map(|at| own.atomic_u64(at).expect("inside").load(Ordering::SeqCst));
+    let reader = std::thread::spawn(read);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!reader.is_finished(), "without a lease there is nothing to read");
+    cluster.etcd = cluster.etcd.restart(&cluster.common.file("etcd"));
+    let seen = reader.join().expect("went on");
+    // What was not flushed may be lost if the node begins anew.
+    assert!([1, 2].contains(&seen[0]) && seen[1..] == [1, 1], "{seen:?}");
+    word(0).store(3, Ordering::SeqCst);
+    let mut at_b = connect(&b);
+    await_that("the other node serves, too", || {
+        at_b.read(0, 8).is_ok() || {
+            at_b = connect(&b);
+            false
+        }
+    });
+    assert_eq!(at_b.read(0, 8).expect("read"), 3_u64.to_le_bytes());
+    a.crash();
+    at_b.write_stable(0, &pattern(7)).expect("written when the lease is over");
+    let _again = cluster.start(0);
+    assert_eq!(word(0).load(Ordering::SeqCst), 7, "it waited for its node");
+    assert!(mapping.losses() >= 2);
+}
