@@ -8,7 +8,7 @@ use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 
-use crate::config::{Export, Problem, SECTOR_BYTES, Store, show_bytes};
+use crate::config::{Disk, Export, Problem, SECTOR_BYTES, Store, show_bytes};
 use crate::predecessor::Deadline;
 
 pub struct Medium {
@@ -55,7 +55,9 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
                     let (wanted, found) = (show_bytes(size), show_bytes(medium.size));
                     let what = format!("= {wanted:?}, but {} holds {found:?}", path.display());
                     let problem = Problem::new(&export.place, export.key("size"), what);
-                    Err(problem.allowed("its size, or no size at all"))
+                    // All nodes must have been given the size of a shared disk.
+                    let is_optional = export.kind != Disk::Shared;
+                    Err(problem.allowed(if is_optional { "its size, or no size at all" } else { "its size" }))
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kernel::connection::{
-    Decoder, End, Handler, Headers, Holds, Inbound, Limits, Next, Outbound, Peer, Protocol, Release, Reply, Session,
+    End, FixedHeader, Handler, Headerwise, Holds, Inbound, Limits, Outbound, Peer, Protocol, Release, Reply, Session,
     Sessions, Step,
 };
 use kernel::wait::WaitList;
@@ -391,13 +391,13 @@ impl Drop for Conversation {
 }
 
 impl Handler for Conversation {
-    type Decoder = Headerwise;
+    type Decoder = Headers;
 
-    fn decoder(&self) -> Headerwise {
-        Headerwise { header: [0; HEADER_BYTES], begun: 0 }
+    fn decoder(&self) -> Headers {
+        Headers::default()
     }
 
-    async fn call(&mut self, header: Header, inbound: &mut Inbound<'_, Headerwise>) -> Step {
+    async fn call(&mut self, header: Header, inbound: &mut Inbound<'_, Headers>) -> Step {
         let cpu = inbound.session().cpu().clone();
         self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
         let mut content = Content::None;
@@ -438,39 +438,16 @@ impl Handler for Conversation {
     }
 }
 
-/// The decoder of headers. Pages are left to the handler.
-pub struct Headerwise {
-    header: [u8; HEADER_BYTES],
-    begun: usize,
-}
+/// Pages are left to the handler.
+type Headers = Headerwise<Header, HEADER_BYTES>;
 
-impl Decoder for Headerwise {
-    type Call = Header;
-
-    fn next(&mut self) -> Next<Header> {
-        if self.begun < HEADER_BYTES {
-            return Next::Bytes(HEADER_BYTES - self.begun);
-        }
-        self.begun = 0;
-        Header::decode(&self.header).map_or(Next::Malformed, Next::Call)
+impl FixedHeader<HEADER_BYTES> for Header {
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        Header::decode(bytes)
     }
 
-    fn give(&mut self, _most: usize, source: impl FnOnce(&mut [u8]) -> usize) -> usize {
-        let count = source(&mut self.header[self.begun..]);
-        self.begun += count;
-        count
-    }
-
-    fn is_within_message(&self) -> bool {
-        self.begun > 0
-    }
-
-    fn has_payload(&self, header: &Header) -> bool {
-        header.has_page()
-    }
-
-    fn headers(&self) -> Headers {
-        Headers { first: HEADER_BYTES - self.begun, each: HEADER_BYTES }
+    fn has_payload(&self) -> bool {
+        self.has_page()
     }
 }
 

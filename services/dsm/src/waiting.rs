@@ -207,7 +207,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use policy::coherence::{Message, Serial};
+    use policy::coherence::Message;
 
     use super::*;
 
@@ -215,11 +215,9 @@ mod tests {
     fn messages_about_a_page_that_is_busy_are_queued_up_to_a_bound() {
         let mut page = Page::default();
         for _ in 0..2 * INBOX_MAX {
-            let (from, to) = Default::default();
-            page.take_in(
-                Envelope { from, to, message: Message::Got { page: PageNo(0), serial: Serial::default() } },
-                Content::None,
-            );
+            let ((from, to), serial) = Default::default();
+            let message = Message::Got { page: PageNo(0), serial };
+            page.take_in(Envelope { from, to, message }, Content::None);
         }
         assert!(!page.is_idle() && page.has_messages() && page.has_no_steps());
         assert_eq!(page.queued().inbox.len(), INBOX_MAX);

@@ -6,47 +6,23 @@
 
 use std::rc::Rc;
 
-use kernel::connection::{Decoder, End, FastPath, Handler, Headers, Holds, Inbound, Next, Release, Session, Step};
+use kernel::connection::{End, FastPath, FixedHeader, Handler, Headerwise, Holds, Inbound, Release, Session, Step};
 
 use crate::command::{Commands, Verdict};
 use crate::negotiate::Negotiated;
 use crate::proto::{REQUEST_BYTES, Request, cmd};
 use crate::refusal::Refusal;
 
-/// The decoder of requests. The payload of a WRITE is left to the handler.
-pub struct Requests {
-    /// The next header, and the number of its bytes received.
-    header: [u8; REQUEST_BYTES],
-    begun: usize,
-}
+/// The payload of a WRITE is left to the handler.
+pub type Requests = Headerwise<Request, REQUEST_BYTES>;
 
-impl Decoder for Requests {
-    type Call = Request;
-
-    fn next(&mut self) -> Next<Request> {
-        if self.begun < REQUEST_BYTES {
-            return Next::Bytes(REQUEST_BYTES - self.begun);
-        }
-        self.begun = 0;
-        Request::decode(&self.header).map_or(Next::Malformed, Next::Call)
+impl FixedHeader<REQUEST_BYTES> for Request {
+    fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
+        Request::decode(bytes)
     }
 
-    fn give(&mut self, _most: usize, source: impl FnOnce(&mut [u8]) -> usize) -> usize {
-        let count = source(&mut self.header[self.begun..]);
-        self.begun += count;
-        count
-    }
-
-    fn is_within_message(&self) -> bool {
-        self.begun > 0
-    }
-
-    fn has_payload(&self, request: &Request) -> bool {
-        request.kind == cmd::WRITE
-    }
-
-    fn headers(&self) -> Headers {
-        Headers { first: REQUEST_BYTES - self.begun, each: REQUEST_BYTES }
+    fn has_payload(&self) -> bool {
+        self.kind == cmd::WRITE
     }
 }
 
@@ -86,7 +62,7 @@ impl Handler for Transmission {
     type Decoder = Requests;
 
     fn decoder(&self) -> Requests {
-        Requests { header: [0; REQUEST_BYTES], begun: 0 }
+        Requests::default()
     }
 
     async fn call(&mut self, request: Request, inbound: &mut Inbound<'_, Requests>) -> Step {
