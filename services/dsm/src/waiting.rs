@@ -208,7 +208,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use policy::coherence::{Message, Serial};
+    use policy::coherence::Message;
 
     use super::*;
 
