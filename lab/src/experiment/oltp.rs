@@ -22,8 +22,11 @@ use mainframe::{Load, Techniques};
 /// Quanta tried with all techniques, as multiples of the parameter's quantum.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
+/// Numbers of disks, among them the paper's 30.
+const DISKS: [usize; 7] = [1, 2, 4, 8, 15, 30, 60];
+
 /// Before, each alone, and each with those before it but the first, which is alone; for two mixes.
-pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len()) as u64;
+pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len() + 2 * DISKS.len()) as u64;
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let measured = Measured::of(run);
@@ -48,6 +51,8 @@ struct Measured {
     light: OfMix,
     /// The heavy mix with all techniques and [`QUANTA`].
     quanta: [Account; 6],
+    /// The heavy mix with [`DISKS`]: before, and with all techniques.
+    disks: [[Account; 2]; DISKS.len()],
 }
 
 impl Measured {
@@ -71,6 +76,15 @@ impl Measured {
         Measured {
             heavy: of_mix(heavy),
             light: of_mix(light),
+            disks: DISKS.map(|disks| {
+                [false, true].map(|all| {
+                    let mut costs = costs.clone();
+                    costs.disks = disks;
+                    let account = mainframe::run(&costs, techniques(run, 1.0, |_| all), heavy, run.seed);
+                    run.step();
+                    account
+                })
+            }),
             quanta: std::array::from_fn(|number| with(techniques(run, QUANTA[number], |_| true), heavy)),
         }
     }
