@@ -114,7 +114,7 @@ fn line(pairs: &[Pair]) -> Option<[f64; 2]> {
     let (x, y) = (mean(pairs.iter().map(|pair| pair.x)), mean(pairs.iter().map(|pair| pair.paper)));
     let spread: f64 = pairs.iter().map(|pair| (pair.x - x).powi(2)).sum();
     let slope = pairs.iter().map(|pair| (pair.x - x) * (pair.paper - y)).sum::<f64>() / spread;
-    (spread > 0.0).then(|| [y - slope * x, slope])
+    (spread > 0.0).then_some([y - slope * x, slope])
 }
 
 /// What an experiment should reach beside the paper. What is not given is not asked for.

@@ -144,7 +144,7 @@ fn findings(table: &Table) -> Vec<Finding> {
         Finding::new("Even interrupts of all processors cost only a few percent", (-5.0..-1.0).contains(&worst)),
         Finding::new(
             "With 5 to 7 processes the busiest (2b-3) is worse than all (2b-4): of all, an idle one may win",
-            { few(4) < few(5) },
+            few(4) < few(5),
         ),
         Finding::new("With 5 to 7 processes 2a-2 is better than 2b-3: PU2 may be idle", few(1) > few(4)),
         Finding::new(
