@@ -34,14 +34,19 @@ pub(super) fn first_lines(outcome: &Outcome) -> Vec<String> {
     std::iter::once(sensitivity.verdict()).chain(unknown.map(|text| format!("To be known: {text}"))).collect()
 }
 
-/// Of an experiment without anything published.
+/// Without sensitivities: of an experiment with nothing published, or of a machine whose numbers were changed.
 fn free_only(outcome: &Outcome) -> Option<String> {
     let order = &outcome.order;
-    if order.experiment.sheet().target.is_some() || !order.experiment.is_simulated() {
-        return None;
-    }
+    let is_compared = outcome.results.tables.iter().any(|table| table.agreement().is_some());
     let free = order.experiment.sheet().free().count();
-    Some(format!("Nothing is published to compare with; {free} numbers of the machine are judged."))
+    match (order.experiment.is_simulated(), is_compared) {
+        (false, _) => None,
+        (true, false) => Some(format!("Nothing is published to compare with; {free} numbers of the machine are free.")),
+        (true, true) => {
+            let name = order.experiment.name();
+            Some(format!("{free} numbers of it are free; what hangs on them: awase lab run {name} --sensitivity"))
+        }
+    }
 }
 
 pub(super) fn verdict(outcome: &Outcome) -> String {
