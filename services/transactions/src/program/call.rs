@@ -18,7 +18,7 @@ use super::engine::{MEMORY_BYTES_MAX, Runtime};
 use super::{Program, ProgramError};
 use crate::store::{Key, Row, TableNo, Transaction};
 
-/// Fuel of a call: 50 ms of a processor's time for long copies, 300 ms for an empty loop (a debug build on a busy machine).
+/// Fuel of a call: 50 ms of a processor for long copies, 300 ms for an empty loop (a debug build on a busy machine).
 pub const FUEL: u64 = 100_000_000;
 
 /// After this much fuel other tasks have their turn: some hundred microseconds at most.
