@@ -27,7 +27,8 @@
 //! | `Recall` | node | others want it: retain a copy to read, or none | `GaveUp` | answered |
 //! | `GaveUp` | home | I retain a copy to read, or none; the data, if I wrote | `Taken` if with data | data are taken |
 //! | `Taken` | node | your data are stored | none | never |
-//! | `Survey` | node | I returned without a directory: give up what you have of mine | `GaveUp`s, then `Surveyed` | answered |
+//! | `Noted` | home | I know that they are ([`Storage::Shared`]) | none | never |
+//! | `Survey` | node | I am a home since then, without a directory: give up what is mine | `GaveUp`s, `Surveyed` | answered |
 //! | `Surveyed` | home | I have nothing granted before | none | never |
 //!
 //! Every grant has a new serial of its home; the answer to a grant or recall carries that serial, and one with another
@@ -51,6 +52,7 @@
 mod copies;
 mod directory;
 mod message;
+mod moving;
 mod places;
 mod table;
 #[cfg(test)]
@@ -67,7 +69,7 @@ use copies::Copies;
 use directory::Directory;
 pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request, Serial, ShardNo, Version};
 pub use places::Home;
-use places::Places;
+use places::{Members, Places};
 
 /// The shared space and its nodes; identical on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,91 +314,6 @@ impl Node {
         self.end(out)
     }
 
-    /// The map names these homes. What this node holds of shards that have moved it gives up, and of those that are its
-    /// own now it grants nothing before all members have done so: each of them when it has seen the same map. `stored`: the
-    /// versions of its new pages, if storage has any.
-    ///
-    /// Members are those that this node was notified of before: all that had joined when the map was made.
-    pub fn on_homes(
-        &mut self,
-        now: Instant,
-        homes: impl IntoIterator<Item = (ShardNo, Home)>,
-        stored: impl IntoIterator<Item = (PageNo, Version)>,
-    ) -> Actions {
-        let mut out = Outbox::new(now);
-        let mut terms: Vec<Incarnation> = Vec::new();
-        let (mut named, mut moved) = (Vec::new(), Vec::new());
-        for (shard, home) in homes {
-            named.push(shard);
-            if self.places.set(shard, home) {
-                moved.push(shard);
-                if home.at == self.me && !terms.contains(&home.since) {
-                    terms.push(home.since);
-                }
-            }
-        }
-        let places = &self.places;
-        self.directory.forget(|page| moved.contains(&places.shard(page)));
-        self.directory.note_stored(stored.into_iter().filter(|(page, _)| places.own(*page).is_some()));
-        let others: Vec<NodeId> = places.living().chain([self.me.node]).collect();
-        terms.iter().for_each(|since| self.directory.survey(*since, others.iter().copied()));
-        named.sort_unstable();
-        self.copies.on_new_home(places, |page| named.binary_search(&places.shard(page)).is_ok(), &mut out);
-        self.directory.advance_all(places, &mut out);
-        let mut actions = self.end(out);
-        // After what this node itself gave up, of which it asks itself, too.
-        let mut out = Outbox::new(now);
-        self.directory.send_surveys(&mut out);
-        actions.extend(self.end(out));
-        actions
-    }
-
-    /// Does nothing more as the home of this shard, until it is taken back or named in a new term.
-    pub fn release(&mut self, shard: ShardNo) {
-        self.places.set_released(shard, true);
-    }
-
-    /// Goes on as the home of a shard that it had released and that no other node has got.
-    pub fn take_back(&mut self, now: Instant, shard: ShardNo) -> Actions {
-        let mut out = Outbox::new(now);
-        self.places.set_released(shard, false);
-        let places = &self.places;
-        // What this node asked itself for meanwhile it has ignored.
-        self.copies.on_new_home(places, |page| places.shard(page) == shard, &mut out);
-        self.directory.advance_all(places, &mut out);
-        self.end(out)
-    }
-
-    /// The last term that this node has seen of any home, where homes move.
-    pub fn seen(&self) -> Incarnation {
-        self.places.seen(self.me)
-    }
-
-    /// How many pages of this home nodes might write when they died: what they had not given up is lost.
-    pub fn dead_writers(&self) -> u64 {
-        self.directory.dead_writers
-    }
-
-    /// Does it answer as the home of all shards that the map gives it, having surveyed the others?
-    pub fn is_settled(&self) -> bool {
-        !self.is_surveying() && !self.places.has_released()
-    }
-
-    /// The home of a shard that the map has named last.
-    pub fn shard_home(&self, shard: ShardNo) -> Option<Home> {
-        self.places.shard_home(shard)
-    }
-
-    /// The home of a page, if it lives as far as this node knows.
-    pub fn home(&self, page: PageNo) -> Option<Home> {
-        self.places.home(page)
-    }
-
-    /// Whether this node answers as the home of a page.
-    pub fn is_home(&self, page: PageNo) -> bool {
-        self.places.own(page).is_some()
-    }
-
     /// Whether this is the first that is heard of a node.
     fn meet(&mut self, node: NodeId) -> bool {
         let found = self.unmet.iter().position(|unmet| *unmet == node);
@@ -572,27 +489,5 @@ impl Outbox {
 
     fn send(&mut self, to: NodeId, message: Message) {
         self.steps.push(Step::To(to, message));
-    }
-}
-
-/// Only nodes that ever died are listed: with 4,096 nodes each one tracks all others.
-#[derive(Clone, Debug, Default)]
-struct Members {
-    changed: Vec<(NodeId, Option<Incarnation>)>,
-}
-
-impl Members {
-    fn of(&self, node: NodeId) -> Option<Incarnation> {
-        match self.changed.binary_search_by_key(&node, |(node, _)| *node) {
-            Ok(index) => self.changed[index].1,
-            Err(_) => Some(Incarnation::FIRST),
-        }
-    }
-
-    fn set(&mut self, node: NodeId, incarnation: Option<Incarnation>) {
-        match self.changed.binary_search_by_key(&node, |(node, _)| *node) {
-            Ok(index) => self.changed[index].1 = incarnation,
-            Err(index) => self.changed.insert(index, (node, incarnation)),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Who is the home of a page, and since when.
 
-use super::{Address, Config, Homes, Incarnation, Members, NodeId, PageNo, Serial, ShardNo};
+use super::{Address, Config, Homes, Incarnation, NodeId, PageNo, Serial, ShardNo};
 
 /// The home of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,5 +104,27 @@ impl Places {
 
     pub fn set_released(&mut self, shard: ShardNo, is_released: bool) {
         self.shards.get_mut(usize::from(shard.0)).into_iter().for_each(|known| known.is_released = is_released);
+    }
+}
+
+/// Only nodes that ever died are listed: with 4,096 nodes each one tracks all others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Members {
+    changed: Vec<(NodeId, Option<Incarnation>)>,
+}
+
+impl Members {
+    pub fn of(&self, node: NodeId) -> Option<Incarnation> {
+        match self.changed.binary_search_by_key(&node, |(node, _)| *node) {
+            Ok(index) => self.changed[index].1,
+            Err(_) => Some(Incarnation::FIRST),
+        }
+    }
+
+    pub fn set(&mut self, node: NodeId, incarnation: Option<Incarnation>) {
+        match self.changed.binary_search_by_key(&node, |(node, _)| *node) {
+            Ok(index) => self.changed[index].1 = incarnation,
+            Err(index) => self.changed.insert(index, (node, incarnation)),
+        }
     }
 }

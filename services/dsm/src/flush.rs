@@ -20,6 +20,7 @@ use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::Core;
+use crate::member::ENDED;
 use crate::unflushed::Scope;
 use crate::waiting::Content;
 use crate::wire::{Mark, Word};
@@ -295,6 +296,7 @@ impl Shared {
         mut ready: impl FnMut(&Core) -> Option<T>,
     ) -> Result<T, Errno> {
         let look = || match ready(&self.core.lock()) {
+            _ if self.has_ended() => Some(Err(ENDED)),
             Some(value) => Some(Ok(value)),
             None => (cpu.now() >= deadline).then_some(Err(Errno::IO)),
         };

@@ -173,12 +173,26 @@ impl Shared {
         if !self.answers() {
             return Err(ENDED);
         }
-        self.performing.fetch_add(1, Ordering::SeqCst);
-        let performed = self.storage.perform(cpu, Request { action, context }).await;
-        if self.performing.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_ended() {
-            self.changed.wake_all();
+        let _performing = Performing::begin(self);
+        self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required)
+    }
+}
+
+/// A request to the storage that is under way.
+struct Performing<'a>(&'a Shared);
+
+impl<'a> Performing<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.performing.fetch_add(1, Ordering::SeqCst);
+        Performing(shared)
+    }
+}
+
+impl Drop for Performing<'_> {
+    fn drop(&mut self) {
+        if self.0.performing.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.has_ended() {
+            self.0.changed.wake_all();
         }
-        performed.and_then(Outcome::required)
     }
 }
 

@@ -4,6 +4,7 @@
 //! them there, and the [`kernel::volume::Coherence`] beside it. Who may have a page is decided by
 //! [`policy::coherence`], the state machine that the model checker explores. [`Dsm`] is the protocol between nodes.
 
+mod admission;
 mod core;
 mod counters;
 mod flush;
