@@ -19,6 +19,7 @@ use policy::unit::BlockNo;
 use crate::Shared;
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
+use crate::watch::{Part, Watch};
 use crate::wire::Word;
 
 pub(crate) struct Core {
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) met: Vec<Option<Incarnation>>,
     pub(crate) home: HomeState,
     pub(crate) flushes: Flushes,
+    pub(crate) watch: Watch,
 }
 
 pub(crate) struct Saving {
@@ -234,13 +236,17 @@ impl Shared {
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
         let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
+        if let Message::Grant { page, mode, .. } = message {
+            core.watch.on_grant(page, to.node, mode);
+        }
         match message {
             Message::Grant { data: Some(_), .. } => {
                 if self.is_lost(core, page) {
                     send(None, true);
                     return Progress::Done;
                 }
-                self.read_home(cpu, core, page, move |shared, _, core, content| {
+                self.read_home(cpu, core, page, move |shared, cpu, core, content| {
+                    shared.note_granted(cpu, core, page, to);
                     let frame = match content {
                         Content::Page(Loaded::Frame(frame)) => Some(frame),
                         _ => None,
@@ -257,13 +263,23 @@ impl Shared {
                 Progress::Done
             }
             _ => {
-                if matches!(message, Message::Recall { .. }) {
-                    self.counters.recalls.add(1);
+                match message {
+                    Message::Recall { .. } => {
+                        core.watch.begin(Part::Holder, page, to.node, cpu.now());
+                        self.counters.recalls.add(1);
+                    }
+                    Message::Grant { .. } => self.note_granted(cpu, core, page, to),
+                    _ => {}
                 }
                 send(None, false);
                 Progress::Done
             }
         }
+    }
+
+    fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
+        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
+        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
     }
 
     /// A request of this node is granted.
@@ -275,7 +291,13 @@ impl Shared {
         page: PageNo,
         (mode, content): (Mode, Content),
     ) -> Progress {
+        if core.node.is_home(page) {
+            core.watch.on_grant(page, self.me.node, mode);
+        }
         let entry = core.page(page);
+        let first = entry.loads.first().filter(|_| matches!(content, Content::Page(_)));
+        let waited = first.map(|load| cpu.now().since(load.begun));
+        self.counters.fetch_ns.add(waited.map_or(0, |waited| waited.as_nanos() as u64));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
@@ -461,8 +483,15 @@ impl Shared {
             // Its sender repeats it.
             _ if !self.answers() => {}
             Some(page) => {
-                if matches!(envelope.message, Message::Recall { .. }) {
-                    self.counters.invalidations.add(1);
+                let (node, now) = (envelope.from.node, cpu.now());
+                match envelope.message {
+                    Message::Recall { .. } => self.counters.invalidations.add(1),
+                    Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
+                    Message::GaveUp { .. } => {
+                        let spent = core.watch.end(Part::Holder, page, node, now);
+                        self.counters.holder_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
+                    }
+                    _ => {}
                 }
                 let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
                 match self.volume() {

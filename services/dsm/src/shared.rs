@@ -23,6 +23,7 @@ use crate::link::Link;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
+use crate::watch::Watch;
 use crate::wire::Word;
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
@@ -142,6 +143,7 @@ impl Shared {
             met: vec![None; nodes],
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
+            watch: Watch::default(),
         };
         core.flushes.meet(me);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
@@ -243,6 +245,7 @@ impl Shared {
     pub(crate) fn on_end(&self, cpu: &Processor, address: Address) {
         let mut core = self.core.lock();
         let core = &mut *core;
+        core.watch.forget(address.node);
         let actions = core.node.on_dead(cpu.now(), address);
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
@@ -304,7 +307,8 @@ impl Shared {
     /// Reads pages: each into a frame of its own if it comes in one, else into one of `spare`.
     async fn read_pages(&self, cpu: &Processor, blocks: BlockRange, spare: Frames) -> Result<Frames, Errno> {
         let group = Group::new(spare.len().min(blocks.len() as usize));
-        let deadline = cpu.now() + self.config.timeout;
+        let begun = cpu.now();
+        let deadline = begun + self.config.timeout;
         {
             let mut core = self.core.lock();
             let core = &mut *core;
@@ -314,7 +318,7 @@ impl Shared {
             }
             for (block, spare) in blocks.iter().zip(spare) {
                 let page = PageNo(block.0);
-                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
+                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, begun, deadline });
                 core.due.push_back(page);
             }
             self.drive(cpu, core);

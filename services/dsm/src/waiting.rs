@@ -64,6 +64,7 @@ pub(crate) struct Load {
     pub(crate) group: Arc<Group<FrameRef>>,
     /// To be filled if the content does not come in a frame.
     pub(crate) spare: FrameRef,
+    pub(crate) begun: Instant,
     pub(crate) deadline: Instant,
 }
 
