@@ -11,9 +11,7 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{
-    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo,
-};
+use policy::coherence::{self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
 use policy::unit::BlockNo;
 
 use crate::Shared;
@@ -446,32 +444,6 @@ impl Shared {
             core.node.unwritten(page);
         }
         core.page(page).changes.len() < waiting
-    }
-
-    /// The steps of a page are done: bytes that its home has are not retained.
-    fn settle(&self, core: &mut Core, page: PageNo) {
-        if !core.saving.contains_key(&page) {
-            return;
-        }
-        if core.node.is_saving(page) {
-            // On storage that all nodes reach, nothing that was stored is lost with its home.
-            if let Some(home) = self.config.policy().home(page) {
-                let incarnation = self.incarnation_of(core, home);
-                core.flushes.touch(home, incarnation);
-            }
-        } else {
-            core.saving.remove(&page);
-            self.changed.wake_all();
-        }
-    }
-
-    pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
-        let own = (node == self.me.node).then_some(self.me.incarnation);
-        own.or(core.met[usize::from(node.0)]).unwrap_or_default()
-    }
-
-    pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
-        Address { node, incarnation: self.incarnation_of(core, node) }
     }
 
     /// A message about a page.

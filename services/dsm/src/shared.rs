@@ -200,6 +200,32 @@ impl Shared {
         }
     }
 
+    /// The steps of a page are done: bytes that its home has are not retained.
+    pub(crate) fn settle(&self, core: &mut Core, page: PageNo) {
+        if !core.saving.contains_key(&page) {
+            return;
+        }
+        if core.node.is_saving(page) {
+            // On storage that all nodes reach, nothing that was stored is lost with its home.
+            if let Some(home) = self.config.policy().home(page) {
+                let incarnation = self.incarnation_of(core, home);
+                core.flushes.touch(home, incarnation);
+            }
+        } else {
+            core.saving.remove(&page);
+            self.changed.wake_all();
+        }
+    }
+
+    pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
+        let own = (node == self.me.node).then_some(self.me.incarnation);
+        own.or(core.met[usize::from(node.0)]).unwrap_or_default()
+    }
+
+    pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
+        Address { node, incarnation: self.incarnation_of(core, node) }
+    }
+
     pub(crate) fn name_of(&self, node: NodeId) -> String {
         let name = self.names.lock().get(&node).cloned();
         name.or_else(|| self.config.nodes.get(usize::from(node.0)).cloned()).unwrap_or_default()
