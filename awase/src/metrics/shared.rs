@@ -23,8 +23,10 @@ pub(super) const COUNTERS: &[Count] = &[
     ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
 ];
 
-/// Parts of the time of misses, and their nanoseconds.
-pub(super) const WAITS: &[(&str, fn(&Counters) -> u64)] =
+/// A part of the time of misses, and its nanoseconds.
+type Wait = (&'static str, fn(&Counters) -> u64);
+
+pub(super) const WAITS: &[Wait] =
     &[("fetch", |of| of.fetch_ns.get()), ("home", |of| of.home_ns.get()), ("holder", |of| of.holder_ns.get())];
 
 pub(super) const STATES: &[State] = &[
