@@ -16,7 +16,7 @@ use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
+use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish, whole};
 use crate::watch::{Part, Watch};
 use crate::wire::Word;
 
@@ -89,19 +89,6 @@ pub(crate) enum Progress {
 
 pub(crate) fn block(page: PageNo) -> BlockNo {
     BlockNo(page.0)
-}
-
-/// The change of a part as one of the whole page, whose content is `loaded`, if there is a frame for it.
-fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
-    let Change::Part { part, from, spare: Some(mut spare) } = change else { return Err(change) };
-    match spare.bytes_mut() {
-        Some(bytes) => {
-            bytes.copy_from_slice(loaded.bytes());
-            bytes[part.clone()].copy_from_slice(&from.bytes()[part]);
-            Ok(Change::Whole(spare))
-        }
-        None => Err(Change::Part { part, from, spare: Some(spare) }),
-    }
 }
 
 impl Core {
@@ -273,11 +260,6 @@ impl Shared {
                 Progress::Done
             }
         }
-    }
-
-    fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
-        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
-        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
     }
 
     /// A request of this node is granted.
