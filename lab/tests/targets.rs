@@ -71,17 +71,10 @@ fn tables_without_a_free_point_are_as_near_as_they_were() {
     assert!(simulated[0] > 1.9 && simulated[0] > simulated[1] && paper[0] > paper[1], "{simulated:?} {paper:?}");
 }
 
-/// Not recorded yet: the report says with which command it is measured.
-const UNRECORDED: [&str; 1] = ["oltp"];
-
 #[test]
 fn every_free_number_has_a_range_and_a_recorded_sensitivity() {
     for Outcome { order, results, .. } in all() {
         let name = order.name();
-        if UNRECORDED.contains(&name.as_str()) {
-            assert!(sensitivity::recorded(&name).is_none(), "{name} is recorded: take it from this list");
-            continue;
-        }
         let Some(target) = &order.experiment.sheet().target else { continue };
         let recorded =
             sensitivity::recorded(&name).unwrap_or_else(|| panic!("{name}: awase lab run {name} --sensitivity"));

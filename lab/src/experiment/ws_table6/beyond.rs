@@ -78,7 +78,7 @@ pub(super) fn add(machine: &Machine, run: &Run<'_>, results: &mut Results) {
         saved(&by_shape, 2) < saved(&by_shape, 0),
     ));
     results.findings.push(Finding::new(
-        "The hint may be wrong (the paper's drawback): two vectors a cache apart miss more with it than without, in a direct cache",
+        "The hint knows nothing of the program and may be wrong: two vectors a cache apart miss more with it than without, in a direct cache",
         saved_by(&by_shape, 0, PROGRAMS - 1) < 0.0,
     ));
     results.plots.push(plot(run, &by_shape));
