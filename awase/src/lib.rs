@@ -24,6 +24,7 @@ pub mod open_files;
 pub mod predecessor;
 pub mod processors;
 pub mod program;
+pub mod programs;
 pub mod registration;
 pub mod secret;
 pub mod serve;

@@ -20,6 +20,7 @@ use crate::predecessor::Deadline;
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
 const CONTROL_KEY: &str = "listen.control";
+const SHM_KEY: &str = "listen.shm";
 const NFS_KEY: &str = "listen.nfs";
 const POSTGRES_KEY: &str = "listen.postgres";
 const POSTGRES_UNIX_KEY: &str = "listen.postgres_unix";
@@ -199,10 +200,21 @@ fn for_databases(settings: &Settings, deadline: Deadline) -> Result<Vec<Listenin
 /// # Errors
 /// When it cannot be made.
 pub fn control(settings: &Settings, deadline: Deadline) -> Result<Option<ListeningSocket>, Problem> {
-    let Some(path) = settings.control_socket() else { return Ok(None) };
-    make_directory(settings, CONTROL_KEY, &path)?;
-    let made = deadline.retry(|| listen_unix_private(&path), is_in_use);
-    made.map(Some).map_err(|error| refused(settings, CONTROL_KEY, &error, OWN_PATH))
+    settings.control_socket().map(|path| private(settings, CONTROL_KEY, &path, deadline)).transpose()
+}
+
+/// The socket for programs that map shared disks, in place of that of a server that was killed.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn shm(settings: &Settings, path: &Path, deadline: Deadline) -> Result<ListeningSocket, Problem> {
+    private(settings, SHM_KEY, path, deadline)
+}
+
+fn private(settings: &Settings, key: &str, path: &Path, deadline: Deadline) -> Result<ListeningSocket, Problem> {
+    make_directory(settings, key, path)?;
+    let made = deadline.retry(|| listen_unix_private(path), is_in_use);
+    made.map_err(|error| refused(settings, key, &error, OWN_PATH))
 }
 
 fn activated() -> Result<Sockets, Problem> {

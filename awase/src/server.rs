@@ -27,6 +27,7 @@ use crate::metrics::View;
 use crate::open_files;
 use crate::predecessor::Deadline;
 use crate::processors::Processors;
+use crate::programs::Programs;
 use crate::registration::Registration;
 use crate::secret;
 use crate::stable_writes::Measured;
@@ -47,6 +48,7 @@ pub struct Server {
     nfs: Option<Arc<Nfs>>,
     registration: Option<Registration>,
     cluster: Option<Cluster>,
+    programs: Option<Programs>,
     directories: Directories,
     databases: Databases,
     terminals: Arc<Terminals>,
@@ -148,12 +150,14 @@ impl Server {
             nfs: None,
             registration: None,
             cluster: None,
+            programs: None,
             directories: Directories::default(),
             databases: Databases::default(),
             terminals,
             measured: Measured::default(),
             trace,
         };
+        notices.extend(Programs::await_earlier(config)?);
         server.cluster = Cluster::start(config, &server.processors)?;
         server.terminals.set_users(config.users.clone());
         if let Some(cluster) = &server.cluster {
@@ -166,6 +170,7 @@ impl Server {
         let report = server.change_on(sockets, &config.exports, &config.directories, &config.databases)?;
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
+        notices.extend(server.listen_for_programs()?);
         let published = server.trace.as_ref().map_or(Ok(()), TraceFile::publish);
         notices.extend(published.err().map(|error| format!("awase trace will not find what is recorded: {error:#}")));
         Ok((server, notices))
@@ -180,6 +185,19 @@ impl Server {
                 Ok(None)
             }
             Err(problem) if self.settings.control == Control::InData => Ok(Some(problem.to_string())),
+            Err(problem) => Err(Problems::from(problem).into()),
+        }
+    }
+
+    /// Listens for programs that map shared disks. That a socket which nobody asked for cannot be made is only told.
+    fn listen_for_programs(&mut self) -> anyhow::Result<Option<String>> {
+        let Some((cluster, path)) = self.cluster.as_ref().zip(self.settings.shm_socket()) else { return Ok(None) };
+        match listeners::shm(&self.settings, &path, Deadline::for_takeover()) {
+            Ok(socket) => {
+                self.programs = Some(Programs::serve(socket, &path, cluster.protocol(), &self.processors)?);
+                Ok(None)
+            }
+            Err(problem) if self.settings.shm == Control::InData => Ok(Some(problem.to_string())),
             Err(problem) => Err(Problems::from(problem).into()),
         }
     }
@@ -392,11 +410,13 @@ impl Server {
     pub fn drain(&mut self, bound: Duration) -> Receiver<Failures> {
         self.note_replaced();
         drop(self.registration.take());
+        drop(self.programs.take());
         self.acceptor.stop();
         self.sockets.iter().for_each(ListeningSocket::stop);
         let acceptor = Arc::clone(&self.acceptor);
         let directories = self.directories.to_close();
         let databases = self.databases.to_close();
+        let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let leave = self.cluster.as_ref().map(Cluster::leave);
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
@@ -409,6 +429,9 @@ impl Server {
                 eprintln!("awase: some requests did not end within {bound:?}; their clients were not answered");
             }
             let mut failures = Vec::new();
+            for shared in protocol.iter().flat_map(|protocol| protocol.volumes()) {
+                shared.end_mappings(&cpu).await;
+            }
             for (name, volume) in volumes {
                 if let Err(error) = volume.close(&cpu).await {
                     failures.push((name, error));

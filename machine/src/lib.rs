@@ -16,6 +16,7 @@ use tree::TreeOp;
 
 mod counter;
 pub mod linux;
+pub mod mapping;
 pub mod tree;
 
 pub use counter::counter;
@@ -119,6 +120,9 @@ pub enum Op {
     Receive { connection: Connection, into: Segments },
     /// Sends. Result: bytes sent, at least one, which may be fewer than requested.
     Send { connection: Connection, from: Segments },
+    /// Receives what is reported of a mapping's faults, at least one, in the host's form
+    /// ([`Mapping::decode`](mapping::Mapping::decode)). Result: bytes received.
+    Faults { of: mapping::Faults, into: Segments },
     /// A call on a directory tree. Result: 0, and the reply is in [`TreeOp::reply`](tree::TreeOp::reply).
     Tree(Box<TreeOp>),
 }
@@ -228,6 +232,9 @@ pub trait Machine {
 
     /// Frees a connection without operations in flight.
     fn close(&mut self, connection: Connection);
+
+    /// Ends the operations in flight for the faults of a mapping soon; may do nothing if there are none.
+    fn cancel_faults(&mut self, _of: mapping::Faults) {}
 
     /// Offers memory for registration, as a hint: transfers work without. A machine may accept without registering.
     ///

@@ -128,6 +128,8 @@ impl Node {
             }
             // The fence is shut already: nothing is answered.
             Event::Stop => {
+                // Programs that have mapped a disk ask no fence.
+                state.disks.iter().for_each(|disk| disk.shared.on_lease_over(&disk.kernel));
                 let is_news = std::mem::take(&mut state.is_serving) && !state.is_leaving;
                 print_if(
                     is_news,

@@ -73,6 +73,9 @@ const NBD_SOCKET_NAME: &str = "nbd.sock";
 /// Name of the control socket in the data directory.
 pub const CONTROL_NAME: &str = "control";
 
+/// Name of the socket for programs that map shared disks, in the data directory.
+const SHM_NAME: &str = "shm";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `None`: one for each core that the process may use.
@@ -101,6 +104,8 @@ pub struct Settings {
     /// Register NFS with the host's rpcbind.
     pub rpcbind: bool,
     pub control: Control,
+    /// For programs that map shared disks.
+    pub shm: Control,
     pub cluster: Cluster,
     pub limits: Limits,
     /// Where each key was set, if it was.
@@ -125,6 +130,7 @@ impl Default for Settings {
             metrics_names: Vec::new(),
             rpcbind: false,
             control: Control::InData,
+            shm: Control::InData,
             cluster: Cluster::default(),
             limits: Limits {
                 connections: 2048,
@@ -135,6 +141,17 @@ impl Default for Settings {
                 drain_timeout: Duration::from_secs(30),
             },
             places: BTreeMap::new(),
+        }
+    }
+}
+
+impl Control {
+    /// With this name in the data directory, unless configured.
+    fn path(&self, data: &Path, name: &str) -> Option<PathBuf> {
+        match self {
+            Control::InData => Some(data.join(name)),
+            Control::At(path) => Some(path.clone()),
+            Control::Nowhere => None,
         }
     }
 }
@@ -157,11 +174,12 @@ impl Settings {
     }
 
     pub fn control_socket(&self) -> Option<PathBuf> {
-        match &self.control {
-            Control::InData => Some(self.data.join(CONTROL_NAME)),
-            Control::At(path) => Some(path.clone()),
-            Control::Nowhere => None,
-        }
+        self.control.path(&self.data, CONTROL_NAME)
+    }
+
+    /// For programs that map shared disks.
+    pub fn shm_socket(&self) -> Option<PathBuf> {
+        self.shm.path(&self.data, SHM_NAME)
     }
 
     pub fn postgres_addresses(&self) -> Vec<SocketAddr> {
@@ -216,8 +234,10 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
          (DNS rebinding)";
     listen.rpcbind as rpcbind: on_off(),
         "Register the port of NFS with this host's rpcbind, so that clients need not name it";
-    listen.control as control: control_socket(),
+    listen.control as control: private_socket(CONTROL_NAME),
         "Unix socket of `awase top` and `awase set`, for the server's user alone";
+    listen.shm as shm: private_socket(SHM_NAME),
+        "Unix socket at which programs of this host map shared disks (`awase-shm`), for the server's user alone";
     cluster.node: named([(None, "none")])
             .or(optional(text("").unless(|name| misnamed(name))), "the name of this node, with `cluster.peers` one of those"),
         "This node of the cluster whose nodes share disks (kind `shared`)";
@@ -270,13 +290,13 @@ fn socket(allowed: &str) -> Form<PathBuf> {
     })
 }
 
-fn control_socket() -> Form<Control> {
+fn private_socket(name: &str) -> Form<Control> {
     let path = socket("").map(Control::At, |control| match control {
         Control::At(path) => Some(path.clone()),
         _ => None,
     });
-    let allowed = "\"auto\" (control in the data directory), a path (at most 107 bytes), or \"none\"";
-    named([(Control::InData, "auto"), (Control::Nowhere, "none")]).or(path, allowed)
+    let allowed = format!("\"auto\" ({name} in the data directory), a path (at most 107 bytes), or \"none\"");
+    named([(Control::InData, "auto"), (Control::Nowhere, "none")]).or(path, &allowed)
 }
 
 /// The port of NFS where none is configured.

@@ -268,6 +268,10 @@ fn shared(text: &mut Text, sample: &Sample) {
             text.line("awase_shared_bounces_total", &labels, count);
         }
     }
+    text.family("awase_shared_mappings", "gauge", "Programs that have mapped a shared disk.");
+    for (number, shared) in sample.shared.iter().enumerate() {
+        text.line("awase_shared_mappings", &[("volume", &number.to_string())], shared.now.mappings);
+    }
     text.family("awase_shared_peers", "gauge", "Nodes that are connected.");
     for (number, shared) in sample.shared.iter().enumerate() {
         text.line("awase_shared_peers", &[("volume", &number.to_string())], shared.now.peers);

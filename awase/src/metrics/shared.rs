@@ -19,6 +19,7 @@ pub(super) const COUNTERS: &[Count] = &[
     ("awase_shared_grants_total", "Blocks sent to other nodes by this home.", |of| of.grants.get()),
     ("awase_shared_recalls_total", "Recalls sent by this home.", |of| of.recalls.get()),
     ("awase_shared_stores_total", "Blocks stored at this home.", |of| of.stores.get()),
+    ("awase_shared_faults_total", "Faults of programs that have mapped shared disks.", |of| of.faults.get()),
     ("awase_shared_messages_total", "Messages to other nodes.", |of| of.messages.get()),
     ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
 ];
@@ -34,6 +35,8 @@ pub(super) const STATES: &[State] = &[
     ("exclusive", |now| now.exclusive),
     ("saving", |now| now.saving),
     ("awaited", |now| now.awaited),
+    ("mapped_read", |now| now.mapped_read),
+    ("mapped_written", |now| now.mapped_written),
 ];
 
 /// A shared disk in a sample.

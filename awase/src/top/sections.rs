@@ -26,6 +26,7 @@ pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
     let (disks, exports) = (disks(view), exports(view));
     let mut all = vec![server(view), cache(view), processors(view), jobs(view), disks, exports];
     all.extend(shared(view));
+    all.extend(mapped(view));
     all.extend(databases(view));
     all.extend([connections, switches(view)]);
     all
@@ -115,6 +116,20 @@ fn exports(view: &View) -> Section {
         head: &["export", "kind", "size", "dirty", "medium", ""],
         rows: items(&view.status["exports"]).map(row).collect(),
     }
+}
+
+/// Shared disks that programs have mapped, if there are any.
+fn mapped(view: &View) -> Option<Section> {
+    let row = |(index, export): (usize, &Value)| {
+        let shared = &export["shared"];
+        shared["mappings"].as_u64().filter(|mappings| *mappings > 0)?;
+        let [reads, writes] = ["mapped_read_bytes", "mapped_written_bytes"].map(|key| bytes(&shared[key]));
+        let faults = rate(view, &format!("/exports/{index}/shared/faults"));
+        Some(vec![text(&export["name"]), text(&shared["mappings"]), reads, writes, faults])
+    };
+    let rows: Vec<_> = items(&view.status["exports"]).enumerate().filter_map(row).collect();
+    let head = &["shared disk", "programs", "read", "written", "faults/s"];
+    (!rows.is_empty()).then_some(Section { title: "mapped into programs", head, rows })
 }
 
 /// Shared disks, if there are any.

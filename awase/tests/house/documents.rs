@@ -19,6 +19,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/metrics.md",
     "docs/programs.md",
     "docs/tracing.md",
+    "docs/benchmarks-shm.md",
 ];
 
 /// First parts of paths that are of the repository.
@@ -34,6 +35,7 @@ const TOP: &[&str] = &[
     "proof/",
     "scripts/",
     "services/",
+    "shm/",
 ];
 
 /// Programs of others that the documents show in use, and what a shell has.
@@ -60,6 +62,7 @@ const OTHERS: &[&str] = &[
     "qemu-img",
     "rustup",
     "strace",
+    "taskset",
 ];
 
 #[test]
@@ -142,6 +145,7 @@ fn the_check_of_commands_finds_what_it_looks_for() {
         "make nothing",
         "cargo test -p awase-nothing",
         "cargo test -p awase --test nothing",
+        "cargo run -p awase-shm --example nothing",
         "cargo test -p awase-policy nothing_of_this_name",
         "awase serve --nothing",
         "awase nothing",
@@ -266,6 +270,12 @@ fn cargo(arguments: &[String]) -> Result<(), String> {
                 let named =
                     |member: &String| read(&format!("{member}/Cargo.toml")).contains(&format!("name = \"{package}\""));
                 directory = Some(members().into_iter().find(named).ok_or_else(|| format!("no package {package}"))?);
+            }
+            "--example" => {
+                let name = arguments.next().ok_or("an example is missing")?;
+                let directory = directory.as_ref().ok_or("no package has the example")?;
+                let exists = root().join(format!("{directory}/examples/{name}.rs")).exists();
+                exists.then_some(()).ok_or_else(|| format!("no example {name} in {directory}"))?;
             }
             "--test" => tests = Some(arguments.next().ok_or("a program of tests is missing")?.clone()),
             "--target" => drop(arguments.next()),

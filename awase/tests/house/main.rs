@@ -14,14 +14,15 @@ const SERVICE: &str = "services";
 /// Which crate may use which: the arrows of the drawing.
 const ARROWS: &[(&str, &[&str])] = &[
     ("policy", &[]),
+    ("shm", &[]),
     ("machine", &["policy"]),
     ("kernel", &["machine", "policy"]),
     (SERVICE, &["kernel", "machine", "policy"]),
-    ("awase", &[SERVICE, "kernel", "machine", "policy"]),
+    ("awase", &[SERVICE, "kernel", "machine", "policy", "shm"]),
     ("program", &[]),
     ("sim", &["machine", "policy"]),
     ("testkit", &["sim", "kernel", "machine", "policy"]),
-    ("lab", &["testkit", "sim", "awase", "kernel", "machine", "policy"]),
+    ("lab", &["testkit", "sim", "awase", "kernel", "machine", "policy", "shm"]),
 ];
 
 /// Most lines of a source file.

@@ -1,5 +1,6 @@
 //! Operations on a processor's machine.
 
+use machine::mapping::Faults;
 use machine::{Connection, Errno, Listener, Op, Region, Segments};
 
 use super::Processor;
@@ -59,6 +60,22 @@ impl Processor {
         hold.assert_holds(&from);
         // SAFETY: just asserted.
         unsafe { self.perform(hold, Op::Send { connection, from }) }.await
+    }
+
+    /// Receives what is reported of a mapping's faults into `into`, which must lie in `hold`. Returns the bytes received
+    /// and the memory.
+    ///
+    /// # Panics
+    /// If a segment lies outside `hold`: a bug of the caller.
+    pub async fn faults(&self, of: Faults, hold: Hold, into: Segments) -> (Result<u64, Errno>, Hold) {
+        hold.assert_holds(&into);
+        // SAFETY: just asserted.
+        unsafe { self.perform(hold, Op::Faults { of, into }) }.await
+    }
+
+    /// Ends what waits for the faults of a mapping soon.
+    pub fn cancel_faults(&self, of: Faults) {
+        self.machine(|m| m.cancel_faults(of));
     }
 
     /// Acknowledges to the peer what has arrived, instead of with the next reply.

@@ -7,6 +7,7 @@
 mod bell;
 mod cores;
 mod credentials;
+pub mod descriptors;
 mod epoll;
 pub mod file;
 mod memory;
@@ -19,6 +20,7 @@ mod task;
 pub mod threads;
 pub mod tree;
 pub mod uring;
+pub mod userfault;
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use super::credentials::AsNobody;
 use super::syscall::{check, check_long};
 use super::task::{Call, Task};
 use super::tree;
+use super::userfault;
 use crate::{Errno, SeekTarget};
 use policy::unit::Stability;
 
@@ -70,6 +71,8 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
             // SAFETY: as above.
             check_long(unsafe { libc::sendmsg(fd, &raw const message, flags) } as i64)
         }
+        // SAFETY: the caller guarantees the memory.
+        Call::Faults { fd } => unsafe { userfault::read(fd, vectors) },
         Call::Tree => task.tree_op().map_or(Err(Errno::INVALID), tree::perform),
     }
 }

@@ -78,6 +78,9 @@ pub(super) enum Call {
     Send {
         fd: RawFd,
     },
+    Faults {
+        fd: RawFd,
+    },
     Tree,
 }
 
@@ -171,6 +174,10 @@ impl Task {
             Op::Send { connection, from } => {
                 self.gather(&from);
                 Call::Send { fd: connection.0 as RawFd }
+            }
+            Op::Faults { of, into } => {
+                self.gather(&into);
+                Call::Faults { fd: of.0 as RawFd }
             }
             Op::Tree(op) => {
                 self.tree_op = Some(op);
@@ -266,10 +273,11 @@ impl Task {
         }
     }
 
-    /// The socket of the call, if any, and the event (`POLLIN`, `POLLOUT`) after which it can continue.
+    /// The socket, or other descriptor that is ready at times, of the call, if any, and the event (`POLLIN`, `POLLOUT`)
+    /// after which it can continue.
     pub(super) fn socket(&self) -> Option<(RawFd, libc::c_short)> {
         match self.call {
-            Call::Accept { fd } | Call::Receive { fd } => Some((fd, libc::POLLIN)),
+            Call::Accept { fd } | Call::Receive { fd } | Call::Faults { fd } => Some((fd, libc::POLLIN)),
             Call::Send { fd } => Some((fd, libc::POLLOUT)),
             _ => None,
         }

@@ -14,6 +14,7 @@ use super::pool::Inbox;
 use super::task::{Step, Task};
 use super::tree;
 use super::{Shared, park_time, pause};
+use crate::mapping::Faults;
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -140,6 +141,10 @@ impl Machine for Threads {
     fn close(&mut self, connection: Connection) {
         self.sockets.forget(connection.0 as RawFd);
         net::close(connection);
+    }
+
+    fn cancel_faults(&mut self, of: Faults) {
+        self.finished.extend(self.sockets.cancel(of.0 as RawFd));
     }
 
     fn offer_region(&mut self, _region: Region) -> Result<(), Errno> {
@@ -319,6 +324,13 @@ impl Sockets {
                 done.extend(tasks.map(|task| Completion { token: task.token, result: Err(errno) }));
             }
         }
+    }
+
+    /// Ends what waits for a descriptor.
+    fn cancel(&mut self, fd: RawFd) -> Vec<Completion> {
+        let tasks = self.by_fd.get_mut(&fd).map(|socket| std::mem::take(&mut socket.incoming)).unwrap_or_default();
+        self.forget(fd);
+        tasks.into_iter().map(|task| Completion { token: task.token, result: Err(Errno::CANCELLED) }).collect()
     }
 
     fn forget(&mut self, fd: RawFd) {

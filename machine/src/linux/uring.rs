@@ -10,6 +10,7 @@ mod slots;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use super::pool::Inbox;
 use super::task::{Call, Step, Task};
 use super::tree;
 use super::{Shared, net, park_time, pause};
+use crate::mapping::Faults;
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
 use policy::idle::IdlePolling;
 use policy::sizing::MemoryFacts;
@@ -284,8 +286,8 @@ impl Uring {
         let was_waiting = std::mem::take(&mut slot.waiting);
         let step = match (slot.task.call, result) {
             _ if self.closing => Step::Done(Err(Errno::CANCELLED)),
-            (Call::Accept { .. }, Ok(_)) => {
-                // SAFETY: an accept has no memory.
+            (Call::Accept { .. } | Call::Faults { .. }, Ok(_)) => {
+                // SAFETY: an accept has no memory; that of a receive is guaranteed by the operation's starter.
                 let result = unsafe { perform::perform(&slot.task) };
                 slot.task.on_result(result)
             }
@@ -372,6 +374,12 @@ impl Machine for Uring {
 
     fn close(&mut self, connection: Connection) {
         net::close(connection);
+    }
+
+    fn cancel_faults(&mut self, of: Faults) {
+        for no in self.slots.of_faults(of.0 as RawFd) {
+            self.push(opcode::AsyncCancel::new(no.0.into()).build().user_data(CANCEL));
+        }
     }
 
     fn offer_region(&mut self, region: Region) -> Result<(), Errno> {

@@ -4,6 +4,7 @@ mod block;
 mod control;
 mod files;
 mod forbidden;
+mod mapping;
 mod parking;
 mod rig;
 mod sockets;

@@ -303,9 +303,12 @@ impl Drive {
                 Some(errno) => Err(errno),
                 None => bytes.seek(at.0, *target).ok_or(Errno::NO_SUCH_ADDRESS),
             },
-            Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => {
-                Err(Errno::INVALID)
-            }
+            Op::Populate { .. }
+            | Op::Accept { .. }
+            | Op::Receive { .. }
+            | Op::Send { .. }
+            | Op::Faults { .. }
+            | Op::Tree(_) => Err(Errno::INVALID),
         }
     }
 

@@ -33,7 +33,12 @@ impl OpClass {
             Op::Zero { .. } => Some(OpClass::Zero),
             Op::Discard { .. } => Some(OpClass::Discard),
             Op::Seek { .. } => Some(OpClass::Seek),
-            Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => None,
+            Op::Populate { .. }
+            | Op::Accept { .. }
+            | Op::Receive { .. }
+            | Op::Send { .. }
+            | Op::Faults { .. }
+            | Op::Tree(_) => None,
         }
     }
 }

@@ -21,6 +21,11 @@ pub(crate) fn file_of(op: &Op) -> Option<File> {
         | Op::Zero { file, .. }
         | Op::Discard { file, .. }
         | Op::Seek { file, .. } => Some(file),
-        Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => None,
+        Op::Populate { .. }
+        | Op::Accept { .. }
+        | Op::Receive { .. }
+        | Op::Send { .. }
+        | Op::Faults { .. }
+        | Op::Tree(_) => None,
     }
 }

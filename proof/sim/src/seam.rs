@@ -155,6 +155,8 @@ impl Inner {
         operation.state = OpState::InFlight;
         match operation.op {
             Op::Populate { .. } => self.complete(of, Ok(0)),
+            // No program of a simulated host maps anything.
+            Op::Faults { .. } => self.complete(of, Err(Errno::NOT_SUPPORTED)),
             Op::Tree(_) => self.submit_tree_call(of),
             Op::Accept { listener } => self.submit_accept(of, listener),
             Op::Receive { connection, .. } => self.submit_receive(of, connection),

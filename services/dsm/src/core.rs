@@ -11,12 +11,13 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
+use policy::coherence::{self, Action, Actions, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
 use policy::unit::BlockNo;
 
 use crate::Shared;
+use crate::mapping::{Place, Served, Table};
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish, whole};
+use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
 use crate::wire::Word;
 
@@ -34,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) home: HomeState,
     pub(crate) flushes: Flushes,
     pub(crate) watch: Watch,
+    /// Programs that have mapped the volume.
+    pub(crate) mapped: Table,
 }
 
 pub(crate) struct Saving {
@@ -94,6 +97,22 @@ pub(crate) fn block(page: PageNo) -> BlockNo {
 impl Core {
     pub(crate) fn page(&mut self, page: PageNo) -> &mut Page {
         self.pages.entry(page).or_default()
+    }
+
+    /// Does a mapping wait for the page that can have it only with its content?
+    fn lacks_content(&self, page: PageNo) -> bool {
+        let first = self.pages.get(&page).and_then(|entry| entry.faults.front());
+        first.is_some_and(|fault| !fault.is_write || self.mapped.place(fault.no, page) != Some(Place::Read))
+    }
+
+    /// Does a mapping wait to write the page, before others wait to read it?
+    fn wants_write(&self, page: PageNo) -> bool {
+        self.pages.get(&page).and_then(|entry| entry.faults.front()).is_some_and(|fault| fault.is_write)
+    }
+
+    /// Is it being given up?
+    pub(crate) fn is_leaving(&self, page: PageNo) -> bool {
+        self.pages.get(&page).is_some_and(|entry| !entry.has_no_steps())
     }
 
     /// Does the home have all that this node gave up of the page?
@@ -197,24 +216,26 @@ impl Shared {
             Action::Send(envelope) => self.send(cpu, core, page, envelope),
             Action::Access { mode, .. } => self.access(cpu, core, volume, page, (mode, step.content)),
             Action::Store { .. } => self.store(cpu, core, page, step.content),
-            Action::Protect(_) | Action::Revoke(_) => {
-                let frame = volume.give_up(block(page), matches!(step.action, Action::Protect(_)));
-                match core.saving.get_mut(&page) {
-                    Some(saving) if frame.is_some() => saving.frame = frame,
-                    Some(_) => {}
-                    None => {
-                        core.saves += 1;
-                        core.saving.insert(page, Saving { number: core.saves, frame });
-                    }
-                }
-                Progress::Done
-            }
+            Action::Protect(_) => self.withdraw(cpu, core, volume, page, true),
+            Action::Revoke(_) => self.withdraw(cpu, core, volume, page, false),
             Action::Lost(_) => {
                 core.saving.remove(&page);
                 Progress::Done
             }
             // What is retained is looked at when the steps are done.
             Action::Discard(_) | Action::Saved(_) => Progress::Done,
+        }
+    }
+
+    /// What was given up is retained until the steps of the page are done, or its home has it.
+    pub(crate) fn retain(&self, core: &mut Core, page: PageNo, frame: Option<FrameRef>) {
+        match core.saving.get_mut(&page) {
+            Some(saving) if frame.is_some() => saving.frame = frame,
+            Some(_) => {}
+            None => {
+                core.saves += 1;
+                core.saving.insert(page, Saving { number: core.saves, frame });
+            }
         }
     }
 
@@ -279,24 +300,31 @@ impl Shared {
         let waited = first.map(|load| cpu.now().since(load.begun));
         self.counters.fetch_ns.add(waited.map_or(0, |waited| waited.as_nanos() as u64));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
-        let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part);
+        let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
         if !needs_content || is_here || !core.node.is_home(page) {
-            self.granted(core, volume, page, mode, content);
+            self.granted(cpu, core, volume, page, (mode, content));
             return Progress::Done;
         }
         if self.is_lost(core, page) {
-            self.granted(core, volume, page, mode, Content::Lost);
+            self.granted(cpu, core, volume, page, (mode, Content::Lost));
             return Progress::Done;
         }
         let volume = Arc::clone(volume);
-        self.read_home(cpu, core, page, move |shared, _, core, content| {
-            shared.granted(core, &volume, page, mode, content);
+        self.read_home(cpu, core, page, move |shared, cpu, core, content| {
+            shared.granted(cpu, core, &volume, page, (mode, content));
         })
     }
 
     /// The content of a granted page is there, if it is needed: readers and writers have it at once, before a recall.
-    fn granted(&self, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mode: Mode, content: Content) {
+    fn granted(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        (mode, content): (Mode, Content),
+    ) {
         let is_lost = matches!(content, Content::Lost);
         let mut loaded = None;
         match content {
@@ -309,11 +337,17 @@ impl Shared {
                 core.page(page).finish_loads(page, &Ok(content.clone()));
                 loaded = Some(content);
             }
-            Content::Lost => core.page(page).finish_loads(page, &Err(Errno::IO)),
+            Content::Lost => {
+                core.page(page).finish_loads(page, &Err(Errno::IO));
+                self.fail_faults(core, page, |_| true);
+            }
             Content::None => {}
         }
-        let changed = if mode == Mode::Write { self.apply(core, volume, page, (loaded, is_lost)) } else { 0 };
-        if mode == Mode::Write && changed == 0 {
+        let changed = if mode == Mode::Write { self.apply(core, volume, page, (loaded.clone(), is_lost)) } else { 0 };
+        // What was changed is cached, and not what came.
+        let loaded = loaded.as_ref().filter(|_| changed == 0);
+        let served = self.serve_faults(cpu, core, volume, page, Some(loaded));
+        if mode == Mode::Write && changed == 0 && served != Served::Given(Mode::Write) {
             core.node.unwritten(page);
         }
         if is_lost && changed == 0 && core.node.holds(page).is_some() && !core.node.is_waiting(page) {
@@ -324,66 +358,26 @@ impl Shared {
         }
     }
 
-    /// Makes the changes that wait for this page, which this node may write; returns their number. One that needs
-    /// content which is neither cached nor `loaded` stays, with all after it.
-    fn apply(
-        &self,
-        core: &mut Core,
-        volume: &Arc<Volume>,
-        page: PageNo,
-        (mut loaded, mut is_lost): (Option<Loaded>, bool),
-    ) -> usize {
-        let entry = core.page(page);
-        let mut changed = 0;
-        while let Some(Pending { wish, job, group, deadline }) = entry.changes.pop_front() {
-            let change = match wish {
-                Wish::Change(Change::Part { .. }) if is_lost => {
-                    group.done(page, Err(Errno::IO));
-                    continue;
-                }
-                Wish::Change(change) => change,
-                Wish::Again => {
-                    changed += usize::from(volume.cached(block(page)).is_some());
-                    group.done(page, Ok(()));
-                    continue;
-                }
-            };
-            let made = volume.change(block(page), change, job);
-            let made = made.or_else(|change| match loaded.take() {
-                Some(loaded) => whole(change, &loaded).and_then(|change| volume.change(block(page), change, job)),
-                None => Err(change),
-            });
-            match made {
-                Ok(()) => {
-                    changed += 1;
-                    is_lost = false;
-                    group.done(page, Ok(()));
-                }
-                Err(change) => {
-                    entry.changes.push_front(Pending { wish: Wish::Change(change), job, group, deadline });
-                    break;
-                }
-            }
-        }
-        changed
-    }
-
     /// Asks for what the page's readers and writers wait for, or gives it to them; true if there is something to do.
     fn want(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
         let Some(entry) = core.pages.get(&page) else { return false };
         let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
-        if !writes && !reads {
+        if !writes && !reads && entry.faults.is_empty() {
             return false;
         }
         let Copied { held, is_dirty, is_waiting } = core.node.copied(page);
         if is_waiting {
             return false;
         }
+        if let Some(is_more) = self.want_mapped(cpu, core, volume, page) {
+            return is_more;
+        }
         if writes && held == Some(Mode::Write) && self.write_held(cpu, core, volume, page) {
             return true;
         }
         if !writes
             && held.is_some()
+            && reads
             && let Some(frame) = volume.cached(block(page))
         {
             core.page(page).finish_loads(page, &Ok(Loaded::Frame(frame)));
@@ -394,12 +388,15 @@ impl Shared {
             let entry = core.page(page);
             entry.finish_loads(page, &Err(Errno::IO));
             entry.changes.drain(..).for_each(|pending| pending.group.done(page, Err(Errno::IO)));
+            self.fail_faults(core, page, |_| true);
             return true;
         }
-        let is_cached = held.is_some() && volume.cached(block(page)).is_some();
+        let needs_content = writes || reads || core.lacks_content(page);
+        let is_cached = held.is_some() && (!needs_content || volume.cached(block(page)).is_some());
         let is_whole = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Whole(_)));
         let first = core.pages.get(&page).and_then(|entry| entry.changes.front());
         let access = match first {
+            None if core.wants_write(page) => Local::Write,
             None => Local::Read,
             Some(first) if is_whole(first) => Local::Overwrite,
             Some(_) => Local::Write,
@@ -409,23 +406,15 @@ impl Shared {
         for want in wants.into_iter().flatten() {
             if let Ok(actions) = core.node.on_local(cpu.now(), want, page) {
                 asked |= !actions.is_empty();
-                self.act(cpu, core, volume, page, Decided { actions, content: Content::None });
+                // Taking it from a mapping may take a while, and what follows comes after that.
+                if core.is_leaving(page) {
+                    self.note(core, actions, Content::None);
+                } else {
+                    self.act(cpu, core, volume, page, Decided { actions, content: Content::None });
+                }
             }
         }
         asked
-    }
-
-    /// Changes a page that this node may write; true if a writer waits less.
-    fn write_held(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
-        let was_dirty = core.node.is_dirty(page);
-        let waiting = core.page(page).changes.len();
-        // That it may is known: nothing is asked.
-        let _ = core.node.on_local(cpu.now(), Local::Write, page);
-        let changed = self.apply(core, volume, page, (None, false));
-        if changed == 0 && !was_dirty {
-            core.node.unwritten(page);
-        }
-        core.page(page).changes.len() < waiting
     }
 
     /// A message about a page.

@@ -29,6 +29,8 @@ pub struct Counters {
     pub recalls: Counter,
     /// Pages stored at this home.
     pub stores: Counter,
+    /// Faults of programs that have mapped the volume.
+    pub faults: Counter,
     pub messages: Counter,
     /// Sends in which they left.
     pub batches: Counter,
@@ -51,6 +53,11 @@ pub struct Gauges {
     pub saving: usize,
     /// Pages that requests of this node wait for.
     pub awaited: usize,
+    /// Programs that have mapped the volume.
+    pub mappings: usize,
+    /// Pages that they may read, counted for each; and that one may write.
+    pub mapped_read: usize,
+    pub mapped_written: usize,
     /// Peers that are connected.
     pub peers: usize,
 }
@@ -69,8 +76,20 @@ impl Shared {
     pub fn gauges(&self) -> Gauges {
         let core = self.core.lock();
         let [shared, exclusive] = core.node.held();
-        let awaits = |page: &&crate::waiting::Page| !page.loads.is_empty() || !page.changes.is_empty();
+        let awaits = |page: &&crate::waiting::Page| {
+            !page.loads.is_empty() || !page.changes.is_empty() || !page.faults.is_empty()
+        };
         let awaited = core.pages.values().filter(awaits).count();
-        Gauges { shared, exclusive, saving: core.saving.len(), awaited, peers: self.connected() }
+        let [mapped_read, mapped_written] = core.mapped.counts();
+        Gauges {
+            shared,
+            exclusive,
+            saving: core.saving.len(),
+            awaited,
+            mappings: core.mapped.len(),
+            mapped_read,
+            mapped_written,
+            peers: self.connected(),
+        }
     }
 }

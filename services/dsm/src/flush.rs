@@ -38,6 +38,7 @@ impl Shared {
     /// Makes all that was stored for this node before durable.
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
+        self.store_mapped(cpu, deadline).await?;
         self.until_saved(cpu, deadline).await?;
         if self.config.shards.is_some() {
             return self.perform(cpu, Action::Flush).await;
@@ -63,8 +64,10 @@ impl Shared {
     }
 
     /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
+    /// What its programs have written it gives up now: a client's write may be in a page that a mapping has taken over.
     pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
+        self.store_mapped(cpu, deadline).await?;
         self.until_saved(cpu, deadline).await?;
         if let Some(shards) = self.config.shards {
             return self.flush_moving(cpu, shards, deadline).await;

@@ -152,7 +152,7 @@ impl Shared {
     }
 
     /// Ends a step that waited.
-    fn go_on(&self, cpu: &Processor, page: PageNo, end: impl FnOnce(&mut Core)) {
+    pub(crate) fn go_on(&self, cpu: &Processor, page: PageNo, end: impl FnOnce(&mut Core)) {
         let mut core = self.core.lock();
         let core = &mut *core;
         if self.has_ended() {

@@ -5,12 +5,14 @@
 //! [`policy::coherence`], the state machine that the model checker explores. [`Dsm`] is the protocol between nodes.
 
 mod admission;
+mod change;
 mod core;
 mod counters;
 mod flush;
 mod hello;
 mod home;
 mod link;
+mod mapping;
 mod member;
 mod shared;
 mod tick;
@@ -21,5 +23,6 @@ mod wire;
 
 pub use counters::{Counter, Counters, Gauges};
 pub use link::{Connector, Dsm};
+pub use mapping::{MAPPINGS_MAX, MappingNo, PAGES_MAX};
 pub use member::{Joined, Lease};
 pub use shared::{Report, SHARD_PAGES, Shared, SharedConfig, TIMEOUT};

@@ -4,7 +4,8 @@
 //! One [`Shared`] lives for one incarnation. While the lease does not last, nothing is answered ([`Lease`] is looked at
 //! after the work, just before the answer: then what is answered was right while the node was still a member), no
 //! message is acted upon, and nothing more is stored. If it is renewed in time, all goes on. A node that gets a new
-//! incarnation [ends](Shared::end) what it has, with all its clients, and begins anew with another volume.
+//! incarnation [ends](Shared::end) what it has, with all its clients, and begins anew with another volume. Programs that have
+//! mapped the volume are stopped as soon as the lease is over ([`Shared::on_lease_over`]): they ask nobody.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,7 +69,7 @@ impl Shared {
     }
 
     /// Whether this node may answer now.
-    pub(crate) fn answers(&self) -> bool {
+    pub fn answers(&self) -> bool {
         !self.has_ended() && self.lease.as_ref().is_none_or(|lease| lease.lasts())
     }
 
@@ -93,7 +94,7 @@ impl Shared {
         let is_moved = |(shard, home): &&(ShardNo, Home)| core.node.shard_home(*shard) != Some(*home);
         let (moved, same): (Vec<_>, Vec<_>) = homes.iter().partition(|named| is_moved(named));
         if !moved.is_empty() {
-            self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
+            self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             let actions = core.node.on_homes(cpu.now(), moved, []);
             self.note(core, actions, Content::None);
         }
@@ -151,6 +152,7 @@ impl Shared {
             entry.changes.drain(..).for_each(|pending| pending.group.done(*page, Err(ENDED)));
             entry.queued = None;
         }
+        self.stop_mappings(core);
         core.saving.clear();
         core.due.clear();
         if let Some(volume) = volume {

@@ -20,6 +20,7 @@ use crate::counters::Counters;
 use crate::hello::Terms;
 use crate::home::Reserve;
 use crate::link::Link;
+use crate::mapping::Table;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
@@ -94,6 +95,8 @@ pub struct Shared {
     pub(crate) links: Vec<Link>,
     /// Something was stored, or a flush answered; also woken by each tick.
     pub(crate) changed: WaitList,
+    /// All mappings of programs were stopped, or one has ended.
+    pub(crate) stopped: WaitList,
     pub(crate) counters: Counters,
     pub(crate) reserve: Reserve,
     /// As long as it lasts this node is a member; without one it is for good.
@@ -144,6 +147,7 @@ impl Shared {
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
             watch: Watch::default(),
+            mapped: Table::default(),
         };
         core.flushes.meet(me);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
@@ -157,6 +161,7 @@ impl Shared {
             core: Mutex::new(core),
             links: (0..nodes).map(|_| Link::default()).collect(),
             changed: WaitList::default(),
+            stopped: WaitList::default(),
             counters: Counters::default(),
             reserve: Reserve::default(),
             lease: joined.map(|joined| joined.lease),
@@ -182,6 +187,10 @@ impl Shared {
 
     pub fn config(&self) -> &SharedConfig {
         &self.config
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.volume().is_none_or(|volume| volume.read_only())
     }
 
     pub(crate) fn volume(&self) -> Option<Arc<Volume>> {
@@ -246,7 +255,7 @@ impl Shared {
         if known.is_none_or(|known| known < address.incarnation) {
             core.home.deaths += u64::from(known.is_some());
             *known = Some(address.incarnation);
-            self.drop_uncached(cpu, core, PageNo(0), usize::MAX);
+            self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             let actions = core.node.on_alive(cpu.now(), address);
             self.note(core, actions, Content::None);
         }
@@ -310,11 +319,20 @@ impl Shared {
 
     /// Gives up up to `count` pages from `from` on that the cache has evicted: their holder is this node in name only.
     /// Returns the last one looked at.
-    pub(crate) fn drop_uncached(&self, cpu: &Processor, core: &mut Core, from: PageNo, count: usize) -> Option<PageNo> {
+    /// `even_mapped`: also those that programs may read.
+    pub(crate) fn drop_uncached(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        from: PageNo,
+        count: usize,
+        even_mapped: bool,
+    ) -> Option<PageNo> {
         let volume = self.volume()?;
         let held: Vec<PageNo> = core.node.held_from(from).take(count).map(|(page, _)| page).collect();
         for page in &held {
             let is_used = core.pages.contains_key(page) || core.node.is_dirty(*page) || core.node.is_saving(*page);
+            let is_used = is_used || (core.mapped.is_mapped(*page) && !even_mapped);
             if is_used || volume.cached(BlockNo(page.0)).is_some() {
                 continue;
             }
@@ -377,7 +395,7 @@ impl Shared {
         self.until(cpu, deadline, |core| are_stored(core).then_some(())).await
     }
 
-    fn store_dirty(&self, cpu: &Processor, core: &mut Core, pages: impl Iterator<Item = PageNo>) {
+    pub(crate) fn store_dirty(&self, cpu: &Processor, core: &mut Core, pages: impl Iterator<Item = PageNo>) {
         for page in pages {
             if core.node.is_dirty(page)
                 && let Ok(actions) = core.node.on_local(cpu.now(), Local::WriteBack, page)

@@ -43,6 +43,10 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
             entry.expire(*page, cpu.now());
             core.due.push_back(*page);
         }
+        shared.expire_faults(core, cpu.now());
+        if ticks.is_multiple_of(BEAT_EACH) {
+            shared.try_poisoned(core, cpu.now());
+        }
         shared.drive(cpu, core);
         for node in (0..shared.links.len() as u16).map(NodeId).filter(|node| *node != shared.me.node) {
             let link = &shared.links[usize::from(node.0)];
@@ -61,5 +65,5 @@ fn forget_some(cpu: &Processor, shared: &Shared, from: PageNo) -> PageNo {
     if core.node.pages() as u64 <= 2 * cpu.kernel().cache_blocks() {
         return PageNo(0);
     }
-    shared.drop_uncached(cpu, &mut core, from, LOOKED_AT).map_or(PageNo(0), |last| PageNo(last.0 + 1))
+    shared.drop_uncached(cpu, &mut core, from, LOOKED_AT, false).map_or(PageNo(0), |last| PageNo(last.0 + 1))
 }

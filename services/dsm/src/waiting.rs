@@ -13,6 +13,8 @@ use policy::coherence::{Action, Envelope, PageNo};
 use policy::unit::{Instant, JobId};
 use smallvec::SmallVec;
 
+use crate::mapping::Fault;
+
 /// Requests of one task: it waits for the last of them, or for the first that fails.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
@@ -153,6 +155,10 @@ pub(crate) struct Page {
     pub(crate) is_running: bool,
     /// The number of what is running, if it is a store.
     pub(crate) store: Option<u64>,
+    /// Threads of programs that wait, at most one entry for each mapping.
+    pub(crate) faults: VecDeque<Fault>,
+    /// A task waits until the page may be taken from a mapping.
+    pub(crate) is_timed: bool,
 }
 
 #[derive(Default)]
@@ -164,7 +170,8 @@ pub(crate) struct Queued {
 
 impl Page {
     pub(crate) fn is_idle(&self) -> bool {
-        self.loads.is_empty() && self.changes.is_empty() && self.has_no_steps() && !self.has_messages()
+        let has_none = self.loads.is_empty() && self.changes.is_empty() && self.faults.is_empty();
+        has_none && self.has_no_steps() && !self.has_messages() && !self.is_timed
     }
 
     pub(crate) fn has_no_steps(&self) -> bool {
@@ -185,6 +192,19 @@ impl Page {
         if inbox.len() < INBOX_MAX {
             inbox.push_back((envelope, content));
         }
+    }
+
+    pub(crate) fn add_fault(&mut self, fault: Fault) {
+        match self.faults.iter_mut().find(|known| known.no == fault.no) {
+            Some(known) => known.is_write |= fault.is_write,
+            None => self.faults.push_back(fault),
+        }
+    }
+
+    pub(crate) fn take_faults(&mut self, is_meant: impl Fn(&Fault) -> bool) -> Vec<Fault> {
+        let (taken, left): (Vec<Fault>, Vec<Fault>) = self.faults.drain(..).partition(is_meant);
+        self.faults = left.into();
+        taken
     }
 
     /// Fails what has waited for too long.

@@ -105,6 +105,13 @@ impl Slots {
         self.on_disk
     }
 
+    /// Those that wait for a mapping's faults.
+    pub(super) fn of_faults(&self, descriptor: RawFd) -> Vec<SlotNo> {
+        let slots = (0..).map(SlotNo).zip(&self.slots);
+        let waits = |slot: &Slot| matches!(slot.task.call, Call::Faults { fd } if fd == descriptor);
+        slots.filter(|(_, slot)| slot.in_flight && waits(slot)).map(|(no, _)| no).collect()
+    }
+
     pub(super) fn numbers(&self) -> Vec<SlotNo> {
         let slots = (0..).map(SlotNo).zip(&self.slots);
         let busy = slots.filter(|(_, slot)| slot.in_flight);
@@ -116,7 +123,8 @@ impl Slot {
     /// The submission queue entry of the task's current call; `None` when io_uring has no such operation.
     ///
     /// For accepts it only polls for a client. Rejected: the ring's own accept. On a Unix socket that is shut down it
-    /// retries forever inside the kernel, and one that completes while the machine is dropped leaks a connection.
+    /// retries forever inside the kernel, and one that completes while the machine is dropped leaks a connection. Faults
+    /// are polled for, too: a read that finds none ends, since the descriptor is in non-blocking mode.
     pub(super) fn entry(&mut self, regions: &Regions) -> Option<squeue::Entry> {
         let vectors = self.task.vectors();
         let fixed = || regions.slot(self.task.region, vectors);
@@ -131,7 +139,7 @@ impl Slot {
             Call::Zero { fd, at, len, how, .. } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(at.0).mode(how.mode()).build()
             }
-            Call::Accept { fd } => poll(fd, libc::POLLIN),
+            Call::Accept { fd } | Call::Faults { fd } => poll(fd, libc::POLLIN),
             Call::Receive { fd } => {
                 self.message = perform::message(vectors);
                 receive(fd, vectors, &mut self.message)

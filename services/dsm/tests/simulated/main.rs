@@ -3,5 +3,6 @@
 mod clients;
 mod coherent;
 mod failures;
+mod mapped;
 mod moving;
 mod scene;

@@ -75,6 +75,13 @@ pub struct Node {
     pub volume: Option<Arc<Volume>>,
 }
 
+impl Node {
+    /// While it is a member.
+    pub fn shared(&self) -> &Arc<Shared> {
+        self.shared.as_ref().expect("it is a member")
+    }
+}
+
 type Made = Box<dyn FnOnce(Result<Connection, Errno>) + Send>;
 
 /// Connections that nodes want: from, to.

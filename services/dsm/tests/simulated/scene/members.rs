@@ -138,6 +138,9 @@ impl Scene {
     /// The lease ends by the node's own clock, and may begin again as long as the arbiter has not ended it.
     pub fn set_lease(&mut self, node: usize, lasts: bool) {
         self.arbiter().nodes[node].lease.store(lasts, Ordering::SeqCst);
+        if let Some(Node { host, shared: Some(shared), .. }) = self.nodes[node].as_ref().filter(|_| !lasts) {
+            shared.on_lease_over(&host.kernel);
+        }
     }
 
     /// Its process dies.

@@ -1,0 +1,251 @@
+//! Mappings of a program (here a thread of the test) that this process fills, on both engines.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use machine::linux::userfault::{Refusal, Userfault};
+use machine::mapping::{Fault, Mapping, PAGE_BYTES};
+use machine::{Errno, Op};
+use testkit::skip;
+
+use crate::rig::{Memory, Rig, on_both_engines};
+
+on_both_engines!(
+    an_absent_page_is_reported_and_filled,
+    a_write_of_a_read_only_page_is_reported_and_allowed,
+    what_was_written_is_copied_out_after_writes_are_forbidden,
+    a_page_that_was_removed_is_reported_again_with_all_its_threads,
+    a_poisoned_page_is_a_signal_until_it_is_filled,
+    waiting_for_faults_is_cancelled,
+    a_program_that_makes_reads_wait_ends_its_faults_only,
+);
+
+const PAGES: usize = 8;
+
+/// A program's memory, and what it has handed over.
+struct Program {
+    memory: Arc<shm::Memory>,
+    mapping: Userfault,
+}
+
+fn duplicates(memory: &shm::Memory) -> [OwnedFd; 2] {
+    memory.descriptors().map(|descriptor| descriptor.try_clone_to_owned().expect("a duplicate"))
+}
+
+fn program() -> Program {
+    let memory = shm::Memory::new(PAGES * PAGE_BYTES).expect("memory");
+    let [userfault, content] = duplicates(&memory);
+    let (base, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
+    let mapping = Userfault::adopt(userfault, content, base, len).expect("adopted");
+    Program { memory: Arc::new(memory), mapping }
+}
+
+impl Program {
+    /// Does something to the first word of a page, on another thread.
+    fn touch(&self, page: usize, how: fn(&AtomicU64) -> u64) -> thread::JoinHandle<u64> {
+        let memory = Arc::clone(&self.memory);
+        thread::spawn(move || {
+            let at = memory.base().as_ptr().wrapping_add(page * PAGE_BYTES).cast::<AtomicU64>();
+            // SAFETY: the memory is mapped as long as this thread has its share of it.
+            how(unsafe { &*at })
+        })
+    }
+
+    fn next(&self, rig: &mut Rig) -> Vec<Fault> {
+        let memory = Memory::new(256);
+        let received = rig.run(Op::Faults { of: self.mapping.faults(), into: memory.all() }).expect("faults");
+        self.mapping.decode(&memory.bytes()[..received as usize])
+    }
+}
+
+fn read(word: &AtomicU64) -> u64 {
+    word.load(Ordering::SeqCst)
+}
+
+fn add(word: &AtomicU64) -> u64 {
+    word.fetch_add(1, Ordering::SeqCst)
+}
+
+fn page_of(word: u64) -> [u8; PAGE_BYTES] {
+    let mut bytes = [0; PAGE_BYTES];
+    bytes[..8].copy_from_slice(&word.to_le_bytes());
+    bytes
+}
+
+fn content(program: &Program, page: u64) -> u64 {
+    let mut bytes = [0; PAGE_BYTES];
+    program.mapping.copy_out(page, &mut bytes).expect("copied");
+    u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))
+}
+
+fn an_absent_page_is_reported_and_filled(mut rig: Rig) {
+    let program = program();
+    let reader = program.touch(3, read);
+    assert_eq!(program.next(&mut rig), [Fault { page: 3, is_write: false }]);
+    program.mapping.fill(3, &page_of(77), false).expect("filled");
+    assert_eq!(reader.join().expect("read"), 77);
+    let writer = program.touch(4, add);
+    assert_eq!(program.next(&mut rig), [Fault { page: 4, is_write: true }]);
+    program.mapping.fill(4, &page_of(5), true).expect("filled");
+    assert_eq!(writer.join().expect("added"), 5);
+    assert_eq!(program.touch(4, add).join().expect("added without a fault"), 6);
+    assert_eq!(content(&program, 4), 7);
+}
+
+fn a_write_of_a_read_only_page_is_reported_and_allowed(mut rig: Rig) {
+    let program = program();
+    program.mapping.fill(1, &page_of(10), false).expect("filled before it was asked for");
+    assert_eq!(program.touch(1, read).join().expect("read without a fault"), 10);
+    let writer = program.touch(1, add);
+    assert_eq!(program.next(&mut rig), [Fault { page: 1, is_write: true }]);
+    assert_eq!(content(&program, 1), 10, "not written yet");
+    program.mapping.allow_writes(1).expect("allowed");
+    assert_eq!(writer.join().expect("added"), 10);
+    assert_eq!(content(&program, 1), 11);
+}
+
+fn what_was_written_is_copied_out_after_writes_are_forbidden(mut rig: Rig) {
+    let program = program();
+    program.mapping.fill(0, &page_of(0), true).expect("filled");
+    let writer = program.touch(0, |word| {
+        let mut last = 0;
+        while last < 1_000_000 {
+            last = word.fetch_add(1, Ordering::SeqCst);
+        }
+        last
+    });
+    for _ in 0..100 {
+        program.mapping.forbid_writes(0).expect("forbidden");
+        let first = content(&program, 0);
+        assert_eq!(content(&program, 0), first, "nobody writes");
+        program.mapping.allow_writes(0).expect("allowed");
+    }
+    assert_eq!(writer.join().expect("ended"), 1_000_000);
+    // Threads that met the protection have tried again by themselves.
+    rig.machine.enter(machine::Park::No, &mut rig.done);
+}
+
+fn a_page_that_was_removed_is_reported_again_with_all_its_threads(mut rig: Rig) {
+    let program = program();
+    for is_writable in [false, true, false] {
+        program.mapping.fill(2, &page_of(1), is_writable).expect("filled");
+        assert_eq!(program.touch(2, read).join().expect("read"), 1);
+        program.mapping.forbid_writes(2).expect("forbidden");
+        assert_eq!(content(&program, 2), 1);
+        program.mapping.remove(2).expect("removed");
+        let threads = [program.touch(2, read), program.touch(2, read), program.touch(2, add)];
+        let mut seen = 0;
+        while seen < threads.len() {
+            seen += program.next(&mut rig).len();
+        }
+        program.mapping.fill(2, &page_of(9), true).expect("filled with something else");
+        for thread in threads {
+            assert!(thread.join().expect("went on") >= 9, "never zeroes");
+        }
+        program.mapping.remove(2).expect("removed");
+    }
+}
+
+fn a_poisoned_page_is_a_signal_until_it_is_filled(mut rig: Rig) {
+    let program = program();
+    // A read(2) into the page tells of the signal by its error, without one.
+    let read_into = |page: usize| {
+        let memory = Arc::clone(&program.memory);
+        thread::spawn(move || {
+            let zeroes = std::fs::File::open("/dev/zero").expect("opened");
+            let at = memory.base().as_ptr().wrapping_add(page * PAGE_BYTES);
+            // SAFETY: 8 bytes of the mapping, which lives as long as this thread has its share of it.
+            let count = unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&zeroes), at.cast(), 8) };
+            (count, std::io::Error::last_os_error().raw_os_error())
+        })
+    };
+    if program.memory.is_user_mode_only() {
+        skip!("the host permits only faults of programs themselves");
+    }
+    // Before and after the page was there.
+    for was_written in [false, true] {
+        if was_written {
+            program.mapping.fill(5, &page_of(1), true).expect("filled");
+            program.mapping.forbid_writes(5).expect("forbidden");
+            program.mapping.remove(5).expect("removed");
+        }
+        let reader = read_into(5);
+        assert_eq!(program.next(&mut rig).len(), 1);
+        program.mapping.poison(5).expect("poisoned");
+        assert_eq!(reader.join().expect("ended"), (-1, Some(libc::EFAULT)), "written: {was_written}");
+        assert_eq!(read_into(5).join().expect("ended"), (-1, Some(libc::EFAULT)));
+        program.mapping.fill(5, &page_of(8), was_written).expect("filled");
+        assert_eq!(program.touch(5, read).join().expect("read"), 8);
+        program.mapping.remove(5).expect("removed");
+        let reader = program.touch(5, read);
+        assert_eq!(program.next(&mut rig).len(), 1, "reported again");
+        program.mapping.fill(5, &page_of(7), true).expect("filled");
+        assert_eq!(reader.join().expect("read"), 7);
+        program.mapping.remove(5).expect("removed");
+    }
+}
+
+fn waiting_for_faults_is_cancelled(mut rig: Rig) {
+    let program = program();
+    let memory = Memory::new(256);
+    let token = rig.start(Op::Faults { of: program.mapping.faults(), into: memory.all() });
+    rig.machine.enter(machine::Park::No, &mut rig.done);
+    rig.machine.cancel_faults(program.mapping.faults());
+    assert_eq!(rig.wait(token), Err(Errno::CANCELLED));
+    let reader = program.touch(0, read);
+    assert_eq!(program.next(&mut rig).len(), 1, "it can be waited for again");
+    program.mapping.fill(0, &page_of(3), false).expect("filled");
+    assert_eq!(reader.join().expect("read"), 3);
+}
+
+fn a_program_that_makes_reads_wait_ends_its_faults_only(mut rig: Rig) {
+    let program = program();
+    let [userfault, _] = duplicates(&program.memory);
+    rustix::fs::fcntl_setfl(&userfault, rustix::fs::OFlags::empty()).expect("made to wait");
+    let memory = Memory::new(256);
+    assert_eq!(rig.run(Op::Faults { of: program.mapping.faults(), into: memory.all() }), Err(Errno::INVALID));
+}
+
+/// A call on what a program has made of its memory.
+type Change = fn(&Userfault) -> Result<(), Errno>;
+
+#[test]
+fn a_program_that_has_unmapped_its_memory_or_mapped_it_otherwise_gets_nothing() {
+    let program = program();
+    program.mapping.fill(1, &page_of(4), true).expect("filled");
+    program.memory.fail().expect("mapped otherwise");
+    let changes: [Change; 3] = [|of| of.fill(0, &page_of(1), true), |of| of.forbid_writes(1), |of| of.poison(0)];
+    for change in changes {
+        change(&program.mapping).expect_err("it is mapped otherwise");
+    }
+    assert_eq!(content(&program, 1), 4, "what was written is still there");
+    program.mapping.remove(1).expect("removed");
+}
+
+#[test]
+fn descriptors_of_other_kinds_are_refused() {
+    let len = (PAGES * PAGE_BYTES) as u64;
+    let memory = shm::Memory::new(len as usize).expect("memory");
+    let file = || OwnedFd::from(tempfile::tempfile().expect("a file"));
+    let adopt = |userfault: OwnedFd, content: OwnedFd, base: u64, len: u64| {
+        Userfault::adopt(userfault, content, base, len).err()
+    };
+    let good = || duplicates(&memory);
+    let refused = |given: fn([OwnedFd; 2], OwnedFd) -> [OwnedFd; 2]| {
+        let [userfault, content] = given(good(), file());
+        adopt(userfault, content, memory.base().as_ptr() as u64, len)
+    };
+    assert_eq!(refused(|[_, content], file| [file, content]), Some(Refusal::NoUserfaultfd));
+    assert_eq!(refused(|[userfault, _], file| [userfault, file]), Some(Refusal::NoSealedMemory));
+    assert_eq!(refused(|[userfault, content], _| [content, userfault]), Some(Refusal::NoUserfaultfd));
+    for (base, len) in [(0x1000, len * 2), (0x1001, len), (0x1000, 0), (u64::MAX - 0xfff, len), (0, len - 1)] {
+        let [userfault, content] = good();
+        assert_eq!(adopt(userfault, content, base, len), Some(Refusal::WrongSize(len)), "{base} {len}");
+    }
+    let [userfault, _] = good();
+    let unsealed = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("a memfd");
+    rustix::fs::ftruncate(&unsealed, len).expect("sized");
+    assert_eq!(adopt(userfault, unsealed, 0x1000, len), Some(Refusal::NoSealedMemory));
+}

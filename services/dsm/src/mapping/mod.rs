@@ -1,0 +1,26 @@
+//! A shared volume mapped into programs of this node.
+//!
+//! A mapping is one more user of the node's pages. Between nodes a page is read by many or written by one, and so it is
+//! within a node: the cache and any number of mappings may have it to read, or **one** mapping alone to write; then the
+//! cache does not have the block, and the page's bytes are those of the mapping. What a mapping has only to read is never
+//! taken for the page's content, since the program can change it behind the host's back.
+//!
+//! Who waits for a page is noted beside the readers and writers of the volume ([`Page`](crate::waiting::Page)), and served
+//! by the same steps ([`serve`]). When the policy takes a page away, it is first protected, then copied out, then removed,
+//! then the answer leaves ([`withdraw`]). When the lease of this node is over, all pages are taken away at once ([`stop`]).
+//! All changes are made with the volume's state locked, and none of them waits.
+
+mod program;
+mod serve;
+mod stop;
+mod table;
+mod withdraw;
+
+pub use table::MappingNo;
+pub(crate) use table::{Fault, Place, Served, Table};
+
+/// Mappings of one volume at a time.
+pub const MAPPINGS_MAX: usize = 256;
+
+/// Pages that one mapping has at a time: 4 GiB. For more, those granted least recently are taken away.
+pub const PAGES_MAX: usize = 1 << 20;

@@ -1,0 +1,223 @@
+//! A program that has mapped the volume, from the begin to the end of its connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::connection::{receive_exact, send_all};
+use kernel::request::Context;
+use kernel::{Hold, Processor};
+use machine::mapping::Mapping;
+use machine::{Connection, Errno, Segments};
+use policy::coherence::PageNo;
+use policy::unit::{Instant, JobId};
+
+use super::MAPPINGS_MAX;
+use super::table::{Fault, MappingNo, Place};
+use crate::Shared;
+use crate::core::Core;
+
+/// Reported faults taken at a time.
+const FAULTS_AT_ONCE: usize = 32;
+
+/// Bytes of one of them in the host's form, at most.
+const FAULT_BYTES: usize = 32;
+
+/// The request to make durable what was written (`awase_shm::wire::FLUSH`).
+const FLUSH: u64 = 1;
+
+/// Pages of a mapping that ends, stored at a time.
+const STORED_AT_ONCE: usize = 64;
+
+/// Pages that it may only read, taken from it at a time: others wait meanwhile.
+const TAKEN_AT_ONCE: usize = 256;
+
+/// Between attempts to store them while their home does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Poisoned pages of each mapping that are asked for again at a time.
+const TRIED_AGAIN: usize = 16;
+
+impl Shared {
+    /// Fills a program's memory from now on, until its connection ends. Its faults, and what it asks for, are served by
+    /// this processor. `None`: too many have mapped the volume, or this node may not answer.
+    pub fn map(&self, cpu: &Processor, memory: Arc<dyn Mapping>, connection: Connection) -> Option<MappingNo> {
+        let shared = self.this.upgrade()?;
+        let no = {
+            let mut core = self.core.lock();
+            if !self.answers() || core.mapped.len() >= MAPPINGS_MAX {
+                return None;
+            }
+            core.mapped.add(Arc::clone(&memory), connection, cpu.id())
+        };
+        let (own, here, its) = (Arc::clone(&shared), cpu.clone(), Arc::clone(&memory));
+        cpu.spawn(async move {
+            own.take_faults(&here, no, &*its).await;
+            own.core.lock().mapped.set_unread(no);
+            own.stopped.wake_all();
+        });
+        let (own, here) = (Arc::clone(&shared), cpu.clone());
+        cpu.spawn(async move { own.close_stopped(&here, no, memory, connection).await });
+        let here = cpu.clone();
+        cpu.spawn(async move {
+            shared.take_requests(&here, connection).await;
+            shared.end_mapping(&here, no).await;
+            shared.core.lock().mapped.end(no);
+            shared.changed.wake_all();
+            shared.stopped.wake_all();
+            here.close(connection);
+        });
+        Some(no)
+    }
+
+    /// From now on, one mapping has no more than so many pages, instead of [`PAGES_MAX`](super::PAGES_MAX).
+    pub fn limit_mappings(&self, pages_max: usize) {
+        self.core.lock().mapped.pages_max = pages_max;
+    }
+
+    /// Programs that have mapped the volume.
+    pub fn mappings(&self) -> usize {
+        self.core.lock().mapped.len()
+    }
+
+    async fn take_faults(&self, cpu: &Processor, no: MappingNo, memory: &dyn Mapping) {
+        let mut bytes = vec![0; FAULTS_AT_ONCE * FAULT_BYTES];
+        while self.core.lock().mapped.member(no).is_some_and(|member| !member.is_ending) {
+            let into = Segments::from_iter([kernel::connection::segment(&mut bytes)]);
+            let (result, hold) = cpu.faults(memory.faults(), Hold::new(bytes, Default::default()), into).await;
+            bytes = hold.bytes;
+            // Cancelled, or the program has made its descriptor useless. Its connection tells when it ends.
+            let Ok(count) = result else { return };
+            let received = bytes.get(..count as usize).unwrap_or_default();
+            self.on_faults(cpu, no, &memory.decode(received));
+        }
+    }
+
+    /// Answers the program's requests until it has ended.
+    async fn take_requests(&self, cpu: &Processor, connection: Connection) {
+        while let Ok(request) = receive_exact(cpu, connection, size_of::<u64>()).await {
+            if request != FLUSH.to_le_bytes() {
+                return;
+            }
+            let errno = self.flush_for_programs(cpu).await.err().map_or(0, |errno| errno.0);
+            if send_all(cpu, connection, i64::from(errno).to_le_bytes().to_vec()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Makes durable what programs of this node have written, and what clients of the volume have.
+    async fn flush_for_programs(&self, cpu: &Processor) -> Result<(), Errno> {
+        let volume = self.volume().ok_or(Errno::IO)?;
+        // What was taken from a mapping into the cache is dirty there. What is not may be all there is.
+        let of_volume = volume.flush(cpu, Context::synchronous(JobId::default())).await;
+        of_volume.and(self.flush_own(cpu).await)
+    }
+
+    /// Stores what programs have written at the homes.
+    pub(crate) async fn store_mapped(&self, cpu: &Processor, deadline: Instant) -> Result<(), Errno> {
+        let written: Vec<PageNo> = {
+            let mut core = self.core.lock();
+            let written: Vec<PageNo> = core.mapped.written(None).collect();
+            self.store_dirty(cpu, &mut core, written.iter().copied());
+            written
+        };
+        let are_stored = |core: &Core| written.iter().all(|page| core.is_stored(*page));
+        self.until(cpu, deadline, |core| are_stored(core).then_some(())).await
+    }
+
+    /// Ends a mapping: it gets no more pages, what it has written is stored, and it has none any more.
+    async fn end_mapping(&self, cpu: &Processor, no: MappingNo) {
+        let Some(memory) = self.begin_end(no) else { return };
+        cpu.cancel_faults(memory.faults());
+        while self.store_some(cpu, no).await {}
+        while self.take_some(no) {
+            cpu.yield_now().await;
+        }
+    }
+
+    /// Takes some pages from a mapping that may only read them. False: it has none.
+    fn take_some(&self, no: MappingNo) -> bool {
+        let mut core = self.core.lock();
+        let some: Vec<PageNo> = core.mapped.oldest(no).take(TAKEN_AT_ONCE).collect();
+        for page in &some {
+            self.take_from(&mut core, no, *page);
+        }
+        !some.is_empty()
+    }
+
+    fn begin_end(&self, no: MappingNo) -> Option<Arc<dyn Mapping>> {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let memory = Arc::clone(&core.mapped.member(no)?.memory);
+        core.mapped.set_ending(no);
+        for entry in core.pages.values_mut() {
+            entry.take_faults(|fault| fault.no == no);
+        }
+        Some(memory)
+    }
+
+    /// Stores some pages that a mapping has written, however long that takes: nobody else has them. False: there are none.
+    async fn store_some(&self, cpu: &Processor, no: MappingNo) -> bool {
+        let some: Vec<PageNo> = {
+            let mut core = self.core.lock();
+            let some: Vec<PageNo> = core.mapped.written(Some(no)).take(STORED_AT_ONCE).collect();
+            self.store_dirty(cpu, &mut core, some.iter().copied());
+            some
+        };
+        if some.is_empty() {
+            return false;
+        }
+        let deadline = cpu.now() + self.config.timeout;
+        let are_stored = |core: &Core| {
+            let is_stored = |page: &PageNo| core.is_stored(*page) && core.mapped.place(no, *page) != Some(Place::Write);
+            some.iter().all(is_stored)
+        };
+        if self.until(cpu, deadline, |core| are_stored(core).then_some(())).await.is_err() {
+            cpu.sleep(RETRY).await;
+        }
+        true
+    }
+
+    /// Ends all mappings, before the volume is closed: programs see that the server has ended when what they have written
+    /// is stored. To be called once.
+    pub async fn end_mappings(&self, cpu: &Processor) {
+        let Some(shared) = self.this.upgrade() else { return };
+        let members: Vec<_> = {
+            let core = self.core.lock();
+            core.mapped.members().map(|(no, member)| (no, member.processor, member.connection)).collect()
+        };
+        for (no, processor, connection) in members {
+            let shared = Arc::clone(&shared);
+            cpu.spawn_on(processor, move |cpu| {
+                cpu.clone().spawn(async move {
+                    shared.end_mapping(&cpu, no).await;
+                    // Its own task closes the connection when it has forgotten the mapping.
+                    if shared.core.lock().mapped.member(no).is_some() {
+                        cpu.shutdown(connection);
+                    }
+                });
+            });
+        }
+        let deadline = cpu.now() + self.config.timeout;
+        // After the deadline some are left whose homes do not answer: what they have written is lost with this process.
+        let _ = self.until(cpu, deadline, |core| (core.mapped.len() == 0).then_some(())).await;
+    }
+
+    /// Threads that have waited for too long get an error.
+    pub(crate) fn expire_faults(&self, core: &mut Core, now: Instant) {
+        let is_over = |fault: &Fault| fault.deadline <= now;
+        let over = core.pages.iter().filter(|(_, entry)| entry.faults.iter().any(is_over));
+        for page in over.map(|(page, _)| *page).collect::<Vec<_>>() {
+            self.fail_faults(core, page, is_over);
+        }
+    }
+
+    /// Asks again for some of the pages whose accesses fail: their home may answer again, or somebody has written them.
+    pub(crate) fn try_poisoned(&self, core: &mut Core, now: Instant) {
+        let deadline = now + self.config.timeout;
+        for (no, page) in core.mapped.some_poisoned(TRIED_AGAIN) {
+            core.page(page).add_fault(Fault { no, is_write: false, deadline });
+            core.due.push_back(page);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Giving pages to mappings whose threads wait.
+
+use std::sync::Arc;
+
+use kernel::volume::Change;
+use kernel::{FRAME_BYTES, Frames, Processor, Volume};
+use machine::Errno;
+use machine::mapping::{self, Mapping};
+use policy::coherence::{Local, Mode, PageNo};
+use policy::unit::{Instant, JobId};
+
+use super::table::{Fault, MappingNo, Place, Served, WINDOW};
+use crate::Shared;
+use crate::core::{Core, block};
+use crate::waiting::{Content, Loaded};
+
+/// Pages given up and not stored yet, above which a mapping that is full gets no others.
+const SAVING_MAX: usize = 1024;
+
+/// A page, as mappings take it.
+fn page_bytes(loaded: &Loaded) -> Option<&[u8; mapping::PAGE_BYTES]> {
+    loaded.bytes().first_chunk().filter(|_| loaded.bytes().len() == FRAME_BYTES)
+}
+
+/// Fills a page that should be absent. A program may have put something there by itself, which is no one's.
+fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writable: bool) -> Result<(), Errno> {
+    let bytes = page_bytes(loaded).ok_or(Errno::IO)?;
+    match memory.fill(page.0, bytes, is_writable) {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            memory.remove(page.0)?;
+            memory.fill(page.0, bytes, is_writable)
+        }
+    }
+}
+
+impl Shared {
+    /// Threads of a program wait for pages: gives them those that can be given now, and the others later. Called for what
+    /// the host reports of a mapping ([`Op::Faults`](machine::Op::Faults)).
+    pub fn on_faults(&self, cpu: &Processor, no: MappingNo, faults: &[mapping::Fault]) {
+        let deadline = cpu.now() + self.config.timeout;
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        self.counters.faults.add(faults.len() as u64);
+        for fault in faults {
+            let page = PageNo(fault.page);
+            let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else { return };
+            let has = core.mapped.place(no, page);
+            if has == Some(Place::Write) || (has == Some(Place::Read) && !fault.is_write) {
+                // Given since the thread began to wait.
+                let _ = member.memory.wake(page.0);
+                continue;
+            }
+            core.page(page).add_fault(Fault { no, is_write: fault.is_write, deadline });
+            core.due.push_back(page);
+        }
+        self.drive(cpu, core);
+    }
+
+    /// Does what can be done for mappings, and for the volume's readers and writers whose page a mapping has. `None`: it
+    /// makes no difference to them. Otherwise whether there is something to do.
+    pub(crate) fn want_mapped(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+    ) -> Option<bool> {
+        let entry = core.pages.get(&page)?;
+        let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
+        let faults = !entry.faults.is_empty();
+        if core.mapped.writer(page).is_some() && (writes || reads || faults) {
+            if !self.may_take(cpu, core, page, None) {
+                return Some(false);
+            }
+            return Some(self.share_written(cpu, core, volume, page));
+        }
+        if writes && !self.may_take(cpu, core, page, None) {
+            return Some(false);
+        }
+        if !faults {
+            return None;
+        }
+        match self.serve_faults(cpu, core, volume, page, None) {
+            Served::Given(_) => Some(true),
+            Served::Later => Some(false),
+            Served::Lacking => None,
+        }
+    }
+
+    /// May the page be taken from those mappings that have it, but for `except`? If not, it is looked at again when they
+    /// have had it for long enough.
+    fn may_take(&self, cpu: &Processor, core: &mut Core, page: PageNo, except: Option<MappingNo>) -> bool {
+        let Some(until) = core.mapped.newest(page, except).map(|since| since + WINDOW) else { return true };
+        if cpu.now() >= until {
+            return true;
+        }
+        if !std::mem::replace(&mut core.page(page).is_timed, true)
+            && let Some(shared) = self.this.upgrade()
+        {
+            let here = cpu.clone();
+            cpu.spawn(async move {
+                here.sleep_until(until).await;
+                let mut core = shared.core.lock();
+                core.page(page).is_timed = false;
+                core.due.push_back(page);
+                shared.drive(&here, &mut core);
+            });
+        }
+        false
+    }
+
+    /// What a mapping has written goes into the cache, where it is dirty, and the mapping may only read it. False: there
+    /// is no memory for it.
+    fn share_written(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
+        let Some(no) = core.mapped.writer(page) else { return true };
+        let mut spare = Frames::new();
+        if !cpu.kernel().try_allocate(1, &mut spare) {
+            return false;
+        }
+        let since = core.mapped.newest(page, None).unwrap_or(Instant::ZERO);
+        match self.copy_out(core, no, page, spare.pop()) {
+            Some(frame) => {
+                core.mapped.set(no, page, Place::Read, since);
+                // The whole of a block needs nothing that is cached: it is not refused.
+                let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
+            }
+            // Then nobody has what was written, and whoever waits for it is told.
+            None => self.take_from(core, no, page),
+        }
+        true
+    }
+
+    /// Gives a page that this node holds to mappings: to all that wait to read it, or to one that waits to write it,
+    /// whichever came first. `granted`: it was just granted, with this content, if it came with it: then it is given to
+    /// one that waits whatever others have just got, since another node may take it next.
+    pub(crate) fn serve_faults(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        granted: Option<Option<&Loaded>>,
+    ) -> Served {
+        let Some((held, _)) = core.node.holds(page) else { return Served::Lacking };
+        if !self.answers() {
+            return Served::Later;
+        }
+        let Some(first) = core.pages.get(&page).and_then(|entry| entry.faults.front().copied()) else {
+            return Served::Lacking;
+        };
+        if core.mapped.writer(page).is_some() {
+            return Served::Later;
+        }
+        let is_full = core.mapped.held(first.no) >= core.mapped.pages_max;
+        if is_full && core.saving.len() >= SAVING_MAX {
+            return Served::Later;
+        }
+        let content = match granted.flatten() {
+            Some(loaded) => Some(loaded.clone()),
+            None => volume.cached(block(page)).map(Loaded::Frame),
+        };
+        if first.is_write {
+            if held != Mode::Write {
+                return Served::Lacking;
+            }
+            if granted.is_none() && !self.may_take(cpu, core, page, Some(first.no)) {
+                return Served::Later;
+            }
+            self.give_to_write(cpu, core, volume, page, (first, content))
+        } else {
+            let Some(content) = content else { return Served::Lacking };
+            self.give_to_read(cpu, core, page, &content)
+        }
+    }
+
+    fn give_to_read(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: &Loaded) -> Served {
+        let waiting = core.page(page).take_faults(|fault| !fault.is_write);
+        for fault in waiting {
+            let Some(member) = core.mapped.member(fault.no).filter(|member| !member.is_ending) else { continue };
+            let memory = Arc::clone(&member.memory);
+            match core.mapped.place(fault.no, page) {
+                Some(Place::Read | Place::Write) => {
+                    let _ = memory.wake(page.0);
+                }
+                None | Some(Place::Poisoned) => {
+                    // If it fails, the program has ended, or does not want to have it.
+                    if fill(&*memory, page, content, false).is_ok() {
+                        core.mapped.set(fault.no, page, Place::Read, cpu.now());
+                        self.make_room(cpu, core, fault.no, page);
+                    }
+                }
+            }
+        }
+        Served::Given(Mode::Read)
+    }
+
+    fn give_to_write(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        (fault, content): (Fault, Option<Loaded>),
+    ) -> Served {
+        let Fault { no, .. } = fault;
+        let has = core.mapped.place(no, page) == Some(Place::Read);
+        if !has && content.is_none() {
+            return Served::Lacking;
+        }
+        core.page(page).faults.pop_front();
+        let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else {
+            return Served::Given(Mode::Read);
+        };
+        let memory = Arc::clone(&member.memory);
+        self.take_from_all(core, page, Some(no));
+        // Before it is given: a reader of the cache must not find what was there before what this program writes next.
+        let cached = volume.give_up(block(page), false);
+        let given = match &content {
+            Some(content) if !has => fill(&*memory, page, content, true),
+            _ => memory.allow_writes(page.0),
+        };
+        match given {
+            Ok(()) => {
+                core.mapped.set(no, page, Place::Write, cpu.now());
+                // That it may is known: nothing is asked.
+                let _ = core.node.on_local(cpu.now(), Local::Write, page);
+                self.make_room(cpu, core, no, page);
+                Served::Given(Mode::Write)
+            }
+            Err(_) => {
+                // The program has ended, or does not want to have it.
+                if let Some(frame) = cached.filter(|_| core.node.is_dirty(page)) {
+                    let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
+                }
+                self.take_from(core, no, page);
+                Served::Given(Mode::Read)
+            }
+        }
+    }
+
+    /// Takes pages from a mapping that has too many, but not `page`.
+    fn make_room(&self, cpu: &Processor, core: &mut Core, no: MappingNo, page: PageNo) {
+        if core.mapped.held(no) <= core.mapped.pages_max {
+            return;
+        }
+        // One more for each that is on its way out already.
+        let Some(oldest) = core.mapped.oldest(no).find(|oldest| *oldest != page && !core.is_leaving(*oldest)) else {
+            return;
+        };
+        if core.mapped.place(no, oldest) == Some(Place::Read) {
+            self.take_from(core, no, oldest);
+        } else if let Ok(actions) = core.node.on_local(cpu.now(), Local::Drop, oldest) {
+            self.note(core, actions, Content::None);
+        }
+    }
+
+    /// Whoever waits for a page in a mapping, and cannot have it, is told: an access fails.
+    pub(crate) fn fail_faults(&self, core: &mut Core, page: PageNo, is_meant: impl Fn(&Fault) -> bool) {
+        for fault in core.page(page).take_faults(is_meant) {
+            let Some(member) = core.mapped.member(fault.no) else { continue };
+            let memory = Arc::clone(&member.memory);
+            let has = core.mapped.place(fault.no, page);
+            if has == Some(Place::Write) {
+                let _ = memory.wake(page.0);
+                continue;
+            }
+            self.take_from(core, fault.no, page);
+            if memory.poison(page.0).is_err() && has == Some(Place::Poisoned) {
+                // It was and is: a thread that waits since before then sees it.
+                let _ = memory.wake(page.0);
+            }
+            core.mapped.set(fault.no, page, Place::Poisoned, Instant::ZERO);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Taking all pages from all mappings at once, when the lease of this node or its incarnation is over.
+//!
+//! A client is answered only while the lease lasts, but a program asks nobody before it reads or writes. So its pages must
+//! be gone when others may take them over: after the end by this node's clock, and before that by the arbiter's. Programs
+//! see this as the end of the server, with what they have chosen for it: they wait, or get a signal. Those that wait hand
+//! their memory to the next mapping, of this incarnation if the lease was renewed in time, else of the next one.
+//!
+//! Rejected: mappings that live on without a lease, with threads that wait. If it is not renewed in time, what they have
+//! written is lost, and they must learn of that anyway.
+
+use std::sync::Arc;
+
+use kernel::volume::Change;
+use kernel::{Frames, Kernel, Processor, Volume};
+use machine::Connection;
+use machine::mapping::Mapping;
+use policy::coherence::PageNo;
+use policy::unit::JobId;
+
+use super::table::MappingNo;
+use crate::Shared;
+use crate::core::{Core, block};
+
+/// Pages written by programs that are copied into the cache then, at most. A page takes a few microseconds, and all of them
+/// a small part of the time between the two ends of a lease.
+const RETAINED_MAX: usize = 8192;
+
+impl Shared {
+    /// The lease of this node is over. When this returns, no program can use a page of the volume, whatever it does. What
+    /// programs have written stays in the cache, in case that the lease is renewed in time, as far as there is memory at
+    /// once; what is not retained is an error for all then, until somebody writes it anew.
+    pub fn on_lease_over(&self, kernel: &Kernel) {
+        let volume = self.volume();
+        let mut core = self.core.lock();
+        let written: Vec<PageNo> = core.mapped.written(None).collect();
+        let volume = volume.filter(|_| !self.has_ended());
+        let retained = volume.map_or(0, |volume| self.retain_written(kernel, &core, &volume, &written));
+        self.stop_mappings(&mut core);
+        drop(core);
+        let lost = written.len() - retained;
+        if lost > 0 {
+            self.report(None, format!("the lease is over, and {lost} pages that programs had written are lost"));
+        }
+    }
+
+    /// Copies as many as can be had at once into the cache; returns their number.
+    fn retain_written(&self, kernel: &Kernel, core: &Core, volume: &Volume, written: &[PageNo]) -> usize {
+        let mut retained = 0;
+        for page in written.iter().take(RETAINED_MAX) {
+            let mut spare = Frames::new();
+            if !kernel.try_allocate(1, &mut spare) {
+                break;
+            }
+            let Some(no) = core.mapped.writer(*page) else { continue };
+            if let Some(frame) = self.copy_out(core, no, *page, spare.pop()) {
+                // The whole of a block needs nothing that is cached: it is not refused.
+                let _ = volume.change(block(*page), Change::Whole(frame), JobId::default());
+                retained += 1;
+            }
+        }
+        retained
+    }
+
+    /// All mappings end, and have no pages any more.
+    pub(crate) fn stop_mappings(&self, core: &mut Core) {
+        for memory in core.mapped.stop_all() {
+            // It fails only for memory that its program has sealed: then that is wrong, and nothing else.
+            let _ = memory.clear();
+        }
+        core.pages.values_mut().for_each(|entry| entry.faults.clear());
+        self.stopped.wake_all();
+    }
+
+    /// Waits until a mapping is stopped, or has ended by itself, and closes the connection of one that is stopped.
+    pub(crate) async fn close_stopped(
+        &self,
+        cpu: &Processor,
+        no: MappingNo,
+        memory: Arc<dyn Mapping>,
+        connection: Connection,
+    ) {
+        let is_stopped = |core: &Core| core.mapped.member(no).is_none_or(|member| member.is_stopped);
+        self.stopped.until(|| is_stopped(&self.core.lock()).then_some(())).await;
+        cpu.cancel_faults(memory.faults());
+        // The program hands its memory over again when it sees the end: nobody else may take its faults then.
+        let is_unread = |core: &Core| core.mapped.member(no).is_none_or(|member| !member.is_read);
+        self.stopped.until(|| is_unread(&self.core.lock()).then_some(())).await;
+        // The number of a connection that was closed may be another one's.
+        if self.core.lock().mapped.member(no).is_some() {
+            cpu.shutdown(connection);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Which mappings of programs have which pages of a volume.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use machine::Connection;
+use machine::mapping::Mapping;
+use policy::coherence::{Mode, PageNo};
+use policy::unit::{Instant, ProcessorId};
+use smallvec::SmallVec;
+
+use super::PAGES_MAX;
+
+/// A mapping of a program. Numbers are not used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MappingNo(pub(crate) u32);
+
+/// What a mapping may do with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Read,
+    /// No other mapping has the page then, nor has the cache.
+    Write,
+    /// Accesses fail.
+    Poisoned,
+}
+
+/// A page that a mapping has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) no: MappingNo,
+    pub(crate) place: Place,
+    pub(crate) since: Instant,
+    /// Later ones are higher.
+    grant: u64,
+}
+
+pub(crate) struct Member {
+    pub(crate) memory: Arc<dyn Mapping>,
+    pub(crate) connection: Connection,
+    /// On which its faults and connection are.
+    pub(crate) processor: ProcessorId,
+    /// It gets no more pages.
+    pub(crate) is_ending: bool,
+    /// It has none any more, and its connection is to be closed.
+    pub(crate) is_stopped: bool,
+    /// A task takes its faults.
+    pub(crate) is_read: bool,
+    /// Pages that it may read or write, by grant.
+    order: BTreeMap<u64, PageNo>,
+    /// Poisoned ones, for another attempt in this order.
+    poisoned: VecDeque<PageNo>,
+}
+
+pub(crate) struct Table {
+    members: BTreeMap<MappingNo, Member>,
+    pages: BTreeMap<PageNo, SmallVec<[Entry; 2]>>,
+    /// Pages that a mapping may write.
+    written: BTreeSet<PageNo>,
+    last_no: u32,
+    last_grant: u64,
+    /// The most pages that one mapping has.
+    pub(crate) pages_max: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let (members, pages, written) = Default::default();
+        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max: PAGES_MAX }
+    }
+}
+
+impl Table {
+    pub(crate) fn add(
+        &mut self,
+        memory: Arc<dyn Mapping>,
+        connection: Connection,
+        processor: ProcessorId,
+    ) -> MappingNo {
+        self.last_no += 1;
+        let no = MappingNo(self.last_no);
+        let (order, poisoned) = Default::default();
+        let (is_ending, is_stopped, is_read) = (false, false, true);
+        let member = Member { memory, connection, processor, is_ending, is_stopped, is_read, order, poisoned };
+        self.members.insert(no, member);
+        no
+    }
+
+    pub(crate) fn end(&mut self, no: MappingNo) {
+        self.members.remove(&no);
+        let written: Vec<PageNo> = self.written(Some(no)).collect();
+        self.written.retain(|page| !written.contains(page));
+        self.pages.retain(|_, entries| {
+            entries.retain(|entry| entry.no != no);
+            !entries.is_empty()
+        });
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = (MappingNo, &Member)> {
+        self.members.iter().map(|(no, member)| (*no, member))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn member(&self, no: MappingNo) -> Option<&Member> {
+        self.members.get(&no)
+    }
+
+    pub(crate) fn set_ending(&mut self, no: MappingNo) {
+        self.members.get_mut(&no).into_iter().for_each(|member| member.is_ending = true);
+    }
+
+    /// No mapping gets pages any more, and none has any. Returns the memory of those that were not stopped before.
+    pub(crate) fn stop_all(&mut self) -> Vec<Arc<dyn Mapping>> {
+        self.pages.clear();
+        self.written.clear();
+        let mut stopped = Vec::new();
+        for member in self.members.values_mut() {
+            member.order.clear();
+            member.poisoned.clear();
+            member.is_ending = true;
+            if !std::mem::replace(&mut member.is_stopped, true) {
+                stopped.push(Arc::clone(&member.memory));
+            }
+        }
+        stopped
+    }
+
+    /// No task takes its faults any more.
+    pub(crate) fn set_unread(&mut self, no: MappingNo) {
+        self.members.get_mut(&no).into_iter().for_each(|member| member.is_read = false);
+    }
+
+    pub(crate) fn entries(&self, page: PageNo) -> &[Entry] {
+        self.pages.get(&page).map_or(&[], |entries| entries)
+    }
+
+    pub(crate) fn place(&self, no: MappingNo, page: PageNo) -> Option<Place> {
+        self.entries(page).iter().find(|entry| entry.no == no).map(|entry| entry.place)
+    }
+
+    /// Those that may read it, and the one that may write it.
+    pub(crate) fn holders(&self, page: PageNo) -> impl Iterator<Item = &Entry> {
+        self.entries(page).iter().filter(|entry| entry.place != Place::Poisoned)
+    }
+
+    pub(crate) fn is_mapped(&self, page: PageNo) -> bool {
+        self.holders(page).next().is_some()
+    }
+
+    pub(crate) fn writer(&self, page: PageNo) -> Option<MappingNo> {
+        self.entries(page).iter().find(|entry| entry.place == Place::Write).map(|entry| entry.no)
+    }
+
+    /// When the last one that has the page got it, but for `except`.
+    pub(crate) fn newest(&self, page: PageNo, except: Option<MappingNo>) -> Option<Instant> {
+        self.holders(page).filter(|entry| Some(entry.no) != except).map(|entry| entry.since).max()
+    }
+
+    pub(crate) fn set(&mut self, no: MappingNo, page: PageNo, place: Place, now: Instant) {
+        self.remove(no, page);
+        let Some(member) = self.members.get_mut(&no) else { return };
+        self.last_grant += 1;
+        let grant = self.last_grant;
+        match place {
+            Place::Poisoned => member.poisoned.push_back(page),
+            Place::Read | Place::Write => {
+                member.order.insert(grant, page);
+            }
+        }
+        if place == Place::Write {
+            self.written.insert(page);
+        }
+        self.pages.entry(page).or_default().push(Entry { no, place, since: now, grant });
+    }
+
+    pub(crate) fn remove(&mut self, no: MappingNo, page: PageNo) {
+        let Some(entries) = self.pages.get_mut(&page) else { return };
+        let Some(index) = entries.iter().position(|entry| entry.no == no) else { return };
+        let entry = entries.swap_remove(index);
+        if entries.is_empty() {
+            self.pages.remove(&page);
+        }
+        if entry.place == Place::Write {
+            self.written.remove(&page);
+        }
+        let Some(member) = self.members.get_mut(&no) else { return };
+        member.order.remove(&entry.grant);
+        if entry.place == Place::Poisoned {
+            member.poisoned.retain(|poisoned| *poisoned != page);
+        }
+    }
+
+    /// Pages that a mapping may read or write.
+    pub(crate) fn held(&self, no: MappingNo) -> usize {
+        self.members.get(&no).map_or(0, |member| member.order.len())
+    }
+
+    /// Those granted first, of a mapping that must give up some: the least recently granted.
+    pub(crate) fn oldest(&self, no: MappingNo) -> impl Iterator<Item = PageNo> {
+        self.members.get(&no).into_iter().flat_map(|member| member.order.values().copied())
+    }
+
+    /// Pages that mappings may write, of one or of all.
+    pub(crate) fn written(&self, of: Option<MappingNo>) -> impl Iterator<Item = PageNo> {
+        self.written.iter().copied().filter(move |page| of.is_none() || self.writer(*page) == of)
+    }
+
+    /// Some poisoned pages, each time others.
+    pub(crate) fn some_poisoned(&mut self, most: usize) -> Vec<(MappingNo, PageNo)> {
+        let mut some = Vec::new();
+        for (no, member) in &mut self.members {
+            let count = most.min(member.poisoned.len());
+            member.poisoned.rotate_left(count);
+            let looked_at = member.poisoned.iter().rev().take(count);
+            some.extend(looked_at.map(|page| (*no, *page)));
+        }
+        some
+    }
+
+    /// Pages that mappings may only read, and that they may write.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        let held: usize = self.members.values().map(|member| member.order.len()).sum();
+        [held - self.written.len(), self.written.len()]
+    }
+}
+
+/// A thread of a program waits for a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) no: MappingNo,
+    pub(crate) is_write: bool,
+    pub(crate) deadline: Instant,
+}
+
+/// What was done for threads that wait for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// A mapping has it now, and its threads go on.
+    Given(Mode),
+    /// Nothing can be done before something else happens, which looks again.
+    Later,
+    /// The page, its content, or the right to write it is not here.
+    Lacking,
+}
+
+/// What a mapping got stays for this long at least, whoever wants it: the thread that waited for it must run first, which
+/// takes up to 50 µs on another processor. Otherwise two could take the page from each other again and again without an
+/// access (the time window of Fleisch and Popek, *Mirage*, SOSP 1989).
+pub(crate) const WINDOW: Duration = Duration::from_micros(100);

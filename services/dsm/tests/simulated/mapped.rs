@@ -1,0 +1,386 @@
+//! Programs that have mapped the volume, at simulated nodes. What the host would do for them is a model that knows which
+//! pages each may read and write: a page is copied out only when nobody writes it any more, and never filled twice.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dsm::MappingNo;
+use kernel::FRAME_BYTES;
+use machine::Errno;
+use machine::mapping::{Fault, Faults, Mapping};
+use policy::coherence::ShardNo;
+use policy::unit::{BLOCK_BYTES, ByteRange};
+use testkit::random::Random;
+use testkit::scene::context;
+use testkit::scene::disk::{fill, read};
+
+use crate::scene::members::SHARDS;
+use crate::scene::{Backing, Scene, Setup};
+
+const PORT: u16 = 7;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    ReadOnly,
+    Writable,
+    Poisoned,
+}
+
+#[derive(Default)]
+struct Pages(BTreeMap<u64, (State, Box<[u8]>)>);
+
+/// A program's memory.
+struct Memory {
+    pages: Mutex<Pages>,
+    len: u64,
+    /// The program has ended: it takes nothing any more.
+    is_gone: AtomicBool,
+}
+
+impl Memory {
+    fn pages(&self) -> std::sync::MutexGuard<'_, Pages> {
+        self.pages.lock().expect("one thread")
+    }
+
+    fn state(&self, page: u64) -> Option<State> {
+        self.pages().0.get(&page).map(|(state, _)| *state)
+    }
+
+    fn change(&self, page: u64, from: State, to: State) -> Result<(), Errno> {
+        let mut pages = self.pages();
+        let (state, _) = pages.0.get_mut(&page).filter(|(state, _)| *state == from).ok_or(Errno::INVALID)?;
+        *state = to;
+        Ok(())
+    }
+}
+
+impl Mapping for Memory {
+    fn faults(&self) -> Faults {
+        Faults(0)
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn decode(&self, _received: &[u8]) -> Vec<Fault> {
+        Vec::new()
+    }
+
+    fn fill(&self, page: u64, bytes: &[u8; 4096], is_writable: bool) -> Result<(), Errno> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Err(Errno::INVALID);
+        }
+        let state = if is_writable { State::Writable } else { State::ReadOnly };
+        let before = self.pages().0.insert(page, (state, bytes[..].into()));
+        assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is filled twice");
+        Ok(())
+    }
+
+    fn allow_writes(&self, page: u64) -> Result<(), Errno> {
+        self.change(page, State::ReadOnly, State::Writable)
+    }
+
+    fn forbid_writes(&self, page: u64) -> Result<(), Errno> {
+        self.change(page, State::Writable, State::ReadOnly)
+    }
+
+    fn copy_out(&self, page: u64, into: &mut [u8; 4096]) -> Result<(), Errno> {
+        let pages = self.pages();
+        let (state, bytes) = pages.0.get(&page).ok_or(Errno::INVALID)?;
+        assert_eq!(*state, State::ReadOnly, "page {page} is copied while the program may write it");
+        into.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn remove(&self, page: u64) -> Result<(), Errno> {
+        let before = self.pages().0.remove(&page);
+        assert!(before.is_none_or(|(state, _)| state != State::Writable), "page {page} is removed while it is written");
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), Errno> {
+        self.pages().0.clear();
+        Ok(())
+    }
+
+    fn poison(&self, page: u64) -> Result<(), Errno> {
+        let before = self.pages().0.insert(page, (State::Poisoned, Box::default()));
+        assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is poisoned while it is there");
+        Ok(())
+    }
+
+    fn wake(&self, _page: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// A program at a node.
+struct Program {
+    node: usize,
+    no: MappingNo,
+    memory: Arc<Memory>,
+}
+
+impl Program {
+    fn start(scene: &Scene, node: usize) -> Program {
+        let running = scene.nodes[node].as_ref().expect("it runs");
+        let host = running.host.id;
+        let memory = Arc::new(Memory {
+            pages: Mutex::default(),
+            len: running.shared().config().size / BLOCK_BYTES,
+            is_gone: AtomicBool::new(false),
+        });
+        // What the program says there, it does not.
+        let connection = scene.world.connect(host, host, PORT).expect("connected");
+        let cpu = &running.host.processors[0];
+        let no = running.shared().map(cpu, memory.clone(), connection).expect("mapped");
+        Program { node, no, memory }
+    }
+
+    /// Waits until a thread of the program may access a page, as the host makes it wait; false: that is a signal.
+    fn touch(&self, scene: &mut Scene, page: u64, is_write: bool) -> bool {
+        let is_over = |memory: &Memory| match memory.state(page) {
+            Some(State::Writable | State::Poisoned) => true,
+            Some(State::ReadOnly) => !is_write,
+            None => false,
+        };
+        if !is_over(&self.memory) {
+            let running = scene.nodes[self.node].as_ref().expect("it runs");
+            let cpu = running.host.processors[0].clone();
+            running.shared().on_faults(&cpu, self.no, &[Fault { page, is_write }]);
+            scene.world.kick(running.host.id, cpu.id());
+            let memory = Arc::clone(&self.memory);
+            assert!(scene.run_until(None, |_| is_over(&memory)), "page {page} never came");
+        }
+        self.memory.state(page) != Some(State::Poisoned)
+    }
+
+    fn load(&self, scene: &mut Scene, page: u64) -> Option<u8> {
+        self.touch(scene, page, false).then(|| self.memory.pages().0[&page].1[0])
+    }
+
+    fn store(&self, scene: &mut Scene, page: u64, value: u8) -> bool {
+        let may = self.touch(scene, page, true);
+        if may {
+            self.memory.pages().0.get_mut(&page).expect("there").1.fill(value);
+        }
+        may
+    }
+}
+
+fn scene(setup: Setup) -> Scene {
+    let scene = Scene::new(setup);
+    for node in scene.nodes.iter().flatten() {
+        scene.world.listen(node.host.id, PORT);
+    }
+    scene
+}
+
+/// Steps of programs and clients, one after the other, so there is one right answer.
+fn read_what_was_written_last(mut scene: Scene, seed: u64, before_step: impl Fn(&mut Scene, &mut Random)) {
+    let mut random = Random(seed);
+    let programs: Vec<Program> = [0, 0, 1, 2].map(|node| Program::start(&scene, node)).into();
+    let pages = [0, 1, 256, 257, 600];
+    let mut expected = BTreeMap::new();
+    for step in 1..=150_u64 {
+        before_step(&mut scene, &mut random);
+        let page = pages[random.below(pages.len() as u64) as usize];
+        let (who, is_write) = (random.below(7) as usize, random.below(2) == 0);
+        let value = (step % 250) as u8 + 1;
+        let last = expected.get(&page).copied().unwrap_or(0);
+        let range = ByteRange::new(page * BLOCK_BYTES, BLOCK_BYTES);
+        match (programs.get(who), is_write) {
+            (Some(program), true) => assert!(program.store(&mut scene, page, value)),
+            (Some(program), false) => assert_eq!(program.load(&mut scene, page), Some(last), "seed {seed} {step}"),
+            (None, true) => {
+                let write =
+                    async move |cpu, volume: Arc<kernel::Volume>| fill(&cpu, &volume, range, value, context()).await;
+                assert_eq!(scene.run(who - programs.len(), write), Ok(()));
+            }
+            (None, false) => {
+                let read = async move |cpu, volume: Arc<kernel::Volume>| read(&cpu, &volume, range, context()).await;
+                let bytes = scene.run(who - programs.len(), read);
+                assert_eq!(bytes, Ok(vec![last; FRAME_BYTES]), "seed {seed} step {step}");
+            }
+        }
+        if is_write {
+            expected.insert(page, value);
+        }
+    }
+}
+
+#[test]
+fn programs_and_clients_at_three_nodes_read_what_was_written_last() {
+    for seed in testkit::rounds::seeds(30) {
+        read_what_was_written_last(scene(Setup::new(seed, 3)), seed, |_, _| {});
+    }
+}
+
+#[test]
+fn programs_and_clients_read_what_was_written_last_while_homes_move() {
+    for seed in testkit::rounds::seeds(20) {
+        let mut scene = scene(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        read_what_was_written_last(scene, seed, |scene, random| {
+            if random.below(4) > 0 {
+                return;
+            }
+            for node in 0..scene.nodes.len() {
+                let shard = ShardNo(random.below(u64::from(SHARDS)) as u16);
+                scene.give_up(node, shard);
+            }
+            scene.pass(Duration::from_millis(random.below(200)));
+            scene.change_map(|bound| random.below(bound as u64) as usize);
+            scene.see_all();
+        });
+    }
+}
+
+fn flush(scene: &mut Scene, node: usize) {
+    let flushed = scene.run(node, async move |cpu, volume: Arc<kernel::Volume>| volume.flush(&cpu, context()).await);
+    assert_eq!(flushed, Ok(()));
+}
+
+#[test]
+fn a_program_has_nothing_once_the_lease_of_its_node_is_over() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = scene(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 2);
+        scene.see_all();
+        let first = Program::start(&scene, 0);
+        assert!(first.store(&mut scene, 3, 1) && first.load(&mut scene, 4) == Some(0));
+        scene.set_lease(0, false);
+        assert!(first.memory.pages().0.is_empty(), "seed {seed}: others may take over");
+        let shared = Arc::clone(scene.nodes[0].as_ref().expect("it runs").shared());
+        let cpu = scene.nodes[0].as_ref().expect("it runs").host.processors[0].clone();
+        shared.on_faults(&cpu, first.no, &[Fault { page: 3, is_write: false }]);
+        scene.pass(Duration::from_secs(1));
+        assert_eq!((shared.mappings(), first.memory.state(3)), (0, None), "seed {seed}: its connection ends");
+        // Renewed in time: nothing of what was written is lost.
+        scene.set_lease(0, true);
+        let second = Program::start(&scene, 0);
+        assert_eq!(second.load(&mut scene, 3), Some(1), "seed {seed}");
+        assert!(second.store(&mut scene, 3, 2));
+        flush(&mut scene, 0);
+        assert!(second.store(&mut scene, 3, 3) && second.store(&mut scene, 300, 3));
+        // Not renewed: what was not flushed is lost, and nothing old is seen.
+        scene.deregister(0);
+        scene.see_all();
+        assert!(second.memory.pages().0.is_empty(), "seed {seed}: others have taken over");
+        let other = Program::start(&scene, 1);
+        assert_eq!(other.load(&mut scene, 3), Some(2), "seed {seed}");
+        assert!(other.store(&mut scene, 3, 4));
+        scene.register(0);
+        scene.see_all();
+        let third = Program::start(&scene, 0);
+        assert_eq!([3, 300].map(|page| third.load(&mut scene, page)), [Some(4), Some(0)], "seed {seed}");
+        let is_empty = |program: &Program| program.memory.pages().0.is_empty();
+        assert!(is_empty(&first) && is_empty(&second) && shared.mappings() == 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_flush_at_one_node_makes_durable_what_a_program_of_another_has_written() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { backing: Backing::Path, ..Setup::new(seed, 2) });
+        scene.until_connected();
+        let programs = [0, 1].map(|node| Program::start(&scene, node));
+        for (page, program) in [0, 1, 256, 257].into_iter().zip(programs.iter().cycle()) {
+            assert!(program.store(&mut scene, page, page as u8 + 1));
+        }
+        flush(&mut scene, 0);
+        drop(programs);
+        (0..2).for_each(|node| scene.power_cut(node));
+        (0..2).for_each(|node| scene.boot(node));
+        scene.until_connected();
+        for page in [0, 1, 256, 257_u64] {
+            let range = ByteRange::new(page * BLOCK_BYTES, BLOCK_BYTES);
+            let read = async move |cpu, volume: Arc<kernel::Volume>| read(&cpu, &volume, range, context()).await;
+            assert_eq!(scene.run(1, read), Ok(vec![page as u8 + 1; FRAME_BYTES]), "seed {seed}, page {page}");
+        }
+    }
+}
+
+#[test]
+fn what_a_program_has_written_is_not_cached_and_one_alone_may_write() {
+    let mut scene = scene(Setup { backing: Backing::Memory, ..Setup::new(2, 2) });
+    let programs: Vec<Program> = [0, 0, 1].map(|node| Program::start(&scene, node)).into();
+    let gauges = |scene: &Scene, node: usize| scene.nodes[node].as_ref().expect("it runs").shared().gauges();
+    for writer in [0, 1, 2, 0] {
+        for program in &programs {
+            program.load(&mut scene, 3);
+        }
+        assert!(programs.iter().all(|program| program.memory.state(3) == Some(State::ReadOnly)));
+        assert!(programs[writer].store(&mut scene, 3, writer as u8 + 1));
+        for (number, program) in programs.iter().enumerate() {
+            let state = if number == writer { Some(State::Writable) } else { None };
+            assert_eq!(program.memory.state(3), state, "{number} while {writer} writes");
+        }
+        let node = programs[writer].node;
+        let volume = scene.nodes[node].as_ref().and_then(|node| node.volume.clone()).expect("a member");
+        assert!(volume.cached(policy::unit::BlockNo(3)).is_none(), "a reader would find old data");
+        assert_eq!((gauges(&scene, node).mapped_read, gauges(&scene, node).mapped_written), (0, 1));
+    }
+}
+
+#[test]
+fn a_mapping_that_is_full_gives_up_what_it_was_given_first() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup::new(seed, 2));
+        let limited = scene.nodes.iter().flatten();
+        limited.for_each(|node| node.shared().limit_mappings(4));
+        let programs = [Program::start(&scene, 0), Program::start(&scene, 1)];
+        let pages: Vec<u64> = (0..24).map(|number| number % 2 * 256 + number).collect();
+        for (number, page) in pages.iter().enumerate() {
+            assert!(programs[0].store(&mut scene, *page, number as u8 + 1));
+            let held = programs[0].memory.pages().0.len();
+            // One may be on its way out.
+            assert!(held <= 5, "{held} pages");
+        }
+        for (number, page) in pages.iter().enumerate() {
+            let reader = &programs[(number / 3) % 2];
+            assert_eq!(reader.load(&mut scene, *page), Some(number as u8 + 1), "seed {seed}, page {page}");
+        }
+    }
+}
+
+#[test]
+fn what_a_program_writes_is_not_lost_where_another_ended_before_it_got_the_page() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup::new(seed, 2));
+        let programs = [0, 0, 1].map(|node| Program::start(&scene, node));
+        let [gone, writer, reader] = &programs;
+        gone.memory.is_gone.store(true, Ordering::Relaxed);
+        let running = scene.nodes[0].as_ref().expect("it runs");
+        let (cpu, shared) = (running.host.processors[0].clone(), Arc::clone(running.shared()));
+        for page in [0, 256] {
+            shared.on_faults(&cpu, gone.no, &[Fault { page, is_write: true }]);
+            scene.world.kick(scene.nodes[0].as_ref().expect("it runs").host.id, cpu.id());
+            assert!(scene.run_until(None, |_| shared.gauges().awaited == 0), "it is not served");
+            assert!(writer.store(&mut scene, page, 7));
+            assert_eq!(reader.load(&mut scene, page), Some(7), "seed {seed}, page {page}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_nobody_has_is_poisoned_until_somebody_has_written_it() {
+    let mut scene = scene(Setup { backing: Backing::Memory, ..Setup::new(4, 2) });
+    let program = Program::start(&scene, 0);
+    scene.until_connected();
+    scene.kill(1);
+    assert_eq!(program.load(&mut scene, 256), None, "its home is away");
+    scene.boot(1);
+    scene.until_connected();
+    let write = async |cpu, volume: Arc<kernel::Volume>| {
+        fill(&cpu, &volume, ByteRange::new(256 * BLOCK_BYTES, BLOCK_BYTES), 9, context()).await
+    };
+    assert_eq!(scene.run(1, write), Ok(()));
+    let memory = Arc::clone(&program.memory);
+    assert!(scene.run_until(None, |_| memory.state(256) == Some(State::ReadOnly)), "it is asked for again");
+    assert_eq!(program.load(&mut scene, 256), Some(9));
+}
