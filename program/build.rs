@@ -4,6 +4,6 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "wasm32") {
-        println!("cargo::rustc-link-arg-examples=-zstack-size=32768");
+        println!("cargo::rustc-link-arg=-zstack-size=32768");
     }
 }

@@ -98,7 +98,19 @@ fn a_byte_written_right_after_the_host_changed_its_block_leaves_the_rest_of_the_
 }
 
 fn refusal(sandbox: &Sandbox, arguments: &[&str]) -> String {
-    let serve = ["serve", "--nbd", "none", "--nfs", "127.0.0.1:0", "--metrics", "none", "--data", "other-data"];
+    let serve = [
+        "serve",
+        "--nbd",
+        "none",
+        "--nfs",
+        "127.0.0.1:0",
+        "--postgres",
+        "none",
+        "--metrics",
+        "none",
+        "--data",
+        "other-data",
+    ];
     // A server that is not refused runs until it is killed.
     let mut bounded = Command::new("timeout");
     let output = bounded.args(["30", &AWASE]).args(serve).args(arguments).current_dir(sandbox.path()).output();

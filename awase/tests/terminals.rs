@@ -6,5 +6,7 @@ mod bank;
 mod drivers;
 #[path = "terminals/hostile.rs"]
 mod hostile;
+#[path = "terminals/load.rs"]
+mod load;
 #[path = "terminals/psql.rs"]
 mod psql;

@@ -47,7 +47,7 @@ fn as_user(user: u32, program: &str) -> Option<Command> {
 /// A server run by an ordinary user, and the port of its directories.
 fn serve(sandbox: &Sandbox) -> Option<(Server, u16)> {
     let mut command = awase()?;
-    command.args(["serve", "--nbd", "none", "--nfs", "127.0.0.1:0"]);
+    command.args(["serve", "--nbd", "none", "--nfs", "127.0.0.1:0", "--postgres", "none"]);
     let mut server = sandbox.start(command);
     let port = nfs_port(&server.banner());
     Some((server, port))
@@ -78,7 +78,18 @@ fn root_of_a_user_namespace_serves_as_its_ordinary_user() {
         testkit::skip!("no user namespaces");
     }
     let Some(mut command) = as_user(USER, "unshare") else { return };
-    command.args(["--user", "--map-root-user", &*AWASE, "serve", "--nbd", "none", "--metrics", "none"]);
+    command.args([
+        "--user",
+        "--map-root-user",
+        &*AWASE,
+        "serve",
+        "--nbd",
+        "none",
+        "--postgres",
+        "none",
+        "--metrics",
+        "none",
+    ]);
     command.args(["--nfs", "127.0.0.1:0"]);
     let mut server = Sandbox::new().start(command);
     let port = nfs_port(&server.banner());

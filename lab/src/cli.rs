@@ -23,6 +23,7 @@ Examples:
   awase lab run ws-table3
   awase lab run all --machine both --out report
   awase lab run ws-table2 --set disk.rpm=7200
+  awase lab run mp-table2 --sensitivity           what hangs on each number that nobody published
   awase lab run ws-table3 --on both               beside this machine's disk, on which DIR lies
   awase lab run live                              every switch on a server on this machine: five minutes";
 
@@ -78,15 +79,22 @@ pub struct RunArguments {
     /// On this machine, measure as little as gives all numbers, whatever they are worth.
     #[arg(long)]
     pub quick: bool,
-    /// Which machine is simulated: the paper's, one of 2026 (NVMe, 64 cores), or both.
+    /// Which machine is simulated: the paper's, one of 2026 (NVMe; what else, `awase lab show NAME` lists), or both.
     #[arg(long, value_enum, default_value_t = Machine::Paper)]
     pub machine: Machine,
     /// Set a parameter (may be repeated) of each of the experiments that has it; `awase lab show NAME` lists them.
     #[arg(long, value_name = "NAME=VALUE", value_parser = number_assignment)]
     pub set: Vec<(String, f64)>,
     /// Seed of all chance: the same seed gives the same results.
-    #[arg(long, value_name = "N", default_value_t = crate::DEFAULT_SEED)]
+    #[arg(long, value_name = "N", default_value_t = crate::DEFAULT_SEED, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
+    /// Also measure what hangs on each number that nobody published: the numbers at the ends of their ranges, and random
+    /// machines. The result goes to DIR/NAME.sensitivity.json, too.
+    #[arg(long)]
+    pub sensitivity: bool,
+    /// All tables on the terminal, where several experiments run; without it, a summary of each.
+    #[arg(long)]
+    pub full: bool,
     /// Where the report goes; files of the same names are replaced.
     #[arg(long, value_name = "DIR", default_value = "awase-lab")]
     pub out: PathBuf,
@@ -114,6 +122,10 @@ pub enum Machine {
     Modern,
     /// One after the other.
     Both,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a seed: 0 to {}", u64::MAX))
 }
 
 fn number_assignment(text: &str) -> Result<(String, f64), String> {

@@ -24,7 +24,7 @@ use crate::report::terminal::Terminal;
 use crate::report::{Heading, files};
 use crate::{
     Effort, Experiment, Failed, Host, LocalRun, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
-    local, named, order,
+    local, named, order, sensitivity,
 };
 
 /// Columns of a line. Wider tables continue below.
@@ -77,11 +77,19 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    if arguments.sensitivity {
+        measure_sensitivities(&mut outcomes)?;
+    }
     if !measure(arguments, &mut outcomes)? {
         code = ExitCode::FAILURE;
     }
-    let text: Vec<String> = outcomes.iter().map(|outcome| terminal().outcome(outcome)).collect();
-    print(text.join("\n\n").as_bytes())?;
+    let is_whole = arguments.full || chosen.len() == 1 || arguments.on != Side::Sim;
+    let shown = |outcome: &Outcome| if is_whole { terminal().outcome(outcome) } else { terminal().summary(outcome) };
+    let text: Vec<String> = outcomes.iter().map(shown).collect();
+    print(text.join(if is_whole { "\n\n" } else { "\n" }).as_bytes())?;
+    if !is_whole {
+        print(b"\nAll tables: --full, or the report.\n")?;
+    }
     let heading = Heading { version: env!("CARGO_PKG_VERSION").to_owned(), command: command_line(arguments) };
     write(&arguments.out, &outcomes, &heading)?;
     print(format!("\nReport: {}\n", arguments.out.join("report.html").display()).as_bytes())?;
@@ -92,7 +100,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
 fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     let is_simulated = |order: &Order| on != Side::Local && order.experiment.is_simulated();
     let (orders, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_simulated);
-    let others = others.into_iter().map(|order| Ok(Outcome { order, results: Results::default() }));
+    let others = others.into_iter().map(|order| Ok(Outcome { order, results: Results::default(), measured: None }));
     if orders.is_empty() {
         return others.collect();
     }
@@ -101,6 +109,26 @@ fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     let results = order::run(orders, threads, |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     results.into_iter().chain(others).collect()
+}
+
+/// Measures what hangs on the free numbers of each experiment that has a target, in the paper's machine.
+fn measure_sensitivities(outcomes: &mut [Outcome]) -> anyhow::Result<()> {
+    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    for outcome in outcomes.iter_mut().filter(|outcome| outcome.order.setting == Setting::Paper) {
+        let order = &outcome.order;
+        if !order.changed().is_empty() {
+            let what = "is of the paper's machine as it is; leave out --set";
+            return Err(Problems::from(Problem::new(&flag("--sensitivity"), "", what)).into());
+        }
+        let (experiment, seed) = (order.experiment, order.seed);
+        let done = AtomicU64::new(0);
+        let total = sensitivity::steps(experiment, sensitivity::DRAWS);
+        let drawn = Progress { done: 0, total, running: vec![format!("{}: free numbers", order.name())] };
+        outcome.measured = shown_meanwhile(drawn, &done, || {
+            sensitivity::measure(experiment, seed, sensitivity::DRAWS, threads, &done)
+        });
+    }
+    Ok(())
 }
 
 /// Is it measured on this machine?
@@ -324,6 +352,9 @@ fn command_line(arguments: &RunArguments) -> String {
     }
     if arguments.quick {
         command += " --quick";
+    }
+    if arguments.sensitivity {
+        command += " --sensitivity";
     }
     let set = arguments.set.iter().map(|(name, value)| (name.as_str(), *value));
     command + &order::chosen(arguments.seed, set)

@@ -5,6 +5,7 @@
 //! that the table is about; and it returns [`Results`]: tables with the published next to the simulated number, plots,
 //! and findings that hold or do not. The same parameters and seed give the same results, to the last bit.
 
+pub mod agreement;
 pub mod bench;
 pub mod cli;
 pub mod command;
@@ -19,6 +20,7 @@ pub mod parameter;
 pub mod recorded;
 pub mod report;
 pub mod result;
+pub mod sensitivity;
 pub mod speed;
 
 pub use experiment::{Experiment, Run, experiments, named, simulated};

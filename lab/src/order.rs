@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::experiment::{Experiment, Run};
 use crate::parameter::{ParameterError, Parameters};
 use crate::result::Results;
+use crate::sensitivity::{self, Sensitivity};
 
 /// Interval of progress reports.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -35,6 +36,8 @@ pub struct Order {
 pub struct Outcome {
     pub order: Order,
     pub results: Results,
+    /// Measured now; without it, a report has the [recorded](sensitivity::recorded) one.
+    pub measured: Option<Sensitivity>,
 }
 
 /// An experiment panicked: a bug of its own.
@@ -54,6 +57,13 @@ pub struct Progress {
 }
 
 impl Outcome {
+    /// What the agreement owes to numbers that nobody published: of the paper's machine as it is.
+    pub fn sensitivity(&self) -> Option<Sensitivity> {
+        let is_as_recorded = self.order.setting == Setting::Paper && self.order.changed().is_empty();
+        let recorded = || sensitivity::recorded(self.order.experiment.name()).filter(|_| is_as_recorded);
+        self.measured.clone().or_else(recorded)
+    }
+
     /// Where it ran: one phrase.
     pub fn place(&self) -> &'static str {
         let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
@@ -112,7 +122,8 @@ impl Order {
     }
 
     fn run(&self, done: &AtomicU64) -> Result<Results, Failed> {
-        let run = Run { experiment: self.experiment, parameters: &self.parameters, seed: self.seed, done };
+        let run =
+            Run { experiment: self.experiment, parameters: &self.parameters, seed: self.seed, done, is_brief: false };
         // An experiment that panics on strange parameters must not discard the others' results.
         let results = catch_unwind(AssertUnwindSafe(|| self.experiment.simulate(&run)));
         let mut results = results.map_err(|panic| Failed {
@@ -191,5 +202,5 @@ pub fn run(
         }
     });
     let both = orders.into_iter().zip(results);
-    both.filter_map(|(order, result)| Some(result?.map(|results| Outcome { order, results }))).collect()
+    both.filter_map(|(order, result)| Some(result?.map(|results| Outcome { order, results, measured: None }))).collect()
 }

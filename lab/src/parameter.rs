@@ -10,20 +10,60 @@ use thiserror::Error;
 /// A text that lives as long as the program.
 pub type Text = &'static str;
 
-/// Where a number comes from.
+/// Where a number comes from: kinds that a reader can check.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The paper that the experiment is about; where in it.
     Paper(#[serde(deserialize_with = "sheet::text")] Text),
-    /// Another publication of the time: a data sheet, a manual, a paper.
-    Published(#[serde(deserialize_with = "sheet::text")] Text),
-    /// Follows from other published numbers; how.
+    /// A document, page or function that was looked up for this number.
+    Source(#[serde(deserialize_with = "sheet::text")] Text),
+    /// A document that is known to have it, but was not looked up.
+    Cited(#[serde(deserialize_with = "sheet::text")] Text),
+    /// Follows from others by arithmetic; how.
     Derived(#[serde(deserialize_with = "sheet::text")] Text),
-    /// Set up so (counts, sizes) where the paper leaves it open; why.
-    Chosen(#[serde(deserialize_with = "sheet::text")] Text),
+    /// Of the run, not of the machine: how long, how often, which variant; why.
+    Setup(#[serde(deserialize_with = "sheet::text")] Text),
+    /// Nobody published it, or it is only remembered: the reason, and the range that is plausible.
+    Judged(#[serde(deserialize_with = "sheet::text")] Text),
+    /// A number or mechanism chosen because it fits; on which cells, and what speaks against it.
+    Inferred(#[serde(deserialize_with = "sheet::text")] Text),
     /// Fitted on one cell of the table; which. At most one a table.
     Fitted(#[serde(deserialize_with = "sheet::text")] Text),
+}
+
+impl Origin {
+    /// As reports name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Origin::Paper(_) => "paper",
+            Origin::Source(_) => "source",
+            Origin::Cited(_) => "cited",
+            Origin::Derived(_) => "derived",
+            Origin::Setup(_) => "setup",
+            Origin::Judged(_) => "judged",
+            Origin::Inferred(_) => "inferred",
+            Origin::Fitted(_) => "fitted",
+        }
+    }
+
+    pub fn text(&self) -> Text {
+        match self {
+            Origin::Paper(text)
+            | Origin::Source(text)
+            | Origin::Cited(text)
+            | Origin::Derived(text)
+            | Origin::Setup(text)
+            | Origin::Judged(text)
+            | Origin::Inferred(text)
+            | Origin::Fitted(text) => text,
+        }
+    }
+
+    /// Could somebody else have taken another number with as much reason?
+    pub fn is_free(&self) -> bool {
+        matches!(self, Origin::Judged(_) | Origin::Inferred(_) | Origin::Fitted(_))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +73,19 @@ pub struct Parameter {
     /// Such as `ms`, `KB/s`; empty for a count.
     pub unit: &'static str,
     pub default: f64,
+    /// What the model accepts.
     pub range: RangeInclusive<f64>,
     pub origin: Origin,
+    /// What may be true of the machine, for a number that is [free](Origin::is_free); else its value alone.
+    pub plausible: RangeInclusive<f64>,
+}
+
+impl Parameter {
+    /// Is it a count, or a switch?
+    pub fn is_whole(&self) -> bool {
+        let ends = [self.default, *self.plausible.start(), *self.plausible.end()];
+        self.unit.is_empty() && ends.iter().all(|end| end.fract() == 0.0)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -117,7 +168,8 @@ mod tests {
             unit: "rpm",
             default: 3600.0,
             range: 60.0..=20_000.0,
-            origin: Origin::Chosen("for this test"),
+            origin: Origin::Judged("for this test"),
+            plausible: 3000.0..=3600.0,
         };
         Parameters::new("ws-table9", vec![rpm])
     }

@@ -29,7 +29,7 @@ impl Results {
     pub fn forget_the_paper(&mut self) {
         for cell in self.tables.iter_mut().flat_map(|table| table.cells.iter_mut().flatten()) {
             cell.paper = None;
-            cell.fitted = false;
+            (cell.fitted, cell.input, cell.bound) = (false, false, None);
         }
         for plot in &mut self.plots {
             plot.series.retain(|series| series.source != Source::Paper);
@@ -76,6 +76,12 @@ pub struct Cell {
     pub local: Option<f64>,
     /// A parameter was fitted on this cell: it predicts nothing.
     pub fitted: bool,
+    /// An input of the model determines it: it predicts nothing either.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub input: bool,
+    /// What the devices' and processors' bounds alone would give: a rival without a model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
     /// Its effect is smaller than the noise between repetitions.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub within_noise: bool,
@@ -141,18 +147,6 @@ impl Table {
             }
         }
         series
-    }
-
-    /// The fraction of the variance of the published cells that the simulated ones explain, from 1 (all) downwards: one
-    /// less the sum of squared differences over the sum of squared deviations from the mean. `None` with nothing
-    /// published.
-    pub fn variance_explained(&self) -> Option<f64> {
-        let cells = self.cells.iter().flatten();
-        let pairs: Vec<(f64, f64)> = cells.filter_map(|cell| Some((cell.paper?, cell.simulated?))).collect();
-        let mean = pairs.iter().map(|(paper, _)| paper).sum::<f64>() / pairs.len() as f64;
-        let total: f64 = pairs.iter().map(|(paper, _)| (paper - mean).powi(2)).sum();
-        let missed: f64 = pairs.iter().map(|(paper, simulated)| (paper - simulated).powi(2)).sum();
-        (total > 0.0).then(|| 1.0 - missed / total)
     }
 }
 
@@ -256,17 +250,6 @@ impl Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn variance_is_explained_wholly_by_the_truth_and_not_at_all_by_the_mean() {
-        let table = |simulated: [f64; 3]| Table {
-            cells: vec![[1.0, 2.0, 6.0].into_iter().zip(simulated).map(|(p, s)| Cell::of(p, s)).collect()],
-            ..Table::default()
-        };
-        assert_eq!(table([1.0, 2.0, 6.0]).variance_explained(), Some(1.0));
-        assert_eq!(table([3.0, 3.0, 3.0]).variance_explained(), Some(0.0));
-        assert_eq!(Table::default().variance_explained(), None);
-    }
 
     #[test]
     fn differences_are_in_percent_of_the_paper_and_in_points() {

@@ -64,11 +64,8 @@ fn every_experiment_shows_its_parameters_with_unit_range_and_source() {
         }
         // Lines may be broken anywhere.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for kind in ["paper: ", "published: ", "derived: ", "chosen: ", "fitted: "] {
-            let has = parameters
-                .iter()
-                .any(|(parameter, _)| format!("{:?}", parameter.origin).to_lowercase().starts_with(&kind[..4]));
-            assert!(!has || text.contains(kind), "{kind} in\n{text}");
+        for (parameter, _) in parameters.iter() {
+            assert!(text.contains(&format!("{}: ", parameter.origin.kind())), "{}\n{text}", parameter.name);
         }
     }
 }
@@ -210,6 +207,33 @@ fn values_that_are_none_or_out_of_range_are_refused_with_what_is_allowed() {
         refused(&place, &[&["run", "all"], arguments].concat());
     }
     refused(&place, &["run"]);
+    let message = refused(&place, &["run", "all", "--seed", "-1"]);
+    assert!(message.contains("\"-1\" is not a seed: 0 to 18446744073709551615"), "{message}");
+}
+
+#[test]
+fn several_experiments_are_summed_up_and_one_is_shown_in_full() {
+    let place = Place::new();
+    let [one, other] = ["ws-table2", "ws-table3"];
+    let summary = out(&run(&place, &["run", one, other]));
+    assert!(summary.lines().count() < 60 && summary.contains("All tables: --full"), "{summary}");
+    let rests = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(rests.contains("It rests on"), "{summary}");
+    let full = out(&run(&place, &["run", one, other, "--full"]));
+    let alone = out(&run(&place, &["run", one]));
+    assert!(full.contains("What each part of the technique gives") && alone.contains("How free it is"), "{full}");
+}
+
+#[test]
+fn sensitivities_are_measured_of_the_machine_as_it_is() {
+    let place = Place::new();
+    let message = refused(&place, &["run", "ws-table3", "--sensitivity", "--set", "file.size=512"]);
+    assert!(message.contains("--sensitivity: is of the paper's machine as it is"), "{message}");
+    let text = out(&run(&place, &["run", "ws-table3", "--sensitivity", "--out", "report"]));
+    let recorded = lab::sensitivity::recorded("ws-table3").expect("recorded");
+    assert!(text.contains("How free it is"), "{text}");
+    let written = std::fs::read_to_string(place.file("report/ws-table3.sensitivity.json")).expect("the sensitivities");
+    assert_eq!(written, recorded.json(), "what is recorded is what the command writes");
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn every_experiment_has_such_a_machine() {
 
 #[test]
 fn every_number_is_simulated_and_finite() {
-    for Outcome { order, results } in all() {
+    for Outcome { order, results, .. } in all() {
         for table in &results.tables {
             let whole = table.cells.len() == table.rows.len();
             assert!(whole && table.cells.iter().all(|row| row.len() == table.columns.len()), "{}", table.name);
@@ -40,7 +40,7 @@ fn every_number_is_simulated_and_finite() {
 
 #[test]
 fn nothing_published_is_shown_and_nothing_is_marked_as_fitted() {
-    for Outcome { order, results } in all() {
+    for Outcome { order, results, .. } in all() {
         let cells = || results.tables.iter().flat_map(|table| table.cells.iter().flatten());
         assert!(cells().all(|cell| cell.paper.is_none() && !cell.fitted), "{}", order.name());
         let mut series = results.plots.iter().flat_map(|plot| &plot.series);
@@ -56,7 +56,7 @@ fn nothing_published_is_shown_and_nothing_is_marked_as_fitted() {
 
 #[test]
 fn the_first_finding_says_in_numbers_what_the_technique_is_worth() {
-    for Outcome { order, results } in all() {
+    for Outcome { order, results, .. } in all() {
         let first = results.findings.first().unwrap_or_else(|| panic!("{} finds nothing", order.name()));
         assert!(first.text.chars().filter(char::is_ascii_digit).count() >= 2, "{}: {}", order.name(), first.text);
         assert!(first.holds, "{}: {}", order.name(), first.text);

@@ -47,7 +47,8 @@ fn nothing_is_recorded_of_experiments_that_are_gone() {
     let files = fs::read_dir(directory()).expect("lab/recorded");
     for file in files {
         let name = file.expect("an entry").file_name().into_string().expect("a plain name");
-        let known = name.strip_suffix(".csv").is_none_or(|name| lab::named(name).is_some());
+        let of = name.strip_suffix(".csv").or_else(|| name.strip_suffix(".sensitivity.json"));
+        let known = of.is_none_or(|name| lab::named(name).is_some());
         assert!(known, "lab/recorded/{name} is of no experiment");
     }
 }

@@ -2,10 +2,15 @@
 
 mod outcomes;
 
+use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
-use lab::{Cell, Origin, Outcome, Results, Setting, Table};
+use lab::{Cell, Origin, Outcome, Results, Setting, Table, sensitivity};
 use outcomes::outcomes;
+
+const THREADS: NonZeroUsize = NonZeroUsize::MIN;
 
 /// All experiments on the papers' machines, run once.
 fn all() -> &'static [Outcome] {
@@ -21,125 +26,105 @@ fn table(experiment: &str, name: &str) -> &'static Table {
     results(experiment).tables.iter().find(|table| table.name == name).expect("a table of that name")
 }
 
-/// The published cells among these, each of which is there.
-fn published<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a Cell> {
-    let published: Vec<&Cell> = cells.into_iter().filter(|cell| cell.paper.is_some()).collect();
-    assert!(!published.is_empty(), "nothing published is there to compare with");
-    published
-}
-
-fn assert_within_percent<'a>(cells: impl IntoIterator<Item = &'a Cell>, most: f64) {
-    for cell in published(cells) {
-        let off = cell.difference_percent().expect("simulated");
-        assert!(off.abs() <= most, "{off:+.1} %: {cell:?}");
-    }
-}
-
-fn assert_within_points<'a>(cells: impl IntoIterator<Item = &'a Cell>, most: f64) {
-    for cell in published(cells) {
-        let off = cell.difference().expect("simulated");
-        assert!(off.abs() <= most, "{off:+.1} points: {cell:?}");
-    }
-}
-
 fn cells(table: &Table) -> impl Iterator<Item = &Cell> {
     table.cells.iter().flatten()
 }
 
-/// The second row over the first, column by column.
-fn ratios(table: &Table) -> Vec<Cell> {
-    let ratio = |(less, more): (&Cell, &Cell)| Cell {
-        paper: less.paper.zip(more.paper).map(|(less, more)| more / less),
-        simulated: less.simulated.zip(more.simulated).map(|(less, more)| more / less),
-        ..Cell::default()
+/// Numbers of the machine were looked up, judged and marked first, and then the tables were looked at: where one misses
+/// its target, that is the result. What may not happen is that a miss comes or goes unnoticed.
+#[test]
+fn every_experiment_meets_its_target_or_misses_it_as_recorded() {
+    let mut targets = 0;
+    for Outcome { order, results, .. } in all() {
+        let Some(target) = &order.experiment.sheet().target else { continue };
+        targets += 1;
+        let misses = target.misses(results);
+        assert_eq!(misses, target.missed, "{}: [target] missed in its sheet", order.name());
+        assert!(misses.is_empty() || target.unknown.is_some(), "{}: what would have to be known?", order.name());
+    }
+    assert_eq!(targets, 10, "all with published numbers have one");
+}
+
+#[test]
+fn what_the_papers_found_holds_or_is_recorded_as_refuted() {
+    for Outcome { order, results, .. } in all() {
+        let refuted = order.experiment.sheet().target.as_ref().map_or(&[][..], |target| &target.refuted);
+        let missed: Vec<&str> =
+            results.findings.iter().filter(|finding| !finding.holds).map(|finding| finding.text.as_str()).collect();
+        let as_recorded = missed.len() == refuted.len()
+            && missed.iter().zip(refuted).all(|(text, begins)| text.starts_with(begins.as_str()));
+        assert!(as_recorded, "{}: {missed:#?}, recorded: {refuted:#?}", order.name());
+    }
+}
+
+#[test]
+fn tables_without_a_free_point_are_as_near_as_they_were() {
+    // What does not hang on numbers that were chosen with the tables in view.
+    let mean: Vec<&Cell> = table("ws-table6", "mean").cells.iter().map(|row| &row[0]).collect();
+    assert!(mean.iter().all(|cell| cell.difference_percent().expect("both").abs() < 5.0), "{mean:?}");
+    let [without, with] = [0, 1].map(|row| table("ws-table2", "throughput").cells[row].clone());
+    let gains = |of: fn(&Cell) -> Option<f64>| {
+        let pairs = without.iter().zip(&with);
+        pairs.map(|(less, more)| of(more).expect("both") / of(less).expect("both")).collect::<Vec<f64>>()
     };
-    table.cells[0].iter().zip(&table.cells[1]).map(ratio).collect()
+    let (paper, simulated) = (gains(|cell| cell.paper), gains(|cell| cell.simulated));
+    assert!(simulated[0] > 1.9 && simulated[0] > simulated[1] && paper[0] > paper[1], "{simulated:?} {paper:?}");
 }
 
 #[test]
-fn ws_table_2_cells_and_ratios_are_within_15_percent() {
-    let table = table("ws-table2", "throughput");
-    assert_within_percent(cells(table), 15.0);
-    assert_within_percent(&ratios(table), 15.0);
+fn every_free_number_has_a_range_and_a_recorded_sensitivity() {
+    for Outcome { order, results, .. } in all() {
+        let name = order.name();
+        let Some(target) = &order.experiment.sheet().target else { continue };
+        let recorded =
+            sensitivity::recorded(&name).unwrap_or_else(|| panic!("{name}: awase lab run {name} --sensitivity"));
+        let free: Vec<(&str, &str, f64)> =
+            order.experiment.sheet().free().map(|of| (of.name, of.origin.kind(), of.default)).collect();
+        let listed: Vec<(&str, &str, f64)> =
+            recorded.numbers.iter().map(|of| (of.name.as_str(), of.kind.as_str(), of.value)).collect();
+        assert_eq!(free, listed, "{name}: record its sensitivity anew");
+        assert_eq!(recorded.usual.is_met, target.misses(results).is_empty(), "{name}");
+        assert_eq!(recorded.draws.count, sensitivity::DRAWS, "{name}");
+    }
 }
 
+/// A machine at an end of a range gives now what was recorded of it.
 #[test]
-fn ws_table_3_cells_and_ratios_are_within_15_percent() {
-    let table = table("ws-table3", "times");
-    assert_within_percent(cells(table), 15.0);
-    assert_within_percent(&ratios(table), 15.0);
-}
-
-#[test]
-fn ws_tables_4_and_5_cells_and_ratios_are_within_15_percent() {
-    for experiment in ["ws-table4", "ws-table5"] {
-        let throughput = table(experiment, "throughput");
-        assert_within_percent(cells(throughput), 15.0);
-        assert_within_percent(&ratios(throughput), 15.0);
-        assert_within_percent(cells(table(experiment, "gain")), 15.0);
+fn recorded_sensitivities_do_not_drift() {
+    for name in ["ws-table2", "ws-table3", "uio"] {
+        let recorded = sensitivity::recorded(name).expect("recorded");
+        let experiment = lab::named(name).expect("an experiment");
+        let fresh = sensitivity::measure(experiment, recorded.seed, 5, THREADS, &AtomicU64::new(0)).expect("a target");
+        assert_eq!((&fresh.usual, &fresh.numbers), (&recorded.usual, &recorded.numbers), "{name}");
     }
 }
 
 #[test]
-fn ws_table_6_means_are_within_5_percent_and_the_gain_within_3_points() {
-    let means: Vec<Cell> = table("ws-table6", "mean").cells.iter().map(|row| row[0]).collect();
-    assert_within_percent(&means, 5.0);
-    let gain = |of: fn(&Cell) -> Option<f64>| Some((of(&means[1])? / of(&means[0])? - 1.0) * 100.0);
-    let gain = Cell { paper: gain(|cell| cell.paper), simulated: gain(|cell| cell.simulated), ..Cell::default() };
-    assert_within_points([&gain], 3.0);
-}
-
-#[test]
-fn mp_table_1_ramdisk_without_wait_is_within_15_percent_and_each_device_explained() {
-    assert_within_percent(&table("mp-table1", "ramdisk").cells[0], 15.0);
-    // Four fifths are what was asked for; this is what was reached.
-    for (name, least) in [("scsihd", 0.92), ("testdev", 0.92), ("ramdisk", 0.99)] {
-        let explained = table("mp-table1", name).variance_explained().expect("published");
-        assert!(explained > least, "{name}: {explained}");
+fn every_decision_names_files_that_are_there_and_the_policy_is_used_where_it_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    for Outcome { order, .. } in all() {
+        let decisions = &order.experiment.sheet().decisions;
+        assert!(!decisions.is_empty(), "{}: who decides?", order.name());
+        for decision in decisions {
+            assert!(!read(&decision.by).is_empty());
+            let policy = decision.by.strip_prefix("policy/src/").and_then(|file| file.strip_suffix(".rs"));
+            let Some(policy) = policy else {
+                assert!(decision.server.is_none(), "{}: {decision:?}", order.name());
+                continue;
+            };
+            if let Some(server) = &decision.server {
+                let uses = read(server);
+                let named = uses.contains(&format!("policy::{policy}")) || uses.contains("use policy::{");
+                assert!(named && uses.contains(policy), "{server} does not use {policy}");
+            }
+        }
     }
-}
-
-#[test]
-fn mp_table_2_orders_the_methods_as_published_explains_7_tenths_and_is_nowhere_off_by_1_5_points() {
-    let table = table("mp-table2", "delivery");
-    let explained = table.variance_explained().expect("published");
-    assert!(explained > 0.7, "{explained}");
-    assert_within_points(cells(table), 1.5);
-    // Over 4 to 9 processes.
-    let mean = |row: usize| table.cells[row][3..9].iter().filter_map(|cell| cell.simulated).sum::<f64>() / 6.0;
-    let [first, second, initiator, idle, busiest, all] = std::array::from_fn(mean);
-    assert!(all < busiest && busiest < second && second < first, "{all} {busiest} {second} {first}");
-    assert!((initiator - first).abs() < 0.5 && (idle - first).abs() < 0.5, "{initiator} {idle} {first}");
-}
-
-#[test]
-fn oltp_rates_are_within_15_percent_and_shares_within_3_points() {
-    assert_within_percent(cells(table("oltp", "rates")), 15.0);
-    assert_within_points(cells(table("oltp", "shares")), 3.0);
-}
-
-#[test]
-fn dsm_ratios_are_within_15_percent_and_shares_within_5_points() {
-    assert_within_percent(cells(table("dsm", "ratios")), 15.0);
-    assert_within_points(cells(table("dsm", "shares")), 5.0);
-}
-
-#[test]
-fn uio_rates_are_within_20_percent() {
-    assert_within_percent(cells(table("uio", "rates")), 20.0);
-}
-
-#[test]
-fn what_the_papers_found_holds_in_every_experiment() {
-    let all = all().iter().flat_map(|outcome| outcome.results.findings.iter().map(move |finding| (outcome, finding)));
-    let missed = all.filter(|(_, finding)| !finding.holds);
-    let missed: Vec<String> = missed.map(|(of, finding)| format!("{}: {}", of.order.name(), finding.text)).collect();
-    assert!(missed.is_empty(), "{missed:#?}");
 }
 
 #[test]
 fn the_first_finding_of_each_says_in_numbers_what_its_technique_is_worth_beside_the_papers() {
-    for Outcome { order, results } in all() {
+    for Outcome { order, results, .. } in all() {
         let text = &results.findings.first().expect("a headline").text;
         assert!(text.chars().filter(char::is_ascii_digit).count() >= 2, "{}: {text}", order.name());
         let is_compared = results.tables.iter().flat_map(cells).any(|cell| cell.paper.is_some());
@@ -149,11 +134,12 @@ fn the_first_finding_of_each_says_in_numbers_what_its_technique_is_worth_beside_
 
 #[test]
 fn at_most_one_cell_of_a_table_is_fitted_and_no_more_parameters_than_cells() {
-    for Outcome { order, results } in all() {
+    for Outcome { order, results, .. } in all() {
         let fitted = |table: &Table| cells(table).filter(|cell| cell.fitted).count();
         for table in &results.tables {
             assert!(fitted(table) <= 1, "{}, {}", order.name(), table.name);
         }
+        // A cell may be shown in two tables: as a rate and as a gain.
         let parameters = order.parameters.iter().filter(|(of, _)| matches!(of.origin, Origin::Fitted(_))).count();
         let cells: usize = results.tables.iter().map(fitted).sum();
         assert!(parameters <= cells, "{}: {parameters} parameters fitted on {cells} cells", order.name());
@@ -163,7 +149,7 @@ fn at_most_one_cell_of_a_table_is_fitted_and_no_more_parameters_than_cells() {
 
 #[test]
 fn every_table_and_plot_of_a_sheet_is_used_and_every_word_of_its_notes_and_titles_is_replaced() {
-    for Outcome { order, results } in all() {
+    for Outcome { order, results, .. } in all() {
         let [tables, plots] = order.experiment.sheet().forms();
         let unused_tables = tables.iter().filter(|name| !results.tables.iter().any(|table| table.name == **name));
         let unused_plots = plots.iter().filter(|name| !results.plots.iter().any(|plot| plot.name == **name));

@@ -37,7 +37,7 @@ impl<K: Key + Clone, R: Row, I: Key + PartialEq> Index<K, R, I> {
 
     /// The keys of the rows of which `wanted` was made, in their order.
     pub fn keys(&self, wanted: &I) -> impl DoubleEndedIterator<Item = K> + '_ {
-        self.entries.beginning_with(wanted).map(|((_, key), ())| key)
+        self.entries.beginning(wanted).map(|((_, key), ())| key)
     }
 
     /// What was made of rows, within `range`, with their keys, in its order.

@@ -132,3 +132,13 @@ tuple! { A B C }
 tuple! { A B C D }
 tuple! { A B C D E }
 tuple! { A B C D E F }
+
+/// A tuple with which the tuple `K` begins.
+pub trait Prefix<K>: Key {}
+
+impl<A: Key, B: Key> Prefix<(A, B)> for (A,) {}
+impl<A: Key, B: Key, C: Key> Prefix<(A, B, C)> for (A,) {}
+impl<A: Key, B: Key, C: Key> Prefix<(A, B, C)> for (A, B) {}
+impl<A: Key, B: Key, C: Key, D: Key> Prefix<(A, B, C, D)> for (A,) {}
+impl<A: Key, B: Key, C: Key, D: Key> Prefix<(A, B, C, D)> for (A, B) {}
+impl<A: Key, B: Key, C: Key, D: Key> Prefix<(A, B, C, D)> for (A, B, C) {}

@@ -43,7 +43,7 @@ mod table;
 
 pub use codec::Bytes;
 pub use index::Index;
-pub use key::Key;
+pub use key::{Key, Prefix};
 pub use row::Row;
 pub use table::{Range, Table};
 

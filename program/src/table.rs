@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::codec::Bytes;
 use crate::index::Maintained;
-use crate::key::encoded;
+use crate::key::{Prefix, encoded};
 use crate::sys::{self, Handle};
 use crate::{Key, Row, abort};
 
@@ -81,7 +81,11 @@ impl<K: Key, R: Row> Table<K, R> {
     /// LINES.put(&(2, 1), &"two".to_string());
     /// assert_eq!(LINES.beginning_with(&(2,)).count(), 1);
     /// ```
-    pub fn beginning_with(&self, prefix: &impl Key) -> Range<'_, K, R> {
+    pub fn beginning_with<P: Prefix<K>>(&self, prefix: &P) -> Range<'_, K, R> {
+        self.beginning(prefix)
+    }
+
+    pub(crate) fn beginning(&self, prefix: &impl Key) -> Range<'_, K, R> {
         let low = encoded(prefix);
         let high = successor(&low);
         Range::new(self, Bound::Included(low), high)

@@ -121,7 +121,7 @@ impl Node {
                 if state.me.replace(me) != Some(me) {
                     self.begin_anew(&mut state, me);
                 }
-                say(&format!(
+                print_line(&format!(
                     "this node serves as a member of the cluster {:?} (epoch {})",
                     self.cluster, me.incarnation.0
                 ));
@@ -131,7 +131,10 @@ impl Node {
                 // Programs that have mapped a disk ask no fence.
                 state.disks.iter().for_each(|disk| disk.shared.on_lease_over(&disk.kernel));
                 let is_news = std::mem::take(&mut state.is_serving) && !state.is_leaving;
-                say_if(is_news, "this node's lease is over: clients of shared disks get errors until it has a new one");
+                print_if(
+                    is_news,
+                    "this node's lease is over: clients of shared disks get errors until it has a new one",
+                );
             }
             Event::Alive { address, peer } => self.on_alive(&mut state, address, peer),
             Event::Dead(address) => {
@@ -146,9 +149,9 @@ impl Node {
             Event::Problem(problem) => {
                 // An earlier process of this node is one for at most a lease: that is worth waiting for.
                 state.has_problem |= !matches!(problem, crate::membership::Problem::Occupied(_));
-                say(&problem.to_string());
+                print_line(&problem.to_string());
             }
-            Event::Recovered => say("etcd answers again"),
+            Event::Recovered => print_line("etcd answers again"),
         }
         drop(state);
         self.changed.notify_all();
@@ -189,7 +192,7 @@ impl Node {
             match self.open_as(state, &disk, Some(me)) {
                 Ok(next) => state.disks.push(next),
                 Err(problem) => {
-                    say(&problem.to_string());
+                    print_line(&problem.to_string());
                     state.disks.push(disk);
                 }
             }
@@ -282,7 +285,7 @@ impl Node {
             homes: state.homes.iter().filter(|_| is_on_device).map(|(shard, home)| (*shard, *home)).collect(),
             before,
         };
-        Shared::join(config, me, Arc::clone(storage), Box::new(say), joined)
+        Shared::join(config, me, Arc::clone(storage), Box::new(print_line), joined)
     }
 
     /// A disk as it is now.
@@ -332,12 +335,12 @@ fn volume_of(
     Ok(volume)
 }
 
-fn say_if(is_news: bool, line: &str) {
+fn print_if(is_news: bool, line: &str) {
     if is_news {
-        say(line);
+        print_line(line);
     }
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     eprintln!("awase: {line}");
 }

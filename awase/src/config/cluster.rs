@@ -80,7 +80,7 @@ impl Cluster {
 }
 
 /// Why a node or a cluster cannot have this name.
-pub(super) fn misnamed(name: &String) -> Option<String> {
+pub(super) fn misnamed(name: &str) -> Option<String> {
     let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let is_good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && is_plain;
     (!is_good).then(|| format!("is not 1 to {NAME_BYTES_MAX} letters, digits, - or _"))
@@ -109,7 +109,7 @@ pub(super) fn allowed() -> String {
 
 pub(super) fn add(nodes: &mut Vec<Node>, name: &str, address: &str) -> Result<(), Refusal> {
     let because = |why: String| Err(Refusal::Because(why));
-    if let Some(why) = misnamed(&name.to_owned()) {
+    if let Some(why) = misnamed(name) {
         return because(format!("holds {name:?}, which {why}"));
     }
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());

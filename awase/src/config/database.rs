@@ -337,7 +337,7 @@ mod tests {
             (format!("{BANK}{BANK}"), "is taken already by the database of awase.toml:1"),
             (
                 format!("{BANK}[[export]]\nname = \"e\"\nkind = \"file\"\npath = \"b.db\"\n"),
-                "is served by the export of awase.toml:5 already",
+                "export \"e\" path is served by the database of awase.toml:1 already",
             ),
             ("database = 1\n".into(), "is not a list of tables"),
             (format!("{BANK}[[user]]\nname = \"a\"\n"), "user \"a\" password is missing"),

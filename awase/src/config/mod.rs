@@ -236,7 +236,8 @@ fn refuse_same_mount(first: &Directory, directory: &Directory) -> Option<Problem
 
 fn refuse_same_file(first: &Export, export: &Export) -> Option<Problem> {
     let is_shared = export.path().is_some() && first.path() == export.path();
-    let what = format!("is served by the export of {} already", first.place);
+    let table = if first.is_database { "database" } else { "export" };
+    let what = format!("is served by the {table} of {} already", first.place);
     let problem = Problem::new(&export.place, export.key("path"), what);
     let is_changed = !(first.read_only && export.read_only);
     (is_shared && is_changed).then(|| problem.allowed("a file of its own, or read_only = true in both"))

@@ -239,7 +239,7 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
     listen.shm as shm: private_socket(SHM_NAME),
         "Unix socket at which programs of this host map shared disks (`awase-shm`), for the server's user alone";
     cluster.node: named([(None, "none")])
-            .or(optional(text("").unless(misnamed)), "the name of this node, with `cluster.peers` one of those"),
+            .or(optional(text("").unless(|name| misnamed(name))), "the name of this node, with `cluster.peers` one of those"),
         "This node of the cluster whose nodes share disks (kind `shared`)";
     cluster.listen: named([(None, "none")])
             .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
@@ -250,7 +250,7 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
     cluster.etcd: list(parsed("a list of endpoints of one etcd such as [\"http://10.0.0.9:2379\"]; [] for none", endpoint)),
         "The etcd in which nodes register: then they may come and go, and who is dead is decided (no TLS: it belongs into \
          a network of its own). Not with `cluster.peers`";
-    cluster.name: text("a name of letters, digits, - and _").unless(misnamed),
+    cluster.name: text("a name of letters, digits, - and _").unless(|name| misnamed(name)),
         "The cluster's name in etcd: its keys begin with `/awase/NAME/`; the same on all nodes";
     cluster.lease: time(Duration::from_secs(1)..=Duration::from_secs(3600), "whole seconds from 1s to 60min such as \"2s\"")
             .unless(|lease| (lease.subsec_nanos() > 0).then(|| "is not a number of whole seconds".into())),

@@ -92,7 +92,7 @@ fn check_joined(settings: &Settings, shared: &[&Export], problems: &mut Problems
             let allowed = "a list such as [\"a\", \"b\"]; or shared_device, for a device that all nodes reach";
             problem("homes", "is missing: with cluster.etcd it is not known before which nodes there will be", allowed);
         }
-        if let Some(why) = export.homes.iter().find_map(misnamed) {
+        if let Some(why) = export.homes.iter().find_map(|home| misnamed(home)) {
             problem("homes", &format!("holds a name that {why}"), "names of nodes");
         }
     }

@@ -91,7 +91,8 @@ fn database(monitor: &Monitor) -> Value {
 }
 
 fn shared(shared: &Shared) -> Value {
-    let (now, counters) = (shared.gauges(), shared.counters());
+    let (now, counters, bounces) = (shared.gauges(), shared.counters(), shared.bounces());
+    let most = bounces.iter().max_by_key(|(_, count)| *count);
     json!({
         "peers": now.peers,
         "of_peers": shared.config().nodes.len() - 1,
@@ -109,5 +110,7 @@ fn shared(shared: &Shared) -> Value {
         "stores": counters.stores.get(),
         "messages": counters.messages.get(),
         "batches": counters.batches.get(),
+        "bounces": bounces.iter().map(|(_, count)| count).sum::<u64>(),
+        "most_bounces": most.map(|([one, other], _)| format!("{one}, {other}")),
     })
 }

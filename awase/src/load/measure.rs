@@ -45,7 +45,7 @@ impl Measured {
 
     /// A transaction ended well, `at` after the begin.
     pub fn done(&mut self, transaction: usize, latency: Duration, at: Duration) {
-        self.transactions[transaction].latencies.saturating_record(latency.as_micros() as u64);
+        self.transactions[transaction].latencies.record(latency.as_micros() as u64).expect("histograms that resize");
         let second = at.as_secs() as usize;
         if self.seconds.len() <= second {
             self.seconds.resize(second + 1, 0);
@@ -84,5 +84,22 @@ impl Measured {
     /// Transactions a second.
     pub fn rate(&self) -> f64 {
         self.count() as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_of_any_length_are_counted_as_they_are() {
+        let mut measured = Measured::new(1);
+        for seconds in [0, 1, 100] {
+            measured.done(0, Duration::from_secs(seconds), Duration::from_secs(3));
+        }
+        let all = measured.all();
+        assert_eq!((all.len(), all.min()), (3, 0));
+        assert!(all.max() >= 100_000_000, "{}", all.max());
+        assert_eq!(measured.seconds, [0, 0, 0, 3]);
     }
 }

@@ -8,7 +8,7 @@ use kernel::job::JobFacts;
 use policy::unit::BLOCK_BYTES;
 
 use super::sample::{DatabaseSample, Sample};
-use super::shared::{COUNTERS, STATES};
+use super::shared::{COUNTERS, STATES, WAITS};
 
 /// Bounds of the buckets of latencies, in seconds.
 const BOUNDS: &[f64] = &[
@@ -252,6 +252,20 @@ fn shared(text: &mut Text, sample: &Sample) {
         for (state, value) in STATES {
             let labels = [("volume", &*number.to_string()), ("state", state)];
             text.line("awase_shared_blocks", &labels, value(&shared.now));
+        }
+    }
+    text.family("awase_shared_wait_seconds_total", "counter", "Time of misses in shared disks, by part.");
+    for (number, shared) in sample.shared.iter().enumerate() {
+        for ((part, _), wait) in WAITS.iter().zip(&shared.waits) {
+            let labels = [("volume", &*number.to_string()), ("part", part)];
+            text.line("awase_shared_wait_seconds_total", &labels, wait.as_secs_f64());
+        }
+    }
+    text.family("awase_shared_bounces_total", "counter", "Blocks of this home that two nodes took from each other.");
+    for (number, shared) in sample.shared.iter().enumerate() {
+        for ([one, other], count) in &shared.bounces {
+            let labels = [("volume", &*number.to_string()), ("one", one), ("other", other)];
+            text.line("awase_shared_bounces_total", &labels, count);
         }
     }
     text.family("awase_shared_mappings", "gauge", "Programs that have mapped a shared disk.");

@@ -1,6 +1,7 @@
 //! The counters of shared disks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dsm::{Counters, Dsm, Gauges, Shared};
 
@@ -23,6 +24,12 @@ pub(super) const COUNTERS: &[Count] = &[
     ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
 ];
 
+/// A part of the time of misses, and its nanoseconds.
+type Wait = (&'static str, fn(&Counters) -> u64);
+
+pub(super) const WAITS: &[Wait] =
+    &[("fetch", |of| of.fetch_ns.get()), ("home", |of| of.home_ns.get()), ("holder", |of| of.holder_ns.get())];
+
 pub(super) const STATES: &[State] = &[
     ("shared", |now| now.shared),
     ("exclusive", |now| now.exclusive),
@@ -35,6 +42,10 @@ pub(super) const STATES: &[State] = &[
 /// A shared disk in a sample.
 pub(super) struct SharedSample {
     pub(super) counts: Vec<u64>,
+    /// In the order of [`WAITS`].
+    pub(super) waits: Vec<Duration>,
+    /// By the names of two nodes.
+    pub(super) bounces: Vec<([String; 2], u64)>,
     pub(super) now: Gauges,
 }
 
@@ -42,7 +53,8 @@ pub(super) struct SharedSample {
 pub(super) fn sample(protocol: Option<Arc<Dsm>>) -> Vec<SharedSample> {
     let of = |shared: Arc<Shared>| {
         let counts = COUNTERS.iter().map(|(_, _, value)| value(shared.counters())).collect();
-        SharedSample { counts, now: shared.gauges() }
+        let waits = WAITS.iter().map(|(_, value)| Duration::from_nanos(value(shared.counters()))).collect();
+        SharedSample { counts, waits, bounces: shared.bounces(), now: shared.gauges() }
     };
     protocol.iter().flat_map(|protocol| protocol.volumes()).map(of).collect()
 }

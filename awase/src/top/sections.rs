@@ -143,7 +143,8 @@ fn shared(view: &View) -> Option<Section> {
             ["shared_bytes", "exclusive_bytes", "saving_bytes"].map(|key| bytes(&shared[key]));
         let rates = ["fetches", "invalidations", "grants", "stores", "messages", "batches"].map(at);
         let first = [text(&export["name"]), peers, reads, writes, saving, text(&shared["awaited"])];
-        Some(first.into_iter().chain(rates).collect())
+        let bounces = [at("bounces"), text(&shared["most_bounces"])];
+        Some(first.into_iter().chain(rates).chain(bounces).collect())
     };
     let rows: Vec<_> = items(&view.status["exports"]).enumerate().filter_map(row).collect();
     let head = &[
@@ -159,6 +160,8 @@ fn shared(view: &View) -> Option<Section> {
         "stores/s",
         "messages/s",
         "sends/s",
+        "bounces/s",
+        "most between",
     ];
     (!rows.is_empty()).then_some(Section { title: "shared disks", head, rows })
 }

@@ -45,10 +45,10 @@ a.execute("SELECT same(%s), bytes(%s), half(%s), not_(%s)", ("it's", psycopg2.Bi
 row = a.fetchone(); print(row[0], bytes(row[1]), row[2], row[3])
 one.rollback()
 one.autocommit = True
-a.execute("SET idle_in_transaction_session_timeout = '1ms'")
+a.execute("SET idle_in_transaction_session_timeout = '500ms'")
 one.autocommit = False
 a.execute("SELECT balance(1)")
-threading.Event().wait(0.05)
+threading.Event().wait(1)
 print(code(a, "SELECT balance(1)"))
 "#,
     );

@@ -104,6 +104,8 @@ pub struct Run<'a> {
     pub seed: u64,
     /// Steps done, for the progress bar.
     pub done: &'a AtomicU64,
+    /// Only what the paper published, where the rest takes time.
+    pub is_brief: bool,
 }
 
 impl Run<'_> {

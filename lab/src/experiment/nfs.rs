@@ -25,6 +25,8 @@ pub(super) struct Setting {
     pub(super) biods: u32,
     pub(super) nfsds: u32,
     pub(super) load: Load,
+    /// Blocks that the server reads ahead, if not the parameter's.
+    pub(super) server_ahead: Option<u64>,
     /// Number of files, one after another, each in another place of the disk.
     pub(super) files: u32,
 }
@@ -134,7 +136,7 @@ fn server_config(run: &Run<'_>, setting: Setting) -> nfs_server::Config {
         processes: setting.nfsds,
         gather: matches!(setting.load, Load::Write { gather: true }),
         cached: matches!(setting.load, Load::Read { cached: true, .. }),
-        read_ahead: fixed(run.get("server.readahead") as u64).mode,
+        read_ahead: fixed(setting.server_ahead.unwrap_or(run.get("server.readahead") as u64)).mode,
     }
 }
 

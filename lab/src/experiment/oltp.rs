@@ -22,10 +22,16 @@ use mainframe::{Load, Techniques};
 /// Quanta tried with all techniques, as multiples of the parameter's quantum.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
+/// Numbers of disks, among them the paper's 30.
+const DISKS: [usize; 7] = [1, 2, 4, 8, 15, 30, 60];
+
 /// Before, each alone, and each with those before it but the first, which is alone; for two mixes.
-pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len()) as u64;
+pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len() + 2 * DISKS.len()) as u64;
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
+    if run.is_brief {
+        return report::published(run, &Published::of(run));
+    }
     let measured = Measured::of(run);
     Results { plots: plots::all(run, &measured), ..report::results(run, &measured) }
 }
@@ -43,11 +49,31 @@ impl OfMix {
     }
 }
 
+/// Only what the paper has numbers of: before, with the first technique, and with all.
+struct Published {
+    heavy: [Account; 3],
+    light: [Account; 3],
+}
+
+impl Published {
+    fn of(run: &Run<'_>) -> Self {
+        let costs = Costs::of(run);
+        let transactions = run.get("transactions") as u64;
+        let [heavy, light] = ["heavy", "light"].map(|name| {
+            let load = Load { transactions, mix: mix(run, name) };
+            [0, 1, 6].map(|count| mainframe::run(&costs, techniques(run, 1.0, |one| one < count), load, run.seed))
+        });
+        Published { heavy, light }
+    }
+}
+
 struct Measured {
     heavy: OfMix,
     light: OfMix,
     /// The heavy mix with all techniques and [`QUANTA`].
     quanta: [Account; 6],
+    /// The heavy mix with [`DISKS`]: before, and with all techniques.
+    disks: [[Account; 2]; DISKS.len()],
 }
 
 impl Measured {
@@ -71,6 +97,15 @@ impl Measured {
         Measured {
             heavy: of_mix(heavy),
             light: of_mix(light),
+            disks: DISKS.map(|disks| {
+                [false, true].map(|all| {
+                    let mut costs = costs.clone();
+                    costs.disks = disks;
+                    let account = mainframe::run(&costs, techniques(run, 1.0, |_| all), heavy, run.seed);
+                    run.step();
+                    account
+                })
+            }),
             quanta: std::array::from_fn(|number| with(techniques(run, QUANTA[number], |_| true), heavy)),
         }
     }

@@ -75,6 +75,19 @@ pub struct Setup {
     pub reads: u32,
     /// Computing time after each read.
     pub wait: Duration,
+    /// That of every second process, where they differ.
+    pub other_wait: Option<Duration>,
+}
+
+/// What a run gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ran {
+    /// From read to read of a process, in the mean.
+    pub read: Duration,
+    /// Of the time, in percent: the master worked, the device worked, processors spun for the driver's lock.
+    pub master: f64,
+    pub device: f64,
+    pub spun: f64,
 }
 
 pub fn is_top1(run: &Run<'_>) -> bool {
@@ -93,12 +106,13 @@ pub fn process_counts(processors: u16) -> Vec<u32> {
 
 /// Time from read to read of a process, in milliseconds: the mean of some runs.
 pub fn loop_ms(setup: &Setup, seed: u64, runs: u32) -> f64 {
-    let loops = (0..u64::from(runs)).map(|number| run(setup, seed.wrapping_mul(1000) + number).as_secs_f64());
+    let loops = (0..u64::from(runs)).map(|number| run(setup, seed.wrapping_mul(1000) + number).read.as_secs_f64());
     loops.sum::<f64>() * 1000.0 / f64::from(runs.max(1))
 }
 
-/// Mean time from one read of a process to its next.
-fn run(setup: &Setup, seed: u64) -> Duration {
+pub fn run(setup: &Setup, seed: u64) -> Ran {
+    // Every second process may have another wait: they take turns.
+    let setup = &mut *Box::new(*setup);
     let run = Simulation::new(seed);
     let order = order(&run, setup.processors);
     let (quantum, notifies_master) = (setup.quantum, setup.notifies_master);
@@ -114,15 +128,27 @@ fn run(setup: &Setup, seed: u64) -> Duration {
     for _ in 0..setup.processes {
         start += setup.start_every.mul_f64(2.0 * run.fraction());
         iotest(&processors, &device, setup, start, Rc::clone(&reads));
+        if let Some(other) = setup.other_wait {
+            let one = setup.wait;
+            (setup.wait, setup.other_wait) = (other, Some(one));
+        }
     }
     // Not until each has read: a process whose processor only takes interrupts never does.
     run.run_until(Instant::ZERO + start);
     let warm = reads.get() + setup.reads / 10;
     run.run_while(|| reads.get() < warm);
     let began = run.now();
+    let before = [processors.busy(MASTER), device.busy(), device.spun()];
     run.run_while(|| reads.get() < warm + setup.reads);
-    let a_read = (run.now() - began) / setup.reads.max(1);
-    a_read * setup.processes
+    let took = run.now() - began;
+    let after = [processors.busy(MASTER), device.busy(), device.spun()];
+    let percent = |of: usize| (after[of] - before[of]).as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-12);
+    Ran {
+        read: took / setup.reads.max(1) * setup.processes,
+        master: percent(0),
+        device: percent(1),
+        spun: percent(2) / f64::from(setup.processors.max(1)),
+    }
 }
 
 /// A random order in which processors became idle before the test.
@@ -188,6 +214,7 @@ pub fn setup(parameters: &Parameters) -> [Setup; 3] {
             entry: ms("interrupt.entry"),
             handler: ms("interrupt.handler"),
             spread: ms("interrupt.spread"),
+            remote: ms("interrupt.remote"),
         },
         read: raw_device::Costs { call: ms("read.call"), start: ms("read.start"), locked: ms("read.locked") },
         quantum: ms("scheduler.quantum"),
@@ -205,6 +232,7 @@ pub fn setup(parameters: &Parameters) -> [Setup; 3] {
         processes: 1,
         reads: parameters.get("run.reads") as u32,
         wait: Duration::ZERO,
+        other_wait: None,
     };
     let fixed = Device::Fixed {
         time: ms("testdev.time") + ms("hd.command"),

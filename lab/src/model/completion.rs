@@ -18,6 +18,8 @@ pub struct Costs {
     pub handler: Duration,
     /// Delay between the first and the last of several interrupted processors, at most.
     pub spread: Duration,
+    /// More of the handler on another processor than the initiator, whose cache has the request.
+    pub remote: Duration,
 }
 
 /// Delivers completions. Clones are the same.
@@ -39,16 +41,19 @@ impl Completions {
 
     /// Completes a request of `initiator` that `thread` waits for.
     pub fn deliver(&self, thread: ThreadId, initiator: ProcessorId) {
-        let Costs { entry, handler, .. } = self.costs;
+        let Costs { entry, handler, remote, .. } = self.costs;
         match self.method.target(initiator, &self.processors.activities()) {
-            Target::One(processor) => self.processors.interrupt(processor, entry + handler, wakes(thread)),
+            Target::One(processor) => {
+                let fetched = if processor == initiator { Duration::ZERO } else { remote };
+                self.processors.interrupt(processor, entry + handler + fetched, wakes(thread));
+            }
             Target::All => self.deliver_to_all(thread),
         }
     }
 
     /// All contend for the lock. The first one does the work; the others find nothing left to do.
     fn deliver_to_all(&self, thread: ThreadId) {
-        let Costs { entry, handler, spread } = self.costs;
+        let Costs { entry, handler, spread, .. } = self.costs;
         let count = self.processors.count();
         let spread_ns = spread.as_nanos() as u64;
         let delays: Vec<u64> = (0..count).map(|_| self.time.below(spread_ns.max(1))).collect();
@@ -79,7 +84,7 @@ mod tests {
     /// and the number of processors that were interrupted.
     fn delivered(method: Method) -> (u64, u64, u64) {
         let scene = Scene::of_mach(3, false);
-        let costs = Costs { entry: ms(1), handler: ms(2), spread: Duration::ZERO };
+        let costs = Costs { entry: ms(1), handler: ms(2), spread: Duration::ZERO, remote: Duration::ZERO };
         let completions = Completions::new(&scene.run, &scene.processors, method, costs);
         scene.compute(1, ms(50));
         let note = scene.note();

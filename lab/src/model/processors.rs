@@ -72,6 +72,8 @@ struct Processor {
     since: Instant,
     /// Interrupt handlers run until then.
     handlers_until: Instant,
+    /// So long threads and handlers have run so far.
+    busy: Duration,
     slice_end: Instant,
     /// The next scheduled look.
     look_at: Option<Instant>,
@@ -139,6 +141,11 @@ impl Processors {
         self.0.counters.get()
     }
 
+    /// How long a processor has worked so far, as of its last change.
+    pub fn busy(&self, processor: ProcessorId) -> Duration {
+        self.with(processor, |one| one.busy)
+    }
+
     /// Interrupts a processor: its thread is suspended for the handler's time, then `effect` happens.
     pub fn interrupt(&self, processor: ProcessorId, handler: Duration, effect: Effect) {
         let now = self.0.time.now();
@@ -150,6 +157,7 @@ impl Processors {
         self.pause(processor);
         let end = self.with(processor, |one| {
             one.handlers_until = one.handlers_until.max(now) + handler;
+            one.busy += handler;
             one.handlers_until
         });
         if let Some(thread) = running
@@ -247,6 +255,7 @@ impl Processors {
             entry.state == State::Works
         });
         if works && !worked.is_zero() {
+            self.with(processor, |one| one.busy += worked);
             self.0.scheduler.borrow_mut().on_used(now, thread, worked);
         }
     }

@@ -89,6 +89,20 @@ impl RawDevice {
         }
     }
 
+    /// How long the device, or the bus of a memory, has been busy so far.
+    pub fn busy(&self) -> Duration {
+        match &self.backing {
+            Backing::Memory { bus, .. } => bus.busy(),
+            Backing::Fixed { servers, .. } => servers.busy(),
+            Backing::Disk { disk, .. } => disk.counters().busy,
+        }
+    }
+
+    /// How long processors have spun for the driver's lock so far.
+    pub fn spun(&self) -> Duration {
+        self.lock.spun()
+    }
+
     fn submit(&self, thread: &Thread, range: ByteRange) {
         let (device, id) = (self.clone(), thread.id());
         let initiator = thread.processor().unwrap_or(ProcessorId(0));

@@ -2,10 +2,12 @@
 //! source.
 //!
 //! It also has all that its results say beside what was simulated: titles and labels of tables (`table`) and plots
-//! (`plot`), the paper's numbers (`published`), which cells were `fitted`, and `notes`.
+//! (`plot`), the paper's numbers (`published`), which cells were `fitted` or are an `input`, `notes`, who makes the
+//! decisions (`decision`), and the `target`.
 //!
 //! A sheet may `include` others, whose parameters come before its own. A row with the name of an included one replaces
-//! its properties; the table `value` changes values alone. The table `modern` has those of a machine of 2026.
+//! its properties; the tables `value`, `plausible` and `origin` change these alone. The table `modern` has the values of
+//! a machine of 2026.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,6 +15,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Deserializer};
 
 use super::{Origin, Parameter, Text};
+use crate::agreement::Target;
 use crate::result::{Cell, Plot, Series, Table};
 
 /// The description of an experiment and its parameters.
@@ -30,7 +33,36 @@ pub struct Sheet {
     published: BTreeMap<String, Vec<Vec<f64>>>,
     /// Row and column of the cell of a table that a parameter was fitted on.
     fitted: BTreeMap<String, (usize, usize)>,
+    /// Rows and columns of cells that an input determines: they predict nothing.
+    inputs: BTreeMap<String, Vec<(usize, usize)>>,
     pub notes: Notes,
+    pub decisions: Vec<Decision>,
+    /// What it should reach beside the paper.
+    pub target: Option<Target>,
+}
+
+/// Who decides something in an experiment: code that serves real disks, or the lab's own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decision {
+    pub what: String,
+    /// The file that decides.
+    pub by: String,
+    /// The server's file that uses it. None for what the server does not use.
+    #[serde(default)]
+    pub server: Option<String>,
+}
+
+impl Decision {
+    /// One sentence for a report.
+    pub fn sentence(&self) -> String {
+        let Decision { what, by, .. } = self;
+        match &self.server {
+            Some(server) => format!("{what}: the server's own code, {by}, as {server} uses it."),
+            None if by.starts_with("policy/") => format!("{what}: {by}, which the server does not use."),
+            None => format!("{what}: the lab's own model, {by}."),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -66,9 +98,11 @@ impl Sheet {
     /// As [`form`](Self::form).
     pub fn table(&self, name: &str, rows: impl IntoIterator<Item: IntoIterator<Item = f64>>) -> Table {
         let (published, fitted) = (self.published(name), self.fitted.get(name));
+        let inputs = self.inputs.get(name).map_or(&[][..], Vec::as_slice);
         let cell = |row: usize, (column, simulated): (usize, f64)| Cell {
             paper: published.get(row).and_then(|row| row.get(column)).copied().filter(|number| !number.is_nan()),
             fitted: fitted == Some(&(row, column)),
+            input: inputs.contains(&(row, column)),
             ..Cell::simulated(simulated)
         };
         let rows = rows.into_iter().enumerate();
@@ -79,6 +113,11 @@ impl Sheet {
     /// Of a parameter, if a machine of 2026 has another value.
     pub fn modern_value(&self, name: &str) -> Option<f64> {
         self.modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value)
+    }
+
+    /// The numbers that somebody else could have taken otherwise.
+    pub fn free(&self) -> impl Iterator<Item = &Parameter> {
+        self.parameters.iter().filter(|parameter| parameter.origin.is_free())
     }
 
     /// Names of its tables, and of its plots.
@@ -136,12 +175,17 @@ struct File {
     #[serde(rename = "parameter")]
     rows: Vec<Row>,
     value: BTreeMap<String, f64>,
+    plausible: BTreeMap<String, [f64; 2]>,
+    origin: BTreeMap<String, Source>,
     modern: BTreeMap<String, f64>,
     table: BTreeMap<String, Table>,
     plot: BTreeMap<String, Plot>,
     published: BTreeMap<String, Vec<Vec<f64>>>,
     fitted: BTreeMap<String, (usize, usize)>,
+    input: BTreeMap<String, Vec<(usize, usize)>>,
     notes: Notes,
+    decision: Vec<Decision>,
+    target: Option<Target>,
 }
 
 #[derive(Deserialize)]
@@ -153,9 +197,10 @@ struct Row {
     value: Option<f64>,
     range: Option<[f64; 2]>,
     source: Option<Source>,
+    plausible: Option<[f64; 2]>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Source {
     /// The name of one of `sources`.
@@ -172,8 +217,9 @@ impl File {
     /// With the sheets that it includes.
     fn whole(name: &str, text: &str) -> File {
         let own: File = toml::from_str(text).unwrap_or_else(|error| panic!("{name}.toml: {error}"));
-        let File { title, about, paper, published, fitted, notes, .. } = own;
-        let mut file = File { title, about, paper, published, fitted, notes, ..File::default() };
+        let File { title, about, paper, published, fitted, input, notes, decision, target, .. } = own;
+        let mut file =
+            File { title, about, paper, published, fitted, input, notes, decision, target, ..File::default() };
         for part in &own.include {
             let found = PARTS.iter().chain(COMPLETE).find(|(of, _)| of == part);
             let (part, text) = found.unwrap_or_else(|| panic!("{name}.toml: there is no {part}.toml"));
@@ -190,10 +236,20 @@ impl File {
         file.modern.extend(own.modern);
         own.rows.into_iter().for_each(|row| file.add(row));
         for (of, value) in own.value {
-            let row = file.rows.iter_mut().find(|row| row.name == of);
-            row.unwrap_or_else(|| panic!("{name}.toml: there is no parameter {of}")).value = Some(value);
+            file.row(name, &of).value = Some(value);
+        }
+        for (of, ends) in own.plausible {
+            file.row(name, &of).plausible = Some(ends);
+        }
+        for (of, source) in own.origin {
+            file.row(name, &of).source = Some(source);
         }
         file
+    }
+
+    fn row(&mut self, sheet: &str, name: &str) -> &mut Row {
+        let row = self.rows.iter_mut().find(|row| row.name == name);
+        row.unwrap_or_else(|| panic!("{sheet}.toml: there is no parameter {name}"))
     }
 
     fn add(&mut self, row: Row) {
@@ -203,6 +259,7 @@ impl File {
         known.value = row.value.or(known.value);
         known.range = row.range.or(known.range);
         known.source = row.source.or(known.source.take());
+        known.plausible = row.plausible.or(known.plausible);
     }
 
     fn sheet(self, name: &str) -> Sheet {
@@ -214,19 +271,42 @@ impl File {
                 Some(Source::Own(origin)) => Some(origin),
                 None => None,
             };
+            let origin = origin.unwrap_or_else(|| panic!("{}", missing("source")));
+            let default = row.value.unwrap_or_else(|| panic!("{}", missing("value")));
+            let plausible = match row.plausible.filter(|_| origin.is_free()) {
+                None if origin.is_free() => panic!("{}", missing("plausible range")),
+                None => default..=default,
+                Some([least, most]) => least..=most,
+            };
             Parameter {
                 about: row.about.unwrap_or_else(|| panic!("{}", missing("about"))).leak(),
                 unit: row.unit.unwrap_or_default().leak(),
-                default: row.value.unwrap_or_else(|| panic!("{}", missing("value"))),
+                default,
                 range: min..=max,
-                origin: origin.unwrap_or_else(|| panic!("{}", missing("source"))),
+                origin,
+                plausible,
                 name: row.name.leak(),
             }
         };
         let modern = self.modern.into_iter().map(|(name, value)| (&*name.leak(), value)).collect();
         let parameters = self.rows.into_iter().map(parameter).collect();
-        let File { title, about, paper, table: tables, plot: plots, published, fitted, notes, .. } = self;
-        Sheet { title, about, paper, parameters, modern, tables, plots, published, fitted, notes }
+        let File { title, about, paper, published, fitted, input: inputs, notes, target, .. } = self;
+        let (tables, plots, decisions) = (self.table, self.plot, self.decision);
+        Sheet {
+            title,
+            about,
+            paper,
+            parameters,
+            modern,
+            tables,
+            plots,
+            published,
+            fitted,
+            inputs,
+            notes,
+            decisions,
+            target,
+        }
     }
 }
 
@@ -239,6 +319,13 @@ mod tests {
         for (name, _) in COMPLETE {
             let sheet = named(name);
             assert!(sheet.parameters.iter().all(|of| of.range.contains(&of.default)), "{name}");
+            for of in &sheet.parameters {
+                let (least, most) = (*of.plausible.start(), *of.plausible.end());
+                let possible = least < most || !of.origin.is_free();
+                let inside =
+                    of.plausible.contains(&of.default) && of.range.contains(&least) && of.range.contains(&most);
+                assert!(possible && inside, "{name}: {} = {} is outside of {:?}", of.name, of.default, of.plausible);
+            }
             for (of, value) in &sheet.modern {
                 let parameter = sheet.parameters.iter().find(|parameter| parameter.name == *of);
                 assert!(parameter.is_some_and(|parameter| parameter.range.contains(value)), "{name}: {of}");
@@ -257,7 +344,7 @@ mod tests {
     #[test]
     fn what_a_sheet_says_of_an_included_parameter_holds_in_its_place() {
         let names = |sheet: &Sheet| sheet.parameters.iter().map(|of| of.name).collect::<Vec<_>>();
-        let (drive, table) = (named("hd639"), named("ws-table2"));
+        let (drive, table) = (named("hd1280"), named("ws-table2"));
         assert!(names(table).starts_with(&names(drive)), "{:?}", names(table));
         let bus = table.parameters.iter().find(|of| of.name == "disk.bus").expect("a bus");
         assert!(matches!(bus.origin, Origin::Fitted(_)) && bus.unit == "MB/s", "{bus:?}");

@@ -1,6 +1,6 @@
 //! CSV (RFC 4180): a line for each cell, numbers in full precision.
 
-use crate::result::Table;
+use crate::result::{Cell, Table};
 
 pub fn table(table: &Table) -> String {
     let mut text = line(&[
@@ -9,11 +9,16 @@ pub fn table(table: &Table) -> String {
         with_unit("paper", &table.unit),
         with_unit("simulated", &table.unit),
         with_unit("here", &table.unit),
-        "fitted".to_owned(),
+        "no prediction".to_owned(),
     ]);
     for (row, cells) in table.rows.iter().zip(&table.cells) {
         for (column, cell) in table.columns.iter().zip(cells) {
-            let fitted = if cell.fitted { "yes" } else { "" }.to_owned();
+            let fitted = match cell {
+                Cell { fitted: true, .. } => "fitted",
+                Cell { input: true, paper: Some(_), .. } => "input",
+                _ => "",
+            };
+            let fitted = fitted.to_owned();
             let numbers = [cell.paper, cell.simulated, cell.local].map(number);
             let [paper, simulated, local] = numbers;
             text += &line(&[row.clone(), column.clone(), paper, simulated, local, fitted]);

@@ -1,8 +1,8 @@
 //! The list of experiments and their parameters, as text for a terminal.
 
 use super::terminal::{Column, Terminal, Tone};
+use super::value;
 use super::wrap;
-use super::{origin, value};
 use crate::experiment::Experiment;
 
 impl Terminal {
@@ -27,6 +27,12 @@ impl Terminal {
             text.push('\n');
             text += &self.wrapped(paragraph, "", Tone::Plain);
         }
+        if !experiment.sheet().decisions.is_empty() {
+            text += "\nWho decides\n";
+        }
+        for decision in &experiment.sheet().decisions {
+            text += &format!("  - {}\n", wrap(&decision.sentence(), self.width - 4).join("\n    "));
+        }
         text + &self.parameters(experiment)
     }
 
@@ -44,8 +50,8 @@ impl Terminal {
             {
                 column.cells.push((cell, tone));
             }
-            let (kind, source) = origin(&parameter.origin);
-            below.push(wrap(&format!("{}. {kind}: {source}", parameter.about), self.width.saturating_sub(6)));
+            let about = format!("{}. {}", parameter.about, super::freedom::origin(parameter));
+            below.push(wrap(&about, self.width.saturating_sub(6)));
         }
         if below.len() == 1 {
             return "\nIt has no parameters.\n".to_owned();

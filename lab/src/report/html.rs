@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::escape::escaped;
 use super::sums::phrases;
-use super::{origin, plot, style, tables, value};
+use super::{freedom, plot, style, tables, value};
 use crate::order::Outcome;
 use crate::result::Results;
 
@@ -25,9 +25,10 @@ pub fn page(outcomes: &[Outcome], heading: &Heading) -> String {
     let _ =
         write!(html, "<style>\n{STYLE}@media (prefers-color-scheme: dark) {{\n{dark}}}\n</style>\n</head>\n<body>\n");
     html += "<header><h1>What each technique is worth</h1>\n";
-    html += "<p>The papers' experiments, run in virtual time by the very policies with which Awase serves real disks. \
-             <b>Simulated</b> numbers stand beside those that were <b>published</b>; where the kernel was measured on this \
-             machine too, <b>this machine</b>'s stand beside both.</p>\n";
+    html += "<p>The papers' experiments, run in virtual time; each section says which decisions are made by the code with \
+             which Awase serves real disks, and which by the lab's own models. <b>Simulated</b> numbers stand beside those \
+             that were <b>published</b>; where the kernel was measured on this machine too, <b>this machine</b>'s stand \
+             beside both. Each section begins with what its agreement rests on.</p>\n";
     let (version, command) = (escaped(&heading.version), escaped(&heading.command));
     let _ = write!(html, "<p class=made>awase {version} · <code>{command}</code></p></header>\n<main>\n");
     html += "<nav aria-label=experiments>\n";
@@ -40,11 +41,15 @@ pub fn page(outcomes: &[Outcome], heading: &Heading) -> String {
 
 const LEGEND: &str = "<footer><h3>How to read this</h3>\n<p>Shades tell how far a simulated number is from the published \
 one: <span class=\"swatch close\">within 5 %</span> <span class=\"swatch near\">within 15 %</span> \
-<span class=\"swatch far\">farther</span> <span class=\"swatch fitted\">fitted</span> (of the number; of the span of all \
-published cells where differences are in points). In plots the paper is hollow and dashed, the simulation solid, this \
-machine dotted or striped. Every parameter has its source; at most one a table is fitted, on one cell, and all other cells \
-are predictions. <em>Variance explained</em> is 1 where all cells are right and 0 where the mean would do as well.</p>\
-</footer>\n";
+<span class=\"swatch far\">farther</span> <span class=\"swatch fitted\">fitted (*) or an input (=)</span> (of the number; \
+of the span of the row's published cells, at least one point, where differences are in points). In plots the paper is \
+hollow and dashed, the simulation solid, this machine dotted or striped.</p>\n<p>Every parameter has its origin. \
+<em>Paper</em>: the paper itself; where. <em>Source</em>: a document that was looked up. <em>Cited</em>: a document that \
+was not looked up. <em>Derived</em>: arithmetic on these. <em>Setup</em>: of the run, not of the machine. \
+<em>Judged</em>: nobody published it, or it is only remembered; with a plausible range. <em>Inferred</em>: chosen because \
+it fits. <em>Fitted</em>: on one cell, at most one a table. The last three are free, and only predictions count: \
+<em>variance explained</em> is 1 where all predicted cells are right, 0 where their mean would do as well, and less where \
+it would do better; of single rows, the row's own mean is the rival.</p></footer>\n";
 
 /// An experiment in the index: its subject and its result.
 fn card(outcome: &Outcome) -> String {
@@ -81,6 +86,7 @@ fn section(outcome: &Outcome) -> String {
     let (paper, place) = (escaped(experiment.sheet().paper), outcome.place());
     let _ = writeln!(html, "<p class=made>{paper} · {place} · seed {}</p>", order.seed);
     html += &changed(outcome);
+    html += &freedom::verdict(outcome);
     for paragraph in experiment.sheet().about.split("\n\n") {
         let _ = writeln!(html, "<p>{}</p>", escaped(paragraph));
     }
@@ -92,6 +98,8 @@ fn section(outcome: &Outcome) -> String {
         results.notes.iter().for_each(|note| html += &format!("<li>{}</li>\n", escaped(note)));
         html += "</ul>\n";
     }
+    html += &freedom::decisions(outcome);
+    html += &freedom::sensitivity(outcome);
     html += &parameters(outcome);
     let (command, file) = (escaped(&order.command()), escaped(&format!("{name}.json")));
     let _ =
@@ -154,7 +162,8 @@ fn parameters(outcome: &Outcome) -> String {
         let class = if usual.is_some() { " class=set" } else { "" };
         let usual = usual.map(|usual| format!(" <small>(not {})</small>", value(usual))).unwrap_or_default();
         let is_default = now == parameter.default;
-        let (kind, text) = if is_default { origin(&parameter.origin) } else { ("set", "") };
+        let kind = if is_default { parameter.origin.kind() } else { "set" };
+        let text = if is_default { freedom::origin_text(parameter) } else { String::new() };
         let _ = writeln!(
             html,
             "<tr{class}><th scope=row><code>{}</code></th><td class=n>{}{usual}</td><td>{}</td><td class=\"n range\">{} to \
@@ -165,7 +174,7 @@ fn parameters(outcome: &Outcome) -> String {
             value(*parameter.range.start()),
             value(*parameter.range.end()),
             escaped(parameter.about),
-            escaped(text),
+            escaped(&text),
         );
     }
     html + "</tbody></table></div></details>\n"

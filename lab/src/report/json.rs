@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::origin;
 use crate::order::{Outcome, Setting};
+use crate::parameter::sheet::Decision;
 use crate::result::{Plot, Table};
 
 pub fn outcome(outcome: &Outcome, version: &str) -> String {
@@ -13,12 +13,14 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
         .parameters
         .iter()
         .map(|(parameter, value)| {
-            let (kind, text) = origin(&parameter.origin);
+            let (kind, text) = (parameter.origin.kind(), parameter.origin.text());
+            let plausible =
+                parameter.origin.is_free().then(|| [parameter.plausible.start(), parameter.plausible.end()]);
             json!({
                 "name": parameter.name, "about": parameter.about, "unit": parameter.unit,
                 "value": value, "default": parameter.default,
                 "min": parameter.range.start(), "max": parameter.range.end(),
-                "origin": { "kind": kind, "text": text },
+                "origin": { "kind": kind, "text": text }, "plausible": plausible,
             })
         })
         .collect();
@@ -36,13 +38,17 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
         "plots": results.plots.iter().map(plot).collect::<Vec<_>>(),
         "findings": results.findings,
         "notes": results.notes,
+        "decisions": experiment.sheet().decisions.iter().map(Decision::sentence).collect::<Vec<_>>(),
+        "sensitivity": outcome.sensitivity(),
     });
     format!("{value:#}\n")
 }
 
 fn table(table: &Table) -> Value {
     let mut value = json!(table);
-    value["variance_explained"] = json!(super::sums::variance_explained(table));
+    value["agreement"] = json!(table.agreement());
+    value["variance_explained"] = json!(table.agreement().and_then(|agreement| agreement.explained));
+    value["agreement_by_row"] = json!(table.row_agreements());
     value
 }
 

@@ -5,6 +5,7 @@
 pub mod csv;
 mod description;
 mod escape;
+mod freedom;
 pub mod html;
 pub mod json;
 pub mod plot;
@@ -17,7 +18,6 @@ pub mod terminal;
 pub use html::Heading;
 
 use crate::order::Outcome;
-use crate::parameter::Origin;
 use crate::result::{Cell, Source, Table};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub fn files(outcomes: &[Outcome], heading: &Heading) -> Vec<File> {
     for outcome in outcomes {
         let name = outcome.order.name();
         files.push(File { name: format!("{name}.json"), text: json::outcome(outcome, &heading.version) });
+        if let Some(measured) = &outcome.measured {
+            files.push(File { name: format!("{name}.sensitivity.json"), text: measured.json() });
+        }
         for table in &outcome.results.tables {
             files.push(File { name: format!("{name}-{}.csv", file_name(&table.name)), text: csv::table(table) });
         }
@@ -48,7 +51,7 @@ fn file_name(name: &str) -> String {
 /// How near a simulated number is to the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closeness {
-    /// Within 5 % of it (of the span of all published cells, where cells differ in points).
+    /// Within 5 % of it (of the span of the row's published cells, where cells differ in points).
     Close,
     /// Within 15 %, which is the target.
     Near,
@@ -59,14 +62,11 @@ enum Closeness {
 const AIM_PERCENT: f64 = 15.0;
 
 impl Closeness {
-    fn of(table: &Table, cell: &Cell) -> Option<Self> {
+    /// Of a cell in that row. Points are compared with the span of the row: a row with large numbers must not excuse
+    /// what is wrong in the others.
+    fn of(table: &Table, row: usize, cell: &Cell) -> Option<Self> {
         let percent = match table.in_points {
-            true => {
-                let paper = || table.cells.iter().flatten().filter_map(|cell| cell.paper);
-                let span = paper().fold(f64::MIN, f64::max) - paper().fold(f64::MAX, f64::min);
-                let difference = cell.difference()?;
-                if span > 0.0 { difference / span * 100.0 } else { return None }
-            }
+            true => cell.difference()? / table.span(row) * 100.0,
             false => cell.difference_percent()?,
         };
         Some(match percent.abs() {
@@ -122,23 +122,19 @@ pub fn grouped(value: f64, digits: usize, from: usize) -> String {
     shown
 }
 
-/// A parameter's value, as short as possible.
+/// A parameter's value, as short as possible: without what binary fractions add in the last digits.
 pub fn value(value: f64) -> String {
     let text = format!("{value}");
+    let text = match text.split_once('.') {
+        Some((_, fraction)) if fraction.len() > 12 => {
+            let digits = fraction.bytes().take_while(|digit| *digit == b'0').count() + 12;
+            format!("{value:.digits$}").trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        _ => text,
+    };
     match text.split_once('.') {
         None if value.abs() < 1e15 => number(value, 0),
         _ => text,
-    }
-}
-
-/// The kind of an origin, and its text.
-pub fn origin(origin: &Origin) -> (&'static str, &'static str) {
-    match origin {
-        Origin::Paper(text) => ("paper", text),
-        Origin::Published(text) => ("published", text),
-        Origin::Derived(text) => ("derived", text),
-        Origin::Chosen(text) => ("chosen", text),
-        Origin::Fitted(text) => ("fitted", text),
     }
 }
 
@@ -167,10 +163,17 @@ fn is_compared(table: &Table) -> bool {
 fn shown(table: &Table, cell: &Cell, source: Source) -> String {
     let mark = match source {
         Source::Simulated if cell.fitted => "*",
+        Source::Simulated if cell.input && cell.paper.is_some() => "=",
         Source::Local if cell.within_noise => "~",
         _ => "",
     };
-    cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
+    cell.from(source).map(|value| number(value, digits(table, value)) + mark).unwrap_or_default()
+}
+
+/// Digits after the point: in a grid of percentages, large ones have three digits as the papers print them.
+fn digits(table: &Table, value: f64) -> usize {
+    let is_large = table.in_points && is_grid(table) && value.abs() >= 99.95;
+    if is_large { table.digits.saturating_sub(1) } else { table.digits }
 }
 
 /// A large table is shown as a grid, a small one with a row for each cell.
@@ -210,6 +213,7 @@ mod tests {
         assert_eq!(number(-1_234_567.0, 0), "-1,234,567");
         assert_eq!(number(f64::NAN, 1), "n/a");
         assert_eq!((value(0.125), value(20000.0)), ("0.125".to_owned(), "20,000".to_owned()));
+        assert_eq!([value(0.1 + 0.2), value(11.700_000_000_000_001), value(1e-6)], ["0.3", "11.7", "0.000001"]);
     }
 
     #[test]
@@ -219,6 +223,15 @@ mod tests {
         assert_eq!(difference(&table(true), &Cell::of(7.7, 5.2)), Some("-2.5".to_owned()));
         assert_eq!(difference(&table(true), &Cell::of(7.7, 7.7)), Some("0.0".to_owned()));
         assert_eq!(difference(&table(false), &Cell::of(0.0, 1.0)), None);
+    }
+
+    #[test]
+    fn a_row_of_large_numbers_does_not_excuse_the_others() {
+        let cells =
+            vec![vec![Cell::of(0.0, 0.0), Cell::of(600.0, 620.0)], vec![Cell::of(8.0, 1.0), Cell::of(4.0, 4.0)]];
+        let table = Table { in_points: true, cells, ..Table::default() };
+        assert_eq!(Closeness::of(&table, 0, &table.cells[0][1]), Some(Closeness::Close));
+        assert_eq!(Closeness::of(&table, 1, &table.cells[1][0]), Some(Closeness::Far));
     }
 
     #[test]

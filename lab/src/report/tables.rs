@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::escape::escaped;
-use super::sums::variance_explained;
+use super::sums::{BY_ROW, agreement, by_row};
 use super::{Closeness, difference, difference_unit, file_name, is_compared, is_grid, shown, source_name, sources};
 use crate::result::{Cell, Source, Table};
 
@@ -15,14 +15,35 @@ pub(super) fn table(table: &Table, of: &str) -> String {
     html += &if is_grid(table) { grid(table) } else { list(table) };
     html += "</div>\n<p class=under>";
     if table.cells.iter().flatten().any(|cell| cell.fitted) {
-        html += "<span>* a parameter was fitted on this cell; all others are predictions</span>";
+        html += "<span>* a parameter was fitted on this cell: no prediction</span> ";
     }
-    if let Some(explained) = variance_explained(table) {
-        let _ = write!(html, "<span>variance explained: <b>{explained:.2}</b></span>");
+    if table.cells.iter().flatten().any(|cell| cell.input && cell.paper.is_some()) {
+        html += "<span>= an input determines this cell: no prediction</span> ";
+    }
+    if let Some(text) = agreement(table) {
+        let _ = write!(html, "<span>{}</span> ", escaped(&text));
     }
     let file = format!("{of}-{}.csv", file_name(&table.name));
-    let _ = writeln!(html, "<a href=\"{0}\">{0}</a></p></div>", escaped(&file));
+    let _ = writeln!(html, "<a href=\"{0}\">{0}</a></p>{1}</div>", escaped(&file), rows(table));
     html
+}
+
+/// Row by row, what the model and its rivals explain.
+fn rows(table: &Table) -> String {
+    let rows = by_row(table);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head: String = BY_ROW.iter().map(|name| format!("<th scope=col class=n>{name}</th>")).collect();
+    let row = |cells: &[String; 6]| {
+        let cells: String = cells.iter().map(|cell| format!("<td class=n>{}</td>", escaped(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let body: String = rows.iter().map(row).collect();
+    format!(
+        "<details><summary>Row by row: the variance about the row's mean that the model explains, and its \
+         rivals</summary>\n<table class=list><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></details>\n"
+    )
 }
 
 fn list(table: &Table) -> String {
@@ -39,7 +60,7 @@ fn list(table: &Table) -> String {
         }
     }
     html += "</tr></thead>\n<tbody>";
-    for (row, cells) in table.rows.iter().zip(&table.cells) {
+    for (number, (row, cells)) in table.rows.iter().zip(&table.cells).enumerate() {
         let span = cells.len().min(table.columns.len());
         for (index, (column, cell)) in table.columns.iter().zip(cells).enumerate() {
             html += if index == 0 { "<tr class=first>" } else { "<tr>" };
@@ -53,7 +74,7 @@ fn list(table: &Table) -> String {
                 let _ = write!(html, "<td class=\"n {}\">{}</td>", class(*source), shown(table, cell, *source));
                 if *source == Source::Simulated && compared {
                     let text = difference(table, cell).unwrap_or_default();
-                    let _ = write!(html, "<td class=\"n {}\">{text}</td>", shade(table, cell));
+                    let _ = write!(html, "<td class=\"n {}\">{text}</td>", shade(table, number, cell));
                 }
             }
             html += "</tr>\n";
@@ -71,12 +92,12 @@ fn grid(table: &Table) -> String {
         let _ = write!(html, "<th scope=col class=n>{}</th>", escaped(column));
     }
     html += "</tr></thead>\n<tbody>";
-    for (row, cells) in table.rows.iter().zip(&table.cells) {
+    for (number, (row, cells)) in table.rows.iter().zip(&table.cells).enumerate() {
         let _ = write!(html, "<tr><th scope=row>{}</th>", escaped(row));
         for cell in cells {
             let tooltip =
                 difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
-            let _ = write!(html, "<td class=\"n {}\"{tooltip}>", shade(table, cell));
+            let _ = write!(html, "<td class=\"n {}\"{tooltip}>", shade(table, number, cell));
             for source in [Source::Simulated, Source::Paper, Source::Local] {
                 let text = shown(table, cell, source);
                 if !text.is_empty() {
@@ -102,9 +123,9 @@ fn class(source: Source) -> &'static str {
     }
 }
 
-fn shade(table: &Table, cell: &Cell) -> &'static str {
-    match Closeness::of(table, cell) {
-        _ if cell.fitted => "fitted",
+fn shade(table: &Table, row: usize, cell: &Cell) -> &'static str {
+    match Closeness::of(table, row, cell) {
+        _ if cell.fitted || (cell.input && cell.paper.is_some()) => "fitted",
         Some(Closeness::Close) => "close",
         Some(Closeness::Near) => "near",
         Some(Closeness::Far) => "far",

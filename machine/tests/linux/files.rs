@@ -36,7 +36,7 @@ impl Disk {
     fn new(size: u64, direct: DirectIo) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("disk.img");
-        let options = OpenOptions { writable: true, create_size: Some(size), direct };
+        let options = OpenOptions { writable: true, create_size: Some(size), direct, ..OpenOptions::default() };
         let open = open(&path, options).expect("opened");
         Disk { _directory: directory, path, open }
     }
@@ -256,7 +256,8 @@ fn an_incomplete_last_sector_of_an_image_is_written_and_flushed(mut rig: Rig) {
     const WHOLE: u64 = 1 << 20;
     let Some(mounted) = Mounted::new(Kind::LargeSectors("mkfs.ext4", &["-q", "-F", "-b", "4096"])) else { return };
     let path = mounted.path().join("disk.img");
-    let options = OpenOptions { writable: true, create_size: Some(WHOLE + 512), direct: DirectIo::Always };
+    let (size, direct) = (Some(WHOLE + 512), DirectIo::Always);
+    let options = OpenOptions { writable: true, create_size: size, direct, ..OpenOptions::default() };
     let disk = open(&path, options).expect("opened");
     assert_eq!(disk.facts.align, 4096);
     let tail = disk.tail.expect("an incomplete sector needs buffered I/O");

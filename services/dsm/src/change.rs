@@ -9,20 +9,7 @@ use policy::coherence::{Local, PageNo};
 
 use crate::Shared;
 use crate::core::{Core, block};
-use crate::waiting::{Loaded, Pending, Wish};
-
-/// The change of a part as one of the whole page, whose content is `loaded`, if there is a frame for it.
-fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
-    let Change::Part { part, from, spare: Some(mut spare) } = change else { return Err(change) };
-    match spare.bytes_mut() {
-        Some(bytes) => {
-            bytes.copy_from_slice(loaded.bytes());
-            bytes[part.clone()].copy_from_slice(&from.bytes()[part]);
-            Ok(Change::Whole(spare))
-        }
-        None => Err(Change::Part { part, from, spare: Some(spare) }),
-    }
-}
+use crate::waiting::{Loaded, Pending, Wish, whole};
 
 impl Shared {
     /// Makes the changes that wait for this page, which this node may write; returns their number. One that needs

@@ -11,15 +11,14 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{
-    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo,
-};
+use policy::coherence::{self, Action, Actions, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
 use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::mapping::{Place, Served, Table};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
+use crate::watch::{Part, Watch};
 use crate::wire::Word;
 
 pub(crate) struct Core {
@@ -35,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) met: Vec<Option<Incarnation>>,
     pub(crate) home: HomeState,
     pub(crate) flushes: Flushes,
+    pub(crate) watch: Watch,
     /// Programs that have mapped the volume.
     pub(crate) mapped: Table,
 }
@@ -242,13 +242,17 @@ impl Shared {
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
         let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
+        if let Message::Grant { page, mode, .. } = message {
+            core.watch.on_grant(page, to.node, mode);
+        }
         match message {
             Message::Grant { data: Some(_), .. } => {
                 if self.is_lost(core, page) {
                     send(None, true);
                     return Progress::Done;
                 }
-                self.read_home(cpu, core, page, move |shared, _, core, content| {
+                self.read_home(cpu, core, page, move |shared, cpu, core, content| {
+                    shared.note_granted(cpu, core, page, to);
                     let frame = match content {
                         Content::Page(Loaded::Frame(frame)) => Some(frame),
                         _ => None,
@@ -265,8 +269,13 @@ impl Shared {
                 Progress::Done
             }
             _ => {
-                if matches!(message, Message::Recall { .. }) {
-                    self.counters.recalls.add(1);
+                match message {
+                    Message::Recall { .. } => {
+                        core.watch.begin(Part::Holder, page, to.node, cpu.now());
+                        self.counters.recalls.add(1);
+                    }
+                    Message::Grant { .. } => self.note_granted(cpu, core, page, to),
+                    _ => {}
                 }
                 send(None, false);
                 Progress::Done
@@ -283,7 +292,13 @@ impl Shared {
         page: PageNo,
         (mode, content): (Mode, Content),
     ) -> Progress {
+        if core.node.is_home(page) {
+            core.watch.on_grant(page, self.me.node, mode);
+        }
         let entry = core.page(page);
+        let first = entry.loads.first().filter(|_| matches!(content, Content::Page(_)));
+        let waited = first.map(|load| cpu.now().since(load.begun));
+        self.counters.fetch_ns.add(waited.map_or(0, |waited| waited.as_nanos() as u64));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
@@ -402,32 +417,6 @@ impl Shared {
         asked
     }
 
-    /// The steps of a page are done: bytes that its home has are not retained.
-    fn settle(&self, core: &mut Core, page: PageNo) {
-        if !core.saving.contains_key(&page) {
-            return;
-        }
-        if core.node.is_saving(page) {
-            // On storage that all nodes reach, nothing that was stored is lost with its home.
-            if let Some(home) = self.config.policy().home(page) {
-                let incarnation = self.incarnation_of(core, home);
-                core.flushes.touch(home, incarnation);
-            }
-        } else {
-            core.saving.remove(&page);
-            self.changed.wake_all();
-        }
-    }
-
-    pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
-        let own = (node == self.me.node).then_some(self.me.incarnation);
-        own.or(core.met[usize::from(node.0)]).unwrap_or_default()
-    }
-
-    pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
-        Address { node, incarnation: self.incarnation_of(core, node) }
-    }
-
     /// A message about a page.
     pub(crate) fn on_message(&self, cpu: &Processor, envelope: Envelope, content: Content) {
         let mut core = self.core.lock();
@@ -437,8 +426,15 @@ impl Shared {
             // Its sender repeats it.
             _ if !self.answers() => {}
             Some(page) => {
-                if matches!(envelope.message, Message::Recall { .. }) {
-                    self.counters.invalidations.add(1);
+                let (node, now) = (envelope.from.node, cpu.now());
+                match envelope.message {
+                    Message::Recall { .. } => self.counters.invalidations.add(1),
+                    Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
+                    Message::GaveUp { .. } => {
+                        let spent = core.watch.end(Part::Holder, page, node, now);
+                        self.counters.holder_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
+                    }
+                    _ => {}
                 }
                 let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
                 match self.volume() {

@@ -34,6 +34,12 @@ pub struct Counters {
     pub messages: Counter,
     /// Sends in which they left.
     pub batches: Counter,
+    /// From a request of this node to its grant, all fetches together. Nanoseconds, as all times.
+    pub fetch_ns: Counter,
+    /// At this home: from a request's arrival to its grant.
+    pub home_ns: Counter,
+    /// Of that: from a recall to the holder's answer.
+    pub holder_ns: Counter,
 }
 
 /// The state of a shared volume at this node now.
@@ -59,6 +65,12 @@ pub struct Gauges {
 impl Shared {
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// How often pages of this home bounced between two nodes, by their names.
+    pub fn bounces(&self) -> Vec<([String; 2], u64)> {
+        let bounces: Vec<_> = self.core.lock().watch.bounces().collect();
+        bounces.into_iter().map(|((one, other), count)| ([one, other].map(|node| self.name_of(node)), count)).collect()
     }
 
     pub fn gauges(&self) -> Gauges {

@@ -18,6 +18,7 @@ mod shared;
 mod tick;
 mod unflushed;
 mod waiting;
+mod watch;
 mod wire;
 
 pub use counters::{Counter, Counters, Gauges};

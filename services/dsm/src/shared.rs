@@ -24,6 +24,7 @@ use crate::mapping::Table;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
+use crate::watch::Watch;
 use crate::wire::Word;
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
@@ -145,6 +146,7 @@ impl Shared {
             met: vec![None; nodes],
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
+            watch: Watch::default(),
             mapped: Table::default(),
         };
         core.flushes.meet(me);
@@ -207,6 +209,32 @@ impl Shared {
         }
     }
 
+    /// The steps of a page are done: bytes that its home has are not retained.
+    pub(crate) fn settle(&self, core: &mut Core, page: PageNo) {
+        if !core.saving.contains_key(&page) {
+            return;
+        }
+        if core.node.is_saving(page) {
+            // On storage that all nodes reach, nothing that was stored is lost with its home.
+            if let Some(home) = self.config.policy().home(page) {
+                let incarnation = self.incarnation_of(core, home);
+                core.flushes.touch(home, incarnation);
+            }
+        } else {
+            core.saving.remove(&page);
+            self.changed.wake_all();
+        }
+    }
+
+    pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {
+        let own = (node == self.me.node).then_some(self.me.incarnation);
+        own.or(core.met[usize::from(node.0)]).unwrap_or_default()
+    }
+
+    pub(crate) fn address_of(&self, core: &Core, node: NodeId) -> Address {
+        Address { node, incarnation: self.incarnation_of(core, node) }
+    }
+
     pub(crate) fn name_of(&self, node: NodeId) -> String {
         let name = self.names.lock().get(&node).cloned();
         name.or_else(|| self.config.nodes.get(usize::from(node.0)).cloned()).unwrap_or_default()
@@ -252,6 +280,7 @@ impl Shared {
     pub(crate) fn on_end(&self, cpu: &Processor, address: Address) {
         let mut core = self.core.lock();
         let core = &mut *core;
+        core.watch.forget(address.node);
         let actions = core.node.on_dead(cpu.now(), address);
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
@@ -322,7 +351,8 @@ impl Shared {
     /// Reads pages: each into a frame of its own if it comes in one, else into one of `spare`.
     async fn read_pages(&self, cpu: &Processor, blocks: BlockRange, spare: Frames) -> Result<Frames, Errno> {
         let group = Group::new(spare.len().min(blocks.len() as usize));
-        let deadline = cpu.now() + self.config.timeout;
+        let begun = cpu.now();
+        let deadline = begun + self.config.timeout;
         {
             let mut core = self.core.lock();
             let core = &mut *core;
@@ -332,7 +362,7 @@ impl Shared {
             }
             for (block, spare) in blocks.iter().zip(spare) {
                 let page = PageNo(block.0);
-                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
+                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, begun, deadline });
                 core.due.push_back(page);
             }
             self.drive(cpu, core);

@@ -66,6 +66,7 @@ pub(crate) struct Load {
     pub(crate) group: Arc<Group<FrameRef>>,
     /// To be filled if the content does not come in a frame.
     pub(crate) spare: FrameRef,
+    pub(crate) begun: Instant,
     pub(crate) deadline: Instant,
 }
 
@@ -110,6 +111,19 @@ pub(crate) fn fill(into: &FrameRef, bytes: &[u8]) {
     // SAFETY: whoever asks for a read gives the frame to be filled by it; nobody else has access to it meanwhile. Both
     // have a frame's bytes, and are different ones.
     unsafe { into.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES) };
+}
+
+/// The change of a part as one of the whole page, whose content is `loaded`, if there is a frame for it.
+pub(crate) fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
+    let Change::Part { part, from, spare: Some(mut spare) } = change else { return Err(change) };
+    match spare.bytes_mut() {
+        Some(bytes) => {
+            bytes.copy_from_slice(loaded.bytes());
+            bytes[part.clone()].copy_from_slice(&from.bytes()[part]);
+            Ok(Change::Whole(spare))
+        }
+        None => Err(Change::Part { part, from, spare: Some(spare) }),
+    }
 }
 
 /// What comes with an action.

@@ -6,19 +6,25 @@ use std::time::Duration;
 
 use super::super::Run;
 use super::cluster::{AccessCosts, Pattern, Sizes, Traffic, share};
+use super::figure3;
 use super::machine::Machine;
 use super::patterns::{Few, patterns};
+use crate::model::memory_board;
 use crate::result::{Finding, Results, Series, Table};
 
 /// Writes among a hundred accesses.
 const WRITES: [u64; 5] = [0, 1, 10, 50, 100];
 /// How the workstations of the paper may use the shared memory: without a buffer cache, with a consistent one, mapped.
 const WAYS: [usize; 3] = [0, 1, 2];
+/// A word on the SBus against one on the VME bus: an assumption, since the paper only names it.
+const SBUS_FASTER: u32 = 4;
 /// Shared pages: 256 KB.
 const SHARED_PAGES: u64 = 64;
 /// Accesses of each workstation.
 const STEPS: u32 = 2000;
-const NODES: [usize; 7] = [2, 4, 16, 64, 256, 1024, 4096];
+const NODES: [usize; 6] = [2, 4, 16, 64, 256, 1024];
+/// Accesses of each node, at least: with fewer, most of them would be the first to their page, which cost less.
+const STEPS_MIN: u32 = 64;
 /// As [`Grid`] has them.
 const RING: usize = 0;
 const LINES: usize = 1;
@@ -39,6 +45,24 @@ fn nodes(run: &Run<'_>) -> Vec<usize> {
 pub(super) fn steps(most: f64) -> u64 {
     let sizes = NODES.iter().filter(|nodes| **nodes as f64 <= most).count();
     (WAYS.len() * WRITES.len() + sizes * patterns().len() * 2) as u64
+}
+
+/// The file read from remote memory: the paper's board, one page after another, and on a faster bus.
+pub(super) fn buses(machine: &Machine, nfs: Duration, run: &Run<'_>) -> Table {
+    let boards = [
+        machine.board,
+        memory_board::Config { commands: 1, ..machine.board },
+        memory_board::Config { word: machine.board.word / SBUS_FASTER, ..machine.board },
+    ];
+    let row = |board: memory_board::Config| {
+        let mut machine = *machine;
+        machine.board = board;
+        let shares = figure3::shared(&machine, true);
+        let [kernel, bus, network] = shares.percent();
+        let total = shares.total().as_secs_f64();
+        [total * 1e3, kernel, bus, network, nfs.as_secs_f64() / total]
+    };
+    run.table("buses", boards.map(row))
 }
 
 /// Adds tables, plots and findings.
@@ -108,7 +132,7 @@ fn grid(machine: &Machine, run: &Run<'_>) -> Grid {
     let of = |has_lines: bool| {
         let by_size = |pattern: &Rc<dyn Pattern>| {
             let at = |nodes: usize| {
-                let steps = ((run.get("share.accesses") / nodes as f64) as u32).max(16);
+                let steps = ((run.get("share.accesses") / nodes as f64) as u32).max(STEPS_MIN);
                 let network = machine.network(nodes, has_lines);
                 let traffic = share((nodes, steps), pattern, network, (costs, sizes(machine)), run.seed);
                 run.step();

@@ -11,6 +11,7 @@ use crate::model::token_ring::{self, Network, Switched, TokenRing};
 use super::super::Run;
 
 /// Durations are of one page or block, rates in bytes a second.
+#[derive(Clone, Copy)]
 pub(super) struct Machine {
     pub(super) board: memory_board::Config,
     ring: token_ring::Config,

@@ -4,19 +4,22 @@ use super::super::Run;
 use super::account::{Account, Path};
 use super::costs::Costs;
 use super::trace::{TYPES, is_frequent};
-use super::{Measured, OfMix, QUANTA};
+use super::{DISKS, Measured, OfMix, Published, QUANTA};
 use crate::result::{Finding, Results, Table};
 
 pub(super) fn results(run: &Run<'_>, measured: &Measured) -> Results {
     Results {
         tables: vec![
-            rates(run, measured),
+            rates_of(run, ends(measured)),
+            gains_of(run, ends(measured)),
+            saved_of(run, [&measured.heavy.before, &measured.heavy.alone[0]]),
             shares(run, &measured.heavy.before),
             techniques(run, measured),
             time(run, measured),
             counts(run, measured),
             trace_table(run, measured),
             quanta(run, measured),
+            by_disks(run, measured),
         ],
         plots: Vec::new(),
         findings: findings(run, measured),
@@ -24,8 +27,56 @@ pub(super) fn results(run: &Run<'_>, measured: &Measured) -> Results {
     }
 }
 
-fn rates(run: &Run<'_>, Measured { heavy, light, .. }: &Measured) -> Table {
-    run.table("rates", [heavy, light].map(|mix| [mix.before.per_hour(), mix.after().per_hour()]))
+/// The tables and findings that rest on published numbers alone.
+pub(super) fn published(run: &Run<'_>, Published { heavy, light }: &Published) -> Results {
+    let ends = [heavy, light].map(|[before, _, after]| [before, after]);
+    let first = [heavy, light].map(|[before, first, _]| [before, first]);
+    Results {
+        tables: vec![rates_of(run, ends), gains_of(run, ends), saved_of(run, first[0])],
+        findings: vec![order_of_mixes(ends), first_technique(first[0])],
+        ..Results::default()
+    }
+}
+
+/// Of each mix, an account before and one after.
+type Ends<'a> = [&'a Account; 2];
+
+fn order_of_mixes([heavy, light]: [Ends<'_>; 2]) -> Finding {
+    let gain = |[before, after]: Ends<'_>| after.per_hour() / before.per_hour();
+    Finding::new("The heavy mix gains more than the light one (5)", gain(heavy) > gain(light))
+}
+
+fn first_technique([before, first]: Ends<'_>) -> Finding {
+    let ms = first.per_hour() / before.per_hour() * 1000.0 - 1000.0;
+    Finding::new(
+        "Technique (1) saves what the paper counts for it, 32 ms a second, within half as much again (4 (1))",
+        ms < 48.0,
+    )
+}
+
+fn ends(Measured { heavy, light, .. }: &Measured) -> [Ends<'_>; 2] {
+    [heavy, light].map(|mix| [&mix.before, mix.after()])
+}
+
+fn rates_of(run: &Run<'_>, ends: [Ends<'_>; 2]) -> Table {
+    run.table("rates", ends.map(|ends| ends.map(Account::per_hour)))
+}
+
+/// After over before, in percent.
+fn gains_of(run: &Run<'_>, ends: [Ends<'_>; 2]) -> Table {
+    let published = run.published("rates").iter().map(|rates| [(rates[1] / rates[0] - 1.0) * 100.0]);
+    let gain = |[before, after]: Ends<'_>| [(after.per_hour() / before.per_hour() - 1.0) * 100.0];
+    let mut table = run.table("gains", ends.map(gain)).beside(published);
+    // Its rate after was fitted.
+    table.cells[0][0].fitted = run.compares();
+    table
+}
+
+/// Technique (1): the paper counts what is not saved of the running program's state, and nothing else.
+fn saved_of(run: &Run<'_>, [before, first]: Ends<'_>) -> Table {
+    let ms = before.per_second(before.own_ns[Path::StateSave as usize]) / 1e6;
+    let alone = (first.per_hour() / before.per_hour() - 1.0) * 100.0;
+    run.table("saved", [[ms, alone]])
 }
 
 fn shares(run: &Run<'_>, before: &Account) -> Table {
@@ -115,6 +166,17 @@ fn quanta(run: &Run<'_>, measured: &Measured) -> Table {
     run.table("quanta", measured.quanta.iter().map(row)).of_rows(quanta)
 }
 
+/// The heavy mix by number of disks: I/O bound with few, processor bound with many.
+fn by_disks(run: &Run<'_>, measured: &Measured) -> Table {
+    // Of a transaction's I/O, message, answer and journal go elsewhere.
+    let on_disks = 1.0 - 3.0 / run.get("tx.heavy.ios");
+    let row = |(disks, [before, after]): (&usize, &[Account; 2])| {
+        let each = after.rate(Path::IoCompletion) * on_disks / *disks as f64;
+        [before.per_hour(), before.idle_share(), after.per_hour(), after.idle_share(), each]
+    };
+    run.table("disks", DISKS.iter().zip(&measured.disks).map(row)).of_rows(DISKS)
+}
+
 fn headline(run: &Run<'_>, measured: &Measured) -> Finding {
     let published = run.published("rates");
     let mix = |mix: &OfMix, paper: &[f64]| {
@@ -162,6 +224,13 @@ fn findings(run: &Run<'_>, measured: &Measured) -> Vec<Finding> {
         Finding::new(
             "Before, there are more than 160 I/O completions and more than 100 sub-dispatches a second (3 (4), (5)).",
             before.rate(Path::IoCompletion) > 160.0 && before.rate(Path::SubDispatch) > 100.0,
+        ),
+        order_of_mixes(ends(measured)),
+        first_technique([before, &heavy.alone[0]]),
+        Finding::new(
+            "With one disk it is I/O bound, with the paper's 30 the processor is the bottleneck, before and after (1.2 (5))",
+            measured.disks[0].iter().all(|account| account.idle_share() > 50.0)
+                && measured.disks[5].iter().all(|account| account.idle_share() < 0.5),
         ),
         Finding::new("Calls by number: B >= C > A >= D (3 (2)).", {
             let [b, c, a, d] = counts(before);

@@ -18,6 +18,10 @@ pub enum Buffers {
     ShotDownTwice,
     /// Unmapped in batches of this size on each processor, with one shootdown.
     Batched(u32),
+    /// One I/O in so many is of metadata, which the kernel looks into: mapped. The others are not.
+    Metadata(u32),
+    /// On every second disk, whose driver cannot do without a mapping.
+    HalfOfDrivers,
 }
 
 /// Costs in nanoseconds, and counts.
@@ -49,6 +53,10 @@ pub struct Server {
     pub disk_ns: u64,
     /// Additional latency of an I/O on a disk, all in parallel.
     pub latency_ns: u64,
+    /// A disk in memory: no adapter, and the processor moves the data itself, for so long.
+    pub copy_ns: Option<u64>,
+    /// Pause of each thread after an I/O: a fixed rate of requests.
+    pub pause_ns: u64,
     /// Measured rounds, after a first one: a round is as many I/O as there are threads.
     pub rounds: u64,
 }
@@ -65,6 +73,8 @@ pub struct Outcome {
     pub answers: f64,
     /// Percent: interrupted for the shootdowns of others, while it had work.
     pub interrupted: f64,
+    /// Mean time of an I/O, from its request to its end. Microseconds.
+    pub latency_us: f64,
 }
 
 #[derive(Default)]
@@ -75,6 +85,7 @@ struct Sums {
     lock_ns: Cell<u64>,
     answers_ns: Cell<u64>,
     interrupted_ns: Cell<u64>,
+    latency_ns: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, more: u64) {
@@ -120,6 +131,7 @@ pub fn run(server: &Server, buffers: Buffers, seed: u64) -> Outcome {
         lock: percent(&sums.lock_ns),
         answers: percent(&sums.answers_ns),
         interrupted: percent(&sums.interrupted_ns),
+        latency_us: sums.latency_ns.get() as f64 / 1e3 / sums.ios.get().max(1) as f64,
     }
 }
 
@@ -147,40 +159,64 @@ impl Machine {
         let (processor, disk) = (thread % server.processors, thread % server.disks);
         // Staggered starts.
         self.time.sleep(Duration::from_nanos(self.time.below(server.latency_ns + 1))).await;
+        let mut number = thread as u32;
         loop {
+            let requested = self.time.now();
+            number = number.wrapping_add(1);
+            let mapping = self.mapping(disk, number);
             let held = self.processors[processor].acquire().await;
             self.work(processor, server.io_ns / 2).await;
-            self.map(processor).await;
+            self.map(processor, mapping).await;
+            if let Some(copy_ns) = server.copy_ns {
+                self.work(processor, copy_ns).await;
+            }
             drop(held);
-            self.adapters[disk % server.adapters].serve(Duration::from_nanos(server.adapter_ns)).await;
-            self.disks[disk].serve(Duration::from_nanos(server.disk_ns)).await;
-            self.time.sleep(Duration::from_nanos(server.latency_ns)).await;
+            if server.copy_ns.is_none() {
+                self.adapters[disk % server.adapters].serve(Duration::from_nanos(server.adapter_ns)).await;
+                self.disks[disk].serve(Duration::from_nanos(server.disk_ns)).await;
+                self.time.sleep(Duration::from_nanos(server.latency_ns)).await;
+            }
             let held = self.processors[processor].acquire().await;
             self.work(processor, server.io_ns / 2).await;
-            self.unmap(processor).await;
+            self.unmap(processor, mapping).await;
             drop(held);
-            add(&self.sums.borrow().ios, 1);
+            let sums = Rc::clone(&self.sums.borrow());
+            add(&sums.ios, 1);
+            add(&sums.latency_ns, (self.time.now() - requested).as_nanos() as u64);
+            if server.pause_ns > 0 {
+                self.time.sleep(Duration::from_nanos(server.pause_ns)).await;
+            }
         }
     }
 
-    async fn map(&self, processor: usize) {
-        if self.buffers == Buffers::Unmapped {
+    /// What is done with the buffer of this I/O.
+    fn mapping(&self, disk: usize, number: u32) -> Buffers {
+        match self.buffers {
+            Buffers::Metadata(one_in) if number.is_multiple_of(one_in) => Buffers::Mapped,
+            Buffers::HalfOfDrivers if disk.is_multiple_of(2) => Buffers::Mapped,
+            Buffers::Metadata(_) | Buffers::HalfOfDrivers => Buffers::Unmapped,
+            all => all,
+        }
+    }
+
+    async fn map(&self, processor: usize, mapping: Buffers) {
+        if mapping == Buffers::Unmapped {
             return;
         }
         self.work(processor, self.server.map_ns).await;
-        if self.buffers == Buffers::ShotDownTwice {
+        if mapping == Buffers::ShotDownTwice {
             self.shoot_down(processor).await;
         }
     }
 
-    async fn unmap(&self, processor: usize) {
-        if self.buffers == Buffers::Unmapped {
+    async fn unmap(&self, processor: usize, mapping: Buffers) {
+        if mapping == Buffers::Unmapped {
             return;
         }
         self.work(processor, self.server.map_ns).await;
         let waiting = &self.unmapped[processor];
         waiting.set(waiting.get() + 1);
-        let at_once = if let Buffers::Batched(count) = self.buffers { count } else { 1 };
+        let at_once = if let Buffers::Batched(count) = mapping { count } else { 1 };
         if waiting.get() >= at_once {
             waiting.set(0);
             self.shoot_down(processor).await;

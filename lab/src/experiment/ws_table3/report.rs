@@ -112,6 +112,7 @@ fn findings(run: &Run<'_>, writes: &[Written; 3], starved: &[Starved; 3]) -> Vec
         Finding::new("With a deadline, an endless synchronous load does not stop the file", all(&starved[2])),
     ];
     if run.compares() {
+        found.push(Finding::new("With priority the I/O ends later, as in the paper", with.done > without.done));
         found.push(Finding::new("Without priority, the program waits for nearly all of its data", {
             without.returned.as_secs_f64() > 0.85 * without.done.as_secs_f64()
         }));

@@ -60,6 +60,33 @@ impl Program for HashJoin {
     }
 }
 
+/// `a[i] += b[i]`, with the second vector exactly a cache's size behind the first: the hint puts each pair of elements
+/// on the same line of a direct-mapped cache, for certain, where chance would do so seldom.
+pub struct Aligned {
+    pub n: u64,
+    /// From the first vector to the second. Bytes.
+    pub apart: u64,
+}
+
+impl Program for Aligned {
+    fn name(&self) -> &'static str {
+        "vectors a cache apart"
+    }
+
+    fn bytes(&self) -> u64 {
+        self.apart + self.n * ELEMENT
+    }
+
+    fn run(&self, cycles: Cycles, memory: &mut dyn Memory) {
+        memory.compute(cycles.start + cycles.multiply_add * self.n as f64);
+        for element in 0..self.n {
+            memory.read(self.apart + element * ELEMENT);
+            memory.read(element * ELEMENT);
+            memory.write(element * ELEMENT);
+        }
+    }
+}
+
 /// A five-point stencil from one square grid into another.
 pub struct Stencil {
     pub n: u64,

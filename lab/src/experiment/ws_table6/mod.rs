@@ -28,7 +28,9 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
         findings: findings(run, &rates),
         notes: run.notes(&[]),
     };
-    beyond::add(&machine, run, &mut results);
+    if !run.is_brief {
+        beyond::add(&machine, run, &mut results);
+    }
     results
 }
 
@@ -183,9 +185,9 @@ fn sorted(rates: &[f64]) -> Vec<f64> {
     sorted
 }
 
+/// Not beside the paper's: sorted numbers of like mean and spread agree whatever the model.
 fn each_run(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Table {
-    let published = run.published("linpack").iter().map(|rates| sorted(rates));
-    let table = run.table("runs", rates.iter().map(|rates| sorted(rates))).beside(published);
+    let table = run.table("runs", rates.iter().map(|rates| sorted(rates)));
     table.of_rows(MODES.map(|(_, name)| name)).of_columns(1..=rates[0].len())
 }
 
@@ -215,8 +217,18 @@ fn findings(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Vec<Finding> {
     vec![
         Finding::new(headline, (paper - simulated).abs() <= 3.0),
         Finding::new(
-            "Without the hint, the rate depends on luck: it differs more from run to run than with it.",
-            spread(&rates[0]) > spread(&rates[1]),
+            format!(
+                "The paper's runs differ no less with the hint (deviation {:.3}) than without ({:.3}); here by {:.3} and {:.3}",
+                spread(&published[1]),
+                spread(&published[0]),
+                spread(&rates[1]),
+                spread(&rates[0]),
+            ),
+            spread(&rates[1]) > 0.8 * spread(&rates[0]),
         ),
+        Finding::new("With the hint every run is faster than the fastest without it", {
+            let least = rates[1].iter().copied().fold(f64::MAX, f64::min);
+            least > rates[0].iter().copied().fold(0.0, f64::max)
+        }),
     ]
 }

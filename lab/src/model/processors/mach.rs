@@ -7,11 +7,12 @@
 //!   looks at the processor's own first.
 //! - `thread_setrun`: an unbound thread goes to the first idle processor. A processor that becomes idle goes to the
 //!   front of the idle queue, but the master to the end ("so master gets used last").
-//! - A thread bound to another processor than the one where it becomes ready waits in that processor's queue. That
-//!   processor is interrupted to look, but not the master ("too expensive for all the unparallelized U*x code"): it
-//!   looks at its next clock tick, interrupt or return to user mode. That this holds for an idle master, too, which
-//!   does not poll its queue, follows from the paper's tables of TOP-1: one process alone loses as much for a move as
-//!   many do.
+//! - A thread bound to another processor than the one where it becomes ready is given to that processor at once if it
+//!   is idle, and waits in its queue if it is not. Then that processor is interrupted to look, but not the master ("too
+//!   expensive for all the unparallelized U*x code"): it looks at its next clock tick, interrupt or return to user mode.
+//! - Without [`Config::notifies_master`] even an idle master looks only at its next clock tick. That is no source's: the
+//!   idle loop polls the next thread and the processor's own queue. It is a hypothesis, made because the paper's tables
+//!   of TOP-1 agree with it: one process alone loses as much for a move as many do.
 //! - `csw_needed`: a processor stops what it runs when its own queue is not empty, or when the first quantum is over
 //!   and the common queue holds a thread of the same or a better priority.
 //! - A thread's usage lowers its priority; it decays to five eighths each second.
@@ -37,7 +38,8 @@ pub struct Config {
     pub master: ProcessorId,
     /// `min_quantum`: 100 ms.
     pub quantum: Duration,
-    /// Is the master interrupted for a thread that is bound to it? Not by Mach; a modern kernel would.
+    /// Does an idle master take a thread that is bound to it at once, and is one that works interrupted for it? By the
+    /// sources of Mach and OSF/1 the first, but not the second.
     pub notifies_master: bool,
 }
 

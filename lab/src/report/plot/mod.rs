@@ -82,11 +82,13 @@ pub fn svg(plot: &Plot) -> Result<Option<String>, Undrawn> {
     canvas.text(&label_of(&plot.y), label_at, TEXT, INK, Side::Left)?;
     grid(&canvas, &area, groups.is_empty())?;
     if groups.is_empty() {
+        // A line that stays at zero lies on the frame, and must not be hidden by it.
+        frame(&canvas, &area)?;
         curves::draw(&canvas, &area, plot)?;
     } else {
         bars::draw(&canvas, &area, plot, &groups)?;
+        frame(&canvas, &area)?;
     }
-    frame(&canvas, &area)?;
     let middle = (area.left + area.right) / 2.0;
     canvas.text(&label_of(&plot.x), (middle, height - LABEL_SPACE / 2.0 - 2.0), TEXT, INK, Side::Centre)?;
     canvas.finish()?;
@@ -132,7 +134,7 @@ fn grid(canvas: &Canvas<'_>, area: &Area, with_x: bool) -> Result<(), Undrawn> {
     Ok(())
 }
 
-/// The base line is drawn over the data's edge.
+/// The base line.
 fn frame(canvas: &Canvas<'_>, area: &Area) -> Result<(), Undrawn> {
     let ground = area.up(area.y.ground()).unwrap_or(area.bottom);
     canvas.line(&[(area.left, ground), (area.right, ground)], FAINT, 1.25, None)?;

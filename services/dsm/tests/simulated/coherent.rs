@@ -1,9 +1,11 @@
 //! Nodes without failures: what one writes, others read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::{Processor, Volume};
 use policy::unit::{BLOCK_BYTES, ByteRange};
+use sim::{Latency, NetworkConfig};
 use testkit::scene::disk::{block, fill, first_byte, read};
 use testkit::scene::{context, stable};
 
@@ -105,4 +107,54 @@ fn zeroes_replace_what_another_node_wrote() {
     let bytes = scene.run(0, async move |cpu, volume| read(&cpu, &volume, range, context()).await).expect("read");
     let is_zero = |at: u64| at >= 1 << 20 || (zeroed.at.0..zeroed.end().0).contains(&at);
     assert!(bytes.iter().zip(0..).all(|(byte, at)| (*byte == 0) == is_zero(at)));
+}
+
+/// The time of a write to a page that this many other nodes hold to read.
+fn write_shared_by(readers: usize) -> Duration {
+    let latency = Latency::us(50, 50);
+    let network = NetworkConfig {
+        latency,
+        ns_per_kib: 0,
+        buffer_bytes: 256 << 10,
+        short_receive_permille: 0,
+        short_send_permille: 0,
+        backlog_max: 64,
+    };
+    let mut scene = Scene::new(Setup { backing: Backing::Memory, homes: 1, network, ..Setup::new(2, readers + 2) });
+    scene.until_connected();
+    for node in 2..readers + 2 {
+        scene.run(node, async |cpu, volume| first_byte(&cpu, &volume, 3).await).expect("read");
+    }
+    let write = async |cpu: Processor, volume: Arc<Volume>| {
+        let began = cpu.now();
+        fill(&cpu, &volume, block(3), 7, context()).await.expect("written");
+        cpu.now().since(began)
+    };
+    scene.run(1, write)
+}
+
+#[test]
+fn a_write_to_a_page_that_many_nodes_share_costs_one_round_trip_more_than_to_one_that_none_does() {
+    let round_trip = Duration::from_micros(100);
+    let alone = write_shared_by(0);
+    for readers in [1, 2, 8, 30] {
+        let shared = write_shared_by(readers);
+        // Nodes compute in no time, but their processors are woken one after the other.
+        let most = alone + round_trip + round_trip / 5;
+        assert!(shared >= alone && shared <= most, "{readers} readers: {shared:?}, without any {alone:?}");
+    }
+}
+
+#[test]
+fn a_page_that_two_nodes_write_in_turn_is_seen_to_bounce_at_its_home() {
+    let mut scene = Scene::new(Setup { homes: 1, ..Setup::new(2, 3) });
+    for turn in 0..6_u8 {
+        let part = ByteRange::new(5 * BLOCK_BYTES + u64::from(turn % 2) * 512, 512);
+        let write = async move |cpu: Processor, volume: Arc<Volume>| fill(&cpu, &volume, part, turn, context()).await;
+        scene.run(1 + usize::from(turn % 2), write).expect("written");
+    }
+    let home = scene.nodes[0].as_ref().and_then(|node| node.shared.as_ref()).expect("it runs");
+    assert_eq!(home.bounces(), [(["1".to_owned(), "2".to_owned()], 4)]);
+    let counters = home.counters();
+    assert!(counters.holder_ns.get() > 0 && counters.home_ns.get() >= counters.holder_ns.get());
 }

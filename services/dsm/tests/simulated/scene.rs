@@ -134,7 +134,7 @@ impl Scene {
             made: Vec::new(),
             cut: Vec::new(),
             told: Arc::default(),
-            members: setup.moves.then(|| Members::new(setup.nodes, setup.size)),
+            members: setup.moves.then(|| Members::new(setup.nodes, setup.size, setup.seed)),
             setup,
         };
         (0..scene.nodes.len()).for_each(|node| scene.boot(node));

@@ -5,23 +5,23 @@
 //! answer. It is suspended, too, after each [`SLICE`] of fuel, so that other tasks of the processor go on.
 
 use std::future::Future;
-use std::ops::Bound;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use kernel::Processor;
 use parking_lot::Mutex;
-use wasmtime::{Memory, ModuleExport, ResourceLimiter, Store, Trap, Val, WasmBacktrace};
+use wasmtime::{ModuleExport, Store, Trap, Val, WasmBacktrace};
 
-use super::engine::{MEMORY_BYTES_MAX, Runtime};
+use super::engine::Runtime;
+use super::guest::{Answer, Exchange, Guest, Request};
 use super::{Program, ProgramError};
-use crate::store::{Key, Row, TableNo, Transaction};
+use crate::store::{TableNo, Transaction};
 
-/// Fuel of a call: about 100 ms of a processor's time, and what it asks of the host on top.
+/// Fuel of a call: 50 ms of a processor for long copies, 300 ms for an empty loop (a debug build on a busy machine).
 pub const FUEL: u64 = 100_000_000;
 
-/// After this much fuel other tasks have their turn: about 100 µs.
+/// After this much fuel other tasks have their turn: some hundred microseconds at most.
 const SLICE: u64 = 100_000;
 
 /// And after this many requests in a row.
@@ -32,46 +32,6 @@ const TABLES_MAX: usize = 256;
 
 /// Frames of the program's stack in a message.
 const FRAMES_SHOWN: usize = 4;
-
-/// What belongs to a call's instance.
-pub(super) struct Guest {
-    pub exchange: Arc<Mutex<Exchange>>,
-    pub memory: Option<Memory>,
-    /// The arguments that are text or bytea, at their places.
-    pub texts: Vec<Option<Arc<[u8]>>>,
-    /// A bit for each argument that is NULL.
-    pub nulls: u32,
-    pub reply: Option<Vec<u8>>,
-    pub returns_null: bool,
-}
-
-/// Where program and task meet.
-#[derive(Default)]
-pub(super) struct Exchange {
-    pub request: Option<Request>,
-    pub answer: Option<Answer>,
-}
-
-pub(super) enum Request {
-    Table(String),
-    Get { table: u32, key: Vec<u8> },
-    Put { table: u32, key: Vec<u8>, row: Vec<u8> },
-    Delete { table: u32, key: Vec<u8> },
-    Next { table: u32, range: Range },
-}
-
-pub(super) struct Range {
-    pub low: Bound<Vec<u8>>,
-    pub high: Bound<Vec<u8>>,
-    pub backwards: bool,
-}
-
-pub(super) enum Answer {
-    Done,
-    Table(u32),
-    Row(Option<Row>),
-    Entry(Option<(Key, Row)>),
-}
 
 /// A function's arguments, as WebAssembly has them.
 #[derive(Default)]
@@ -195,17 +155,6 @@ async fn perform(
     })
 }
 
-impl Range {
-    /// Whether no key can be in it.
-    fn is_empty(&self) -> bool {
-        match (&self.low, &self.high) {
-            (Bound::Included(low), Bound::Included(high)) => low > high,
-            (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => low >= high,
-            _ => false,
-        }
-    }
-}
-
 /// Why a program ended, in a person's words.
 fn reason(error: &wasmtime::Error) -> ProgramError {
     let what = match (error.downcast_ref::<ProgramError>(), error.downcast_ref::<Trap>()) {
@@ -221,15 +170,4 @@ fn reason(error: &wasmtime::Error) -> ProgramError {
     let names: Vec<&str> = frames.iter().filter_map(|frame| frame.func_name()).take(FRAMES_SHOWN).collect();
     let place = if names.is_empty() { String::new() } else { format!(" (in {})", names.join(", called by ")) };
     ProgramError::Trap(what + &place)
-}
-
-impl ResourceLimiter for Guest {
-    fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if desired > MEMORY_BYTES_MAX { Err(ProgramError::Memory(MEMORY_BYTES_MAX).into()) } else { Ok(true) }
-    }
-
-    /// The pool refuses a table that is too large.
-    fn table_growing(&mut self, _current: usize, _desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(true)
-    }
 }

@@ -7,7 +7,7 @@ use wasmtime::{ModuleExport, Val};
 
 use super::call::{self, Parameters, Returned};
 use super::describe::Description;
-use super::{MEMORY_BYTES_MAX, Program, ProgramError};
+use super::{MEMORY_BYTES_MAX, ModuleError, Program, ProgramError};
 use crate::store::Transaction;
 use crate::{Signature, Type, Value};
 
@@ -23,10 +23,6 @@ pub struct Function {
 }
 
 impl Function {
-    pub(super) fn new(description: Description, export: ModuleExport, program: Arc<Program>) -> Self {
-        Function { description, export, program }
-    }
-
     pub fn signature(&self) -> &Signature {
         &self.description.signature
     }
@@ -136,6 +132,18 @@ fn length(bytes: &[u8]) -> Option<Val> {
 }
 
 impl Program {
+    /// Checks and compiles the module `bytes`. Returns the program, and its functions in the order of their description.
+    ///
+    /// # Errors
+    /// If it cannot be a program.
+    pub fn compile(name: &str, bytes: &[u8]) -> Result<(Arc<Program>, Vec<Arc<Function>>), ModuleError> {
+        let (program, described) = Program::read(name, bytes)?;
+        let function =
+            |(description, export)| Arc::new(Function { description, export, program: Arc::clone(&program) });
+        let functions = described.into_iter().map(function).collect();
+        Ok((program, functions))
+    }
+
     /// Executes `init` in this transaction, unless it has been executed in this database.
     pub(crate) async fn initialize(&self, cpu: &Processor, transaction: &mut Transaction) -> Result<(), ProgramError> {
         let Some(init) = &self.init else { return Ok(()) };
@@ -150,13 +158,5 @@ impl Program {
             other => other,
         })?;
         Ok(transaction.put(table, &key, b"")?)
-    }
-}
-
-/// Whether a program may use a table of that name.
-pub(super) fn check_table(name: &str) -> Result<(), ProgramError> {
-    match name.split('.').next() {
-        Some("awase") => Err(ProgramError::Trap(format!("the table {name} is the monitor's own"))),
-        _ => Ok(()),
     }
 }

@@ -22,7 +22,7 @@ use std::task::Poll;
 use wasmtime::{Caller, Linker, Memory};
 
 use super::ProgramError;
-use super::call::{Answer, Guest, Range, Request};
+use super::guest::{Answer, Guest, Range, Request};
 use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
 
 pub const MODULE: &str = "awase";

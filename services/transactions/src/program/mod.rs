@@ -8,6 +8,7 @@ mod call;
 mod describe;
 mod engine;
 mod function;
+mod guest;
 mod host;
 mod installed;
 mod module;

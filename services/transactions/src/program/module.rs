@@ -8,11 +8,10 @@ use parking_lot::RwLock;
 use thiserror::Error;
 use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
 
-use super::call::Guest;
 use super::describe::{self, Description, DescriptionError, SECTION, check_name};
 use super::engine::Runtime;
-use super::function::check_table;
-use super::{Function, ProgramError, host};
+use super::guest::Guest;
+use super::{ProgramError, host};
 use crate::store::{TableNo, Transaction};
 use crate::{Argument, Signature, Type};
 
@@ -58,6 +57,9 @@ pub enum ModuleError {
     Runtime(String),
 }
 
+/// A function, and where it is in the module.
+pub(super) type Described = (Description, ModuleExport);
+
 /// A compiled program.
 pub struct Program {
     name: String,
@@ -76,7 +78,7 @@ impl Program {
     ///
     /// # Errors
     /// If it cannot be a program.
-    pub fn compile(name: &str, bytes: &[u8]) -> Result<(Arc<Program>, Vec<Arc<Function>>), ModuleError> {
+    pub(super) fn read(name: &str, bytes: &[u8]) -> Result<(Arc<Program>, Vec<Described>), ModuleError> {
         if bytes.len() as u64 > MODULE_BYTES_MAX {
             return Err(ModuleError::TooLong);
         }
@@ -109,11 +111,10 @@ impl Program {
             initialized: AtomicBool::new(init.is_none()),
             tables: RwLock::default(),
         });
-        let function = |description: Description| {
-            let export = module.get_export_index(&description.signature.name);
-            export.map(|export| Arc::new(Function::new(description, export, Arc::clone(&program))))
+        let exported = |description: Description| {
+            module.get_export_index(&description.signature.name).map(|export| (description, export))
         };
-        Ok((Arc::clone(&program), descriptions.into_iter().filter_map(function).collect()))
+        Ok((program, descriptions.into_iter().filter_map(exported).collect()))
     }
 
     /// The name of its file, without `.wasm`.
@@ -151,6 +152,14 @@ impl Program {
     /// What `init` did is durable.
     pub(crate) fn set_initialized(&self) {
         self.initialized.store(true, Ordering::Release);
+    }
+}
+
+/// Whether a program may use a table of that name.
+fn check_table(name: &str) -> Result<(), ProgramError> {
+    match name.split('.').next() {
+        Some("awase") => Err(ProgramError::Trap(format!("the table {name} is the monitor's own"))),
+        _ => Ok(()),
     }
 }
 

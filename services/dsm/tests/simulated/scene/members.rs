@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dsm::{Joined, Lease, Shared, SharedConfig};
 use kernel::Volume;
-use kernel::device::{DeviceRef, RamDisk};
+use kernel::device::{Delay, DeviceRef, RamDisk};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Processor};
 use policy::coherence::{Address, Home, Incarnation, NodeId, ShardNo};
@@ -52,9 +53,12 @@ impl Lease for Flag {
 }
 
 impl Members {
-    pub fn new(nodes: usize, size: u64) -> Members {
+    pub fn new(nodes: usize, size: u64, seed: u64) -> Members {
+        let memory: DeviceRef = Arc::new(RamDisk::new(size, DiskNo(0)));
+        // At once, or so slow that much happens meanwhile.
+        let delay = Duration::from_micros([0, 300, 5000][(seed % 3) as usize]);
         Members {
-            device: Arc::new(RamDisk::new(size, DiskNo(0))),
+            device: if delay.is_zero() { memory } else { Arc::new(Delay::new(memory, delay)) },
             changes: Vec::new(),
             members: BTreeMap::new(),
             homes: BTreeMap::new(),

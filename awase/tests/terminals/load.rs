@@ -1,0 +1,107 @@
+//! `awase load` against a server's bank.
+
+use std::process::Output;
+
+use serde_json::Value;
+use testkit::server::attempt;
+
+use crate::bank::Bank;
+
+const MIX: &str = r#"
+database = "bank"
+terminals = 40
+transactions = 600
+
+[[transaction]]
+name = "balance"
+weight = 1
+sql = "SELECT balance($1)"
+arguments = [{ uniform = [1, 10] }]
+
+[[transaction]]
+name = "transfer"
+weight = 3
+sql = "SELECT transfer($1, $2, $3)"
+arguments = [{ uniform = [1, 10] }, { uniform = [1, 10] }, { text = "1" }]
+
+[[transaction]]
+name = "poor"
+weight = 1
+sql = "SELECT transfer(1, 2, $1)"
+arguments = [{ text = "1000000" }]
+
+[[check]]
+name = "a third party's balance stays"
+sql = "SELECT balance(77)"
+
+[[check]]
+name = "it is 1000"
+sql = "SELECT balance(78)"
+expect = "1000"
+"#;
+
+fn load(bank: &Bank, mix: &str, flags: &[&str]) -> Output {
+    let path = bank.sandbox.write("mix.toml", mix);
+    let host = bank.host();
+    let arguments = ["load", path.to_str().expect("UTF-8"), "--server", &host, "--quiet"];
+    attempt(env!("CARGO_BIN_EXE_awase"), &[&arguments, flags].concat())
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn sum_of_ten(bank: &Bank) -> i64 {
+    let queries: Vec<String> = (1..=10).map(|account| format!("SELECT balance({account})")).collect();
+    let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
+    bank.psql(&queries).lines().map(|line| line.parse::<i64>().expect("a balance")).sum()
+}
+
+#[test]
+fn a_mix_runs_to_its_end_is_counted_and_checked() {
+    let bank = Bank::open();
+    let before = sum_of_ten(&bank);
+    let picture = bank.sandbox.file("load.svg");
+    let result = json(&load(&bank, MIX, &["--json", "--plot", picture.to_str().expect("UTF-8")]));
+    let of = |index: usize, key: &str| result["transactions"][index][key].clone();
+    let done: i64 = (0..3).map(|index| of(index, "done").as_i64().expect("a number")).sum();
+    let refused = of(2, "errors")["P0001"].as_i64().expect("those who are poor");
+    assert_eq!(done + refused, 600, "{result:#}");
+    assert!(of(1, "done").as_i64() > of(0, "done").as_i64(), "by weight: {result:#}");
+    assert_eq!(result["checks"][0]["right"], Value::Bool(true));
+    assert_eq!(result["checks"][1]["found"], "1000");
+    // One transfer in ten is from an account to itself, and moves nothing either.
+    assert_eq!(sum_of_ten(&bank), before);
+    assert!(std::fs::read_to_string(picture).expect("a picture").contains("</svg>"));
+}
+
+#[test]
+fn an_open_loop_arrives_at_its_rate_however_long_the_server_takes() {
+    let bank = Bank::open();
+    let result = json(&load(&bank, MIX, &["--json", "--rate", "300", "--transactions", "600"]));
+    let seconds = result["seconds"].as_f64().expect("a number");
+    // 600 arrivals at 300 a second take 2 s; their standard deviation is 0.08 s.
+    assert!(seconds > 1.6, "{result:#}");
+}
+
+#[test]
+fn mistakes_and_wrong_results_are_told() {
+    let bank = Bank::open();
+    let message = |output: &Output| {
+        assert!(!output.status.success());
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    };
+    let wrong = MIX.replace("expect = \"1000\"", "expect = \"999\"");
+    let told = message(&load(&bank, &wrong, &["--transactions", "50"]));
+    assert!(told.contains("check it is 1000: WRONG: 1000 in place of 999"), "{told}");
+    let unknown = MIX.replace("SELECT balance($1)", "SELECT balances($1)");
+    let told = message(&load(&bank, &unknown, &[]));
+    assert!(told.contains("the server refused \"SELECT balances($1)\"") && told.contains("42883"), "{told}");
+    let told = message(&load(&bank, "terminals = 5", &[]));
+    assert!(told.contains("mix.toml is not a mix") && told.contains("transaction"), "{told}");
+    let told = message(&load(&bank, MIX, &["--server", "127.0.0.1:1"]));
+    assert!(told.contains("cannot connect to 127.0.0.1:1"), "{told}");
+    let told = message(&load(&bank, MIX, &["--database", "bar"]));
+    assert!(told.contains("3D000"), "{told}");
+}

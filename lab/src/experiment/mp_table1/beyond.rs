@@ -1,0 +1,167 @@
+//! What the paper's table leaves open: the spread between runs, how busy master and device are, a lock that is held
+//! long, devices that serve several requests, and many processors.
+
+use std::time::Duration;
+
+use policy::access::Mode;
+
+use super::super::Run;
+use super::super::top1::{self, Device, Setup};
+use super::{WAITS, gains_of, median};
+use crate::result::{Finding, Results, Series, Table};
+
+/// Numbers of processors beyond the paper's, each with as many processes.
+const SCALED: [u16; 10] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const SCALED_WAITS: [u32; 4] = [0, 10, 50, 200];
+/// Measured reads of each process there, at least.
+const SCALED_READS: u32 = 12;
+
+/// Processes of the tables beside the paper's.
+const SOME: [u32; 6] = [1, 2, 4, 6, 9, 12];
+/// Runs with different beginnings.
+const SPREAD_RUNS: u64 = 5;
+const BUSY_WAITS: [u32; 3] = [0, 20, 100];
+const LOCKED_MS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
+const LOCK_WAIT: u32 = 20;
+const SERVERS: [u32; 4] = [1, 2, 4, 9];
+
+pub(super) const STEPS: u64 = (SCALED.len() * SCALED_WAITS.len()
+    + WAITS.len() * SOME.len()
+    + 3 * BUSY_WAITS.len() * 2
+    + LOCKED_MS.len() * SOME.len()
+    + SERVERS.len() * SOME.len()) as u64;
+
+pub(super) fn add(run: &Run<'_>, setups: &[Setup; 3], results: &mut Results) {
+    spread(run, &setups[0], results);
+    busy(run, setups, results);
+    let [disk, fixed, memory] = setups;
+    results.tables.push(locks(run, disk));
+    results.tables.push(arrays(run, fixed));
+    let scaled = scaled(run, memory);
+    results.plots.push(run.plot("scaled", by_processors(&scaled)));
+    results.tables.push(scaled);
+}
+
+/// The largest gain of some runs of scsihd less the least.
+fn spread(run: &Run<'_>, setup: &Setup, results: &mut Results) {
+    let row = |count: u32| {
+        SOME.map(|processes| {
+            let setup = Setup { processes, wait: top1::wait(run.parameters, count), ..*setup };
+            let gains = gains_of(&setup, run.seed.wrapping_add(100), SPREAD_RUNS);
+            run.step();
+            gains[gains.len() - 1] - gains[0]
+        })
+    };
+    let table = run.table("spread", WAITS.map(row)).of_rows(WAITS).of_columns(SOME);
+    if run.compares() {
+        results.findings.push(empty_cells(&table, &results.tables[0]));
+    }
+    results.tables.push(table);
+}
+
+/// The paper left cells empty where measurements differed too much.
+fn empty_cells(spread: &Table, published: &Table) -> Finding {
+    let mut of = [Vec::new(), Vec::new()];
+    for (row, cells) in spread.cells.iter().enumerate() {
+        for (name, cell) in spread.columns.iter().zip(cells) {
+            let column = published.columns.iter().position(|of| of == name);
+            let is_empty = column.is_some_and(|column| published.cells[row][column].paper.is_none());
+            of[usize::from(is_empty)].extend(cell.simulated);
+        }
+    }
+    let [there, empty] = of.map(|spreads| super::super::mean(&spreads));
+    Finding::new(
+        format!(
+            "The cells of scsihd that the paper left empty are those that differ from run to run: by {empty:.1} points in \
+             the mean here, the others by {there:.1}"
+        ),
+        empty > 2.0 * there,
+    )
+}
+
+/// Percent of the time with nine processes: master and device, funnelled and symmetric.
+fn busy(run: &Run<'_>, setups: &[Setup; 3], results: &mut Results) {
+    let mut rows = Vec::new();
+    let mut names = Vec::new();
+    for (name, setup) in super::DEVICES.iter().zip(setups) {
+        for count in BUSY_WAITS {
+            let [funnel, symmetric] = [Mode::Funnel, Mode::Symmetric].map(|access| {
+                let processes = u32::from(setup.processors);
+                let setup = Setup { access, processes, wait: top1::wait(run.parameters, count), ..*setup };
+                let ran = top1::run(&setup, run.seed);
+                run.step();
+                ran
+            });
+            rows.push([funnel.master, funnel.device, symmetric.master, symmetric.device, symmetric.spun]);
+            names.push(format!("{name}, wait {count}"));
+        }
+    }
+    if run.compares() {
+        results.findings.extend([
+            Finding::new(
+                format!("Watched, the funnel's master is saturated by ramdisk without wait: busy {:.0} %", rows[6][0]),
+                rows[6][0] > 90.0,
+            ),
+            Finding::new(
+                format!("Watched, testdev is saturated where nothing is gained (wait 0): busy {:.0} %", rows[3][3]),
+                rows[3][1] > 90.0 && rows[3][3] > 90.0,
+            ),
+        ]);
+    }
+    results.tables.push(run.table("busy", rows).of_rows(names));
+}
+
+/// The gain on scsihd if the driver holds its lock long, as for its head scheduling.
+fn locks(run: &Run<'_>, setup: &Setup) -> Table {
+    let row = |ms: f64| {
+        SOME.map(|processes| {
+            let locked = Duration::from_nanos((ms * 1e6) as u64);
+            let read = crate::model::raw_device::Costs { locked: locked.min(setup.read.start), ..setup.read };
+            let wait = top1::wait(run.parameters, LOCK_WAIT);
+            let gains = gains_of(&Setup { processes, wait, read, ..*setup }, run.seed, 3);
+            run.step();
+            median(gains)
+        })
+    };
+    run.table("locks", LOCKED_MS.map(row)).of_rows(LOCKED_MS).of_columns(SOME)
+}
+
+/// The gain on a device that serves several requests at a time, as an array of disks does.
+fn arrays(run: &Run<'_>, setup: &Setup) -> Table {
+    let row = |servers: u32| {
+        SOME.map(|processes| {
+            let device = match setup.device {
+                Device::Fixed { time, .. } => Device::Fixed { time, servers },
+                other => other,
+            };
+            let gains = gains_of(&Setup { processes, device, ..*setup }, run.seed, 3);
+            run.step();
+            median(gains)
+        })
+    };
+    run.table("arrays", SERVERS.map(row)).of_rows(SERVERS).of_columns(SOME)
+}
+
+/// The ramdisk of machines of other sizes, each with as many processes as processors.
+fn scaled(run: &Run<'_>, setup: &Setup) -> Table {
+    let row = |processors: u16| {
+        let processes = u32::from(processors);
+        let start_every = setup.start_every.min(setup.start_every * 10 / processes);
+        let reads = setup.reads.max(processes * SCALED_READS);
+        let setup = Setup { processors, processes, start_every, reads, ..*setup };
+        SCALED_WAITS.map(|count| {
+            let gains = gains_of(&Setup { wait: top1::wait(run.parameters, count), ..setup }, run.seed, 1);
+            run.step();
+            median(gains)
+        })
+    };
+    run.table("scaled", SCALED.map(row)).of_rows(SCALED).of_columns(SCALED_WAITS)
+}
+
+fn by_processors(table: &Table) -> Vec<Series> {
+    let of_wait = |(column, wait): (usize, &String)| {
+        let gains = table.cells.iter().filter_map(|cells| cells[column].simulated);
+        Series::simulated(format!("wait {wait}"), SCALED.map(f64::from).into_iter().zip(gains))
+    };
+    table.columns.iter().enumerate().map(of_wait).collect()
+}

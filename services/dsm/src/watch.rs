@@ -1,0 +1,149 @@
+//! What is watched of pages on their way: those that bounce between two nodes, and where the time of a miss goes.
+//!
+//! A page bounces when a node is granted it that had it before the last one, and one of the two writes: typically two
+//! nodes use different parts of it (false sharing). Only the last moves are known, by a table of fixed size; what it has
+//! forgotten is not counted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kernel::Processor;
+use policy::coherence::{Address, Mode, NodeId, PageNo};
+use policy::unit::Instant;
+
+use crate::Shared;
+use crate::core::Core;
+
+/// Pages whose last moves are known, at most.
+const MOVES: usize = 4096;
+
+/// Requests whose time is taken, at most.
+const TIMED_MAX: usize = 4096;
+
+/// Pairs of nodes that are counted, at most.
+const PAIRS_MAX: usize = 1024;
+
+/// A part of the time of a miss, at a home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// From the request's arrival to the grant.
+    Home,
+    /// Of that: from a recall to the holder's answer.
+    Holder,
+}
+
+#[derive(Clone, Copy)]
+struct Moves {
+    page: PageNo,
+    last: (NodeId, Mode),
+    before: Option<NodeId>,
+}
+
+#[derive(Default)]
+pub(crate) struct Watch {
+    moves: Vec<Option<Moves>>,
+    bounces: BTreeMap<(NodeId, NodeId), u64>,
+    since: BTreeMap<(Part, PageNo, NodeId), Instant>,
+}
+
+impl Watch {
+    /// A home grants a page.
+    pub(crate) fn on_grant(&mut self, page: PageNo, to: NodeId, mode: Mode) {
+        self.moves.resize(MOVES, None);
+        let place = &mut self.moves[(page.0 % MOVES as u64) as usize];
+        let Some(moves) = place.as_mut().filter(|moves| moves.page == page) else {
+            *place = Some(Moves { page, last: (to, mode), before: None });
+            return;
+        };
+        let (last, last_mode) = std::mem::replace(&mut moves.last, (to, mode));
+        if last == to {
+            return;
+        }
+        let was_here = moves.before.replace(last) == Some(to);
+        let pair = (last.min(to), last.max(to));
+        if was_here && Mode::Write == last_mode.max(mode) && self.bounces.len() < PAIRS_MAX {
+            *self.bounces.entry(pair).or_default() += 1;
+        }
+    }
+
+    /// How often pages bounced, by pair of nodes.
+    pub(crate) fn bounces(&self) -> impl Iterator<Item = ((NodeId, NodeId), u64)> + '_ {
+        self.bounces.iter().map(|(pair, count)| (*pair, *count))
+    }
+
+    /// A part begins, unless it is under way: what is sent again is still the same.
+    pub(crate) fn begin(&mut self, part: Part, page: PageNo, node: NodeId, now: Instant) {
+        if self.since.len() < TIMED_MAX {
+            self.since.entry((part, page, node)).or_insert(now);
+        }
+    }
+
+    pub(crate) fn end(&mut self, part: Part, page: PageNo, node: NodeId, now: Instant) -> Option<Duration> {
+        self.since.remove(&(part, page, node)).map(|since| now.since(since))
+    }
+
+    /// A node has ended: it is not answered, and answers nothing.
+    pub(crate) fn forget(&mut self, node: NodeId) {
+        self.since.retain(|(_, _, of), _| *of != node);
+    }
+}
+
+impl Shared {
+    /// A grant leaves this home.
+    pub(crate) fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
+        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
+        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: PageNo = PageNo(7);
+    const A: NodeId = NodeId(0);
+    const B: NodeId = NodeId(1);
+    const C: NodeId = NodeId(2);
+
+    fn bounces(grants: &[(NodeId, Mode)]) -> Vec<((NodeId, NodeId), u64)> {
+        let mut watch = Watch::default();
+        grants.iter().for_each(|(node, mode)| watch.on_grant(PAGE, *node, *mode));
+        watch.bounces().collect()
+    }
+
+    #[test]
+    fn a_page_that_two_nodes_take_from_each_other_bounces() {
+        use Mode::{Read, Write};
+        assert_eq!(bounces(&[(A, Write), (B, Write), (A, Write), (B, Write)]), [((A, B), 2)]);
+        assert_eq!(bounces(&[(A, Write), (B, Read), (A, Write), (B, Read)]), [((A, B), 2)], "reader and writer");
+        assert_eq!(bounces(&[(A, Write), (B, Write), (C, Write)]), [], "it moves on");
+        assert_eq!(bounces(&[(A, Write), (A, Write), (B, Write)]), [], "it is written again");
+        assert_eq!(bounces(&[(A, Read), (B, Read), (A, Read)]), [], "a cache had dropped it");
+    }
+
+    #[test]
+    fn a_page_that_takes_another_s_place_in_the_table_begins_anew() {
+        let mut watch = Watch::default();
+        for page in [7, 7 + MOVES as u64, 7] {
+            watch.on_grant(PageNo(page), A, Mode::Write);
+            watch.on_grant(PageNo(page), B, Mode::Write);
+        }
+        assert_eq!(watch.bounces().count(), 0);
+    }
+
+    #[test]
+    fn a_part_is_timed_from_its_first_beginning_and_forgotten_with_its_node() {
+        let mut watch = Watch::default();
+        let at = |us| Instant::ZERO + Duration::from_micros(us);
+        watch.begin(Part::Home, PAGE, A, at(1));
+        watch.begin(Part::Home, PAGE, A, at(5));
+        watch.begin(Part::Holder, PAGE, B, at(2));
+        assert_eq!(watch.end(Part::Home, PAGE, A, at(9)), Some(Duration::from_micros(8)));
+        watch.forget(B);
+        assert_eq!(watch.end(Part::Holder, PAGE, B, at(9)), None);
+        for page in 0..2 * TIMED_MAX as u64 {
+            watch.begin(Part::Home, PageNo(page), A, at(1));
+        }
+        assert_eq!(watch.since.len(), TIMED_MAX);
+    }
+}

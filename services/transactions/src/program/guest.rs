@@ -1,0 +1,73 @@
+//! What belongs to the instance of one call, and what it asks its task for.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use wasmtime::{Memory, ResourceLimiter};
+
+use super::ProgramError;
+use super::engine::MEMORY_BYTES_MAX;
+use crate::store::{Key, Row};
+
+/// What belongs to a call's instance.
+pub(super) struct Guest {
+    pub exchange: Arc<Mutex<Exchange>>,
+    pub memory: Option<Memory>,
+    /// The arguments that are text or bytea, at their places.
+    pub texts: Vec<Option<Arc<[u8]>>>,
+    /// A bit for each argument that is NULL.
+    pub nulls: u32,
+    pub reply: Option<Vec<u8>>,
+    pub returns_null: bool,
+}
+
+/// Where program and task meet.
+#[derive(Default)]
+pub(super) struct Exchange {
+    pub request: Option<Request>,
+    pub answer: Option<Answer>,
+}
+
+pub(super) enum Request {
+    Table(String),
+    Get { table: u32, key: Vec<u8> },
+    Put { table: u32, key: Vec<u8>, row: Vec<u8> },
+    Delete { table: u32, key: Vec<u8> },
+    Next { table: u32, range: Range },
+}
+
+pub(super) struct Range {
+    pub low: Bound<Vec<u8>>,
+    pub high: Bound<Vec<u8>>,
+    pub backwards: bool,
+}
+
+pub(super) enum Answer {
+    Done,
+    Table(u32),
+    Row(Option<Row>),
+    Entry(Option<(Key, Row)>),
+}
+
+impl Range {
+    /// Whether no key can be in it.
+    pub(super) fn is_empty(&self) -> bool {
+        match (&self.low, &self.high) {
+            (Bound::Included(low), Bound::Included(high)) => low > high,
+            (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => low >= high,
+            _ => false,
+        }
+    }
+}
+
+impl ResourceLimiter for Guest {
+    fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if desired > MEMORY_BYTES_MAX { Err(ProgramError::Memory(MEMORY_BYTES_MAX).into()) } else { Ok(true) }
+    }
+
+    /// The pool refuses a table that is too large.
+    fn table_growing(&mut self, _current: usize, _desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(true)
+    }
+}
