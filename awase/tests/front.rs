@@ -13,7 +13,8 @@ const RAM: &str = "name=r,kind=ram,size=1MiB";
 
 /// Runs a server that must not start; returns its message.
 fn refusal(sandbox: &Sandbox, arguments: &[&str]) -> String {
-    let output = sandbox.run(&[&["serve", "--nbd", "none", "--nfs", "none"], arguments].concat());
+    let silent = ["serve", "--nbd", "none", "--nfs", "none", "--postgres", "none", "--postgres-unix", "none"];
+    let output = sandbox.run(&[&silent, arguments].concat());
     let message = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert_eq!(message.lines().count(), 1, "more than one message: {message}");

@@ -126,14 +126,18 @@ impl Database {
     async fn write_unwritten(self: &Arc<Self>, cpu: &Processor) {
         loop {
             cpu.sleep(RETRY).await;
-            let mut state = self.state.lock();
-            let Some(mut records) = state.unwritten.pop_front() else {
-                state.failure = None;
-                drop(state);
+            let next = {
+                let mut state = self.state.lock();
+                let next = state.unwritten.pop_front();
+                if next.is_none() {
+                    state.failure = None;
+                }
+                next
+            };
+            let Some(mut records) = next else {
                 self.changed.wake_all();
                 return;
             };
-            drop(state);
             while self.write_groups(cpu, &mut records).await.is_err() {
                 cpu.sleep(RETRY).await;
             }

@@ -151,10 +151,8 @@ impl Parser {
             "call" => self.called().map(Statement::Query),
             _ => self.session_statement(&word),
         };
-        if statement.is_err() {
-            return statement;
-        }
-        if self.is_over() { statement } else { Err(self.unexpected_end(&word)) }
+        let statement = statement?;
+        if self.is_over() { Ok(statement) } else { Err(self.unexpected_end(&word)) }
     }
 
     /// What follows a complete statement. SQL of other kinds than is served usually fails here.
