@@ -10,13 +10,12 @@ use kernel::wait::WaitList;
 use kernel::{FrameRef, Frames, Processor};
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::coherence::{Address, PageNo};
+use policy::coherence::PageNo;
 
 use crate::Shared;
 use crate::core::{Core, Progress, block};
 use crate::member::ENDED;
 use crate::waiting::{Content, Loaded};
-use crate::watch::Part;
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
@@ -52,12 +51,6 @@ impl Shared {
     pub(crate) fn is_lost(&self, core: &Core, page: PageNo) -> bool {
         let ended = self.config.is_volatile && core.home.has_lost && !core.home.stored.contains(&page);
         ended || core.home.lost.contains(&page)
-    }
-
-    /// A grant leaves this home.
-    pub(crate) fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
-        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
-        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
     }
 
     /// Reads a page of this home's storage, then does `then`.
