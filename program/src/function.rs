@@ -23,6 +23,8 @@ use crate::sys;
 macro_rules! functions {
     ($($(#[$meta:meta])* $visible:vis fn $name:ident($($argument:ident: $of:ty),* $(,)?) $(-> $returns:ty)? $body:block)*) => { $(
         $(#[$meta])*
+        // On the host only tests call it.
+        #[cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
         $visible fn $name($($argument: $of),*) $(-> $returns)? $body
 
         const _: () = {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{self, Action, Actions, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
+use policy::coherence::{self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
 use policy::unit::BlockNo;
 
 use crate::Shared;
@@ -415,6 +415,12 @@ impl Shared {
             }
         }
         asked
+    }
+
+    /// A grant leaves this home.
+    fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
+        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
+        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
     }
 
     /// A message about a page.

@@ -7,12 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kernel::Processor;
-use policy::coherence::{Address, Mode, NodeId, PageNo};
+use policy::coherence::{Mode, NodeId, PageNo};
 use policy::unit::Instant;
-
-use crate::Shared;
-use crate::core::Core;
 
 /// Pages whose last moves are known, at most.
 const MOVES: usize = 4096;
@@ -85,14 +81,6 @@ impl Watch {
     /// A node has ended: it is not answered, and answers nothing.
     pub(crate) fn forget(&mut self, node: NodeId) {
         self.since.retain(|(_, _, of), _| *of != node);
-    }
-}
-
-impl Shared {
-    /// A grant leaves this home.
-    pub(crate) fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
-        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
-        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
     }
 }
 
