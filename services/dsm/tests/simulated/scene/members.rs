@@ -180,6 +180,12 @@ impl Scene {
         self.world.kick(host.id, cpu.id());
     }
 
+    /// Whether all that homes had begun to give up is given up.
+    pub fn has_given_up(&self) -> bool {
+        let nodes = self.members.iter().flat_map(|arbiter| &arbiter.nodes);
+        nodes.flat_map(|node| node.releasing.values()).all(|done| done.load(Ordering::SeqCst))
+    }
+
     /// The map changes: shards without a living home, and those that were given up, go to others.
     pub fn change_map(&mut self, mut pick: impl FnMut(usize) -> usize) {
         let arbiter = self.arbiter();
