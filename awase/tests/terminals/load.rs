@@ -41,9 +41,12 @@ expect = "1000"
 "#;
 
 fn load(bank: &Bank, mix: &str, flags: &[&str]) -> Output {
+    load_at(&bank.host(), bank, mix, flags)
+}
+
+fn load_at(server: &str, bank: &Bank, mix: &str, flags: &[&str]) -> Output {
     let path = bank.sandbox.write("mix.toml", mix);
-    let host = bank.host();
-    let arguments = ["load", path.to_str().expect("UTF-8"), "--server", &host, "--quiet"];
+    let arguments = ["load", path.to_str().expect("UTF-8"), "--server", server, "--quiet"];
     attempt(env!("CARGO_BIN_EXE_awase"), &[&arguments, flags].concat())
 }
 
@@ -100,7 +103,7 @@ fn mistakes_and_wrong_results_are_told() {
     assert!(told.contains("the server refused \"SELECT balances($1)\"") && told.contains("42883"), "{told}");
     let told = message(&load(&bank, "terminals = 5", &[]));
     assert!(told.contains("mix.toml is not a mix") && told.contains("transaction"), "{told}");
-    let told = message(&load(&bank, MIX, &["--server", "127.0.0.1:1"]));
+    let told = message(&load_at("127.0.0.1:1", &bank, MIX, &[]));
     assert!(told.contains("cannot connect to 127.0.0.1:1"), "{told}");
     let told = message(&load(&bank, MIX, &["--database", "bar"]));
     assert!(told.contains("3D000"), "{told}");
