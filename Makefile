@@ -49,6 +49,7 @@ test: check
 # Static checks: format and lints.
 check:
 	@scripts/need-rust
+	@scripts/need-wasm
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	@mkdir -p $(TARGET) && rm -f $(SKIPPED)
 	$(CARGO) fmt --all --check

@@ -106,7 +106,7 @@ mod tests {
         }
         // ln 2 / ln 12 of all.
         assert!((460..660).contains(&first), "{first} of 2000");
-        assert_eq!(draw.argument(&Argument::Zipf([1, i64::MAX]), 0, &count).parse::<i64>().is_ok(), true);
+        assert!(draw.argument(&Argument::Zipf([1, i64::MAX]), 0, &count).parse::<i64>().is_ok());
         assert_eq!(draw.argument(&Argument::Terminal, 6, &count), "7");
         assert_eq!(draw.argument(&Argument::Count, 6, &count), "1");
         assert_eq!(draw.argument(&Argument::Count, 6, &count), "2");

@@ -170,7 +170,7 @@ fn crash_test(seed: u64, plan: Plan) {
         // An error during recovery would only end it; that has a test of its own.
         config.faults.read_error_permille = 0;
     }
-    let faults = config.faults.clone();
+    let faults = config.faults;
     let disk = world.add_disk(id, config);
     let history = Rc::new(RefCell::new(History::default()));
     for life in 0..=plan.lives {
@@ -192,7 +192,7 @@ fn crash_test(seed: u64, plan: Plan) {
             host.die();
             break;
         }
-        world.set_faults(disk, faults.clone());
+        world.set_faults(disk, faults);
         let tasks: Vec<_> = (0..plan.clients)
             .map(|client| {
                 let (database, history) = (Arc::clone(&database), Rc::clone(&history));
