@@ -13,11 +13,16 @@ const RAM: &str = "name=r,kind=ram,size=1MiB";
 
 /// Runs a server that must not start; returns its message.
 fn refusal(sandbox: &Sandbox, arguments: &[&str]) -> String {
-    let silent = ["serve", "--nbd", "none", "--nfs", "none", "--postgres", "none", "--postgres-unix", "none"];
-    let output = sandbox.run(&[&silent, arguments].concat());
+    let message = refusals(sandbox, arguments);
+    assert_eq!(message.lines().count(), 1, "more than one message: {message}");
+    message
+}
+
+/// As [`refusal`], where there may be several messages.
+fn refusals(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let output = sandbox.run(&[&["serve", "--nbd", "none", "--nfs", "none"], arguments].concat());
     let message = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(2), "{message}");
-    assert_eq!(message.lines().count(), 1, "more than one message: {message}");
     message
 }
 
@@ -134,10 +139,10 @@ fn without_descriptors_clients_wait_and_one_message_is_printed() {
 fn a_socket_or_file_of_another_server_is_refused() {
     let sandbox = Sandbox::new();
     let _server = sandbox.serve(&[]);
-    let message = refusal(&sandbox, &["--export", RAM]);
+    let message = refusals(&sandbox, &["--export", RAM]);
     assert!(message.contains("is in use by another server"), "{message}");
-    let message = refusal(&sandbox, &["--nbd-unix", "other.sock"]);
-    assert!(message.contains("disk.img is locked"), "{message}");
+    let message = refusals(&sandbox, &["--nbd-unix", "other.sock", "--postgres-unix", "other.psql"]);
+    assert!(message.contains("bank.db is locked"), "{message}");
     // The first server's trace is still found.
     let output = sandbox.run(&["trace", "--event", "processor.started"]);
     assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");

@@ -259,7 +259,7 @@ mod tests {
         assert!(!after(0, &[flush(3)], &[]), "it was durable");
         assert!(!after(1, &[flush(9)], &[]), "the second one was durable, too");
         assert!(!after(1, &[Flush { node: 1, ..flush(9) }], &[]), "another node's flush is of all writes");
-        assert!(after(1, &[Flush { node: 1, ..flush(19) }], &[]), "it ended after the crash");
+        assert!(after(1, &[Flush { node: 1, ended: 21, ..flush(19) }], &[]), "it ended after the crash");
         assert!(after(0, &[Flush { only: Some(2), ..flush(3) }], &[]), "a stable write is only of itself");
         assert!(!after(0, &[Flush { only: Some(1), ..flush(3) }], &[]));
         assert!(!after(1, &[], &[read(2, 23, 24)]), "what was undone does not return");
