@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{CONTROL_NAME, Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
 
-/// Serves disks and directories over the network through its own I/O path in user space.
+/// Serves disks, directories and transactions over the network through its own I/O path in user space.
 #[derive(Debug, Parser)]
 #[command(name = "awase", version, max_term_width = 110, after_long_help = EXAMPLES)]
 pub struct Cli {
@@ -20,7 +20,7 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  awase serve                                  a new 1 GiB disk over NBD, a directory over NFS
+  awase serve                                  a new disk, a directory and a database
   awase serve --export name=vm,kind=file,path=vm.img
   awase check --config /etc/awase/awase.toml   is the configuration right?
   awase iotest --device testdev --processes 4  the papers' device test
@@ -42,7 +42,7 @@ once); SIGHUP reads the configuration again, adds, removes and changes exports, 
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve disks over NBD and directories over NFS.
+    /// Serve disks over NBD, directories over NFS and databases over PostgreSQL's protocol.
     #[command(after_long_help = format!("{}\n{SERVE_EXAMPLES}", switches_help()))]
     Serve(ServeArguments),
     /// List the problems of a configuration, or what it would serve.

@@ -2,6 +2,7 @@
 
 mod dial;
 mod joined;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -12,8 +13,7 @@ use anyhow::Context as _;
 use dsm::{Dsm, Shared, SharedConfig};
 use kernel::connection::Acceptor;
 use kernel::device::DeviceRef;
-use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
+use kernel::{Kernel, Processor, Volume};
 use machine::linux::net::{self, ListeningSocket};
 use parking_lot::Mutex;
 use policy::coherence::{Address, Incarnation, NodeId};
@@ -25,6 +25,7 @@ use crate::membership::Member;
 use crate::processors::Processors;
 use dial::Addresses;
 pub use joined::Replace;
+use volume::volume_of;
 
 /// The processor of all connections between nodes.
 const PROCESSOR: ProcessorId = ProcessorId(0);
@@ -115,15 +116,7 @@ impl Cluster {
             timeout: dsm::TIMEOUT,
         };
         let shared = Shared::new(config, me, storage, Box::new(|line| eprintln!("awase: {line}")));
-        let config = VolumeConfig {
-            name: export.name.clone(),
-            read_only: export.read_only,
-            forced_unit_access: ForcedUnitAccess::Never,
-            grows: false,
-        };
-        let volume = Volume::open_shared(kernel, shared.clone(), shared.clone(), config, home)
-            .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
-        shared.set_volume(&volume);
+        let volume = volume_of(kernel, export, &shared, home)?;
         self.dsm.add(&shared);
         let dsm = Arc::clone(&self.dsm);
         kernel.mailbox(PROCESSOR).start(move |cpu| dsm.serve(&cpu, &shared));

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use dsm::{Dsm, Joined, Lease, Shared, SharedConfig};
 use kernel::device::DeviceRef;
-use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
+use kernel::{Kernel, Processor, Volume};
 use parking_lot::{Condvar, Mutex};
 use policy::coherence::{Address, Home, Incarnation, NodeId, ShardNo};
 use policy::membership::homes::Release;
@@ -19,6 +18,7 @@ use policy::unit::ProcessorId;
 
 use super::PROCESSOR;
 use super::dial::Addresses;
+use super::volume::volume_of;
 use crate::config::{Export, Problem};
 use crate::membership::{Event, Fence, Peer, Releases};
 
@@ -315,24 +315,6 @@ impl State {
             disk.kernel.mailbox(PROCESSOR).start(move |cpu| change(&cpu, &shared));
         }
     }
-}
-
-fn volume_of(
-    kernel: &Arc<Kernel>,
-    export: &Export,
-    shared: &Arc<Shared>,
-    home: ProcessorId,
-) -> Result<Arc<Volume>, Problem> {
-    let config = VolumeConfig {
-        name: export.name.clone(),
-        read_only: export.read_only,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    let volume = Volume::open_shared(kernel, shared.clone(), shared.clone(), config, home)
-        .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
-    shared.set_volume(&volume);
-    Ok(volume)
 }
 
 fn print_if(is_news: bool, line: &str) {
