@@ -40,7 +40,11 @@ impl FileTree {
             return Ok(());
         }
         self.ask_host(cpu, file).await?;
-        self.follow_host(cpu, file).await
+        match file.known().stale {
+            Stale::No => Ok(()),
+            // Boxed: large and rare.
+            _ => Box::pin(self.follow_host(cpu, file)).await,
+        }
     }
 
     async fn ask_host(&self, cpu: &Processor, file: &Vnode) -> Result<(), Errno> {

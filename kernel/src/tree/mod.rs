@@ -131,7 +131,8 @@ impl FileTree {
         match call {
             TreeCall::Attributes { node } => self.attributes(cpu, caller, node).await.map(TreeReply::Attributes),
             TreeCall::SetAttributes { node, attributes, guard } => {
-                self.set_attributes(cpu, caller, node, attributes, guard).await
+                // Boxed, as all that is large and rare: the future of every call would be as large as this one.
+                Box::pin(self.set_attributes(cpu, caller, node, attributes, guard)).await
             }
             call => Ok(self.call_and_around(cpu, caller, call, Vec::new()).await?.0),
         }

@@ -33,7 +33,8 @@ impl FileTree {
                         return outcome;
                     }
                 }
-                Found::Absent(attempt) => return Opening::begin(self, node, attempt).open(cpu).await,
+                // Boxed: large, and once for each file.
+                Found::Absent(attempt) => return Box::pin(Opening::begin(self, node, attempt).open(cpu)).await,
             }
         }
     }

@@ -108,7 +108,8 @@ impl FileTree {
     /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync without a caller: a disk may lose
     /// what a failed flush covered, though the next one succeeds.
     pub(super) async fn settle(self: &Arc<Self>, cpu: &Processor, answered: u64) -> Result<(), Errno> {
-        let synced = if self.is_settled(answered) { Ok(()) } else { self.make_durable(cpu, &[]).await };
+        // Boxed: large and rare.
+        let synced = if self.is_settled(answered) { Ok(()) } else { Box::pin(self.make_durable(cpu, &[])).await };
         self.on_settled(answered, synced)
     }
 

@@ -34,7 +34,8 @@ impl FileTree {
         cpu: &Processor,
         file: &Arc<Vnode>,
     ) -> Result<Arc<OpenNode>, Errno> {
-        let open = async || self.open_on_host(cpu, file.node, true).await;
+        // Boxed: large and rare.
+        let open = async || Box::pin(self.open_on_host(cpu, file.node, true)).await;
         let (writing, is_new) = file.device.writing(open).await?;
         if is_new {
             self.watch_writer(cpu, Arc::downgrade(file));

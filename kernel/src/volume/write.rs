@@ -63,7 +63,8 @@ impl Volume {
         cpu.trace(Event::CacheWrite, context, blocks.start.0, blocks.len());
         self.admit(cpu, context).await?;
         if let Some(coherence) = &self.coherence {
-            return self.write_shared(cpu, coherence, range, frames, context).await.map(Attempt::Done);
+            // Boxed: large, and few volumes are shared.
+            return Box::pin(self.write_shared(cpu, coherence, range, frames, context)).await.map(Attempt::Done);
         }
         let _writer = self.gate.enter().await;
         let mut installed = Installed { blocks: blocks.start.run(0), were_cached: false };
@@ -107,7 +108,8 @@ impl Volume {
             match self.install_end(block, frame, &part) {
                 EndOfVolume::Installed => installed.add(block.run(1), false),
                 EndOfVolume::Elsewhere(frame) => {
-                    let patched = self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?;
+                    // Boxed: large and rare.
+                    let patched = Box::pin(self.patch(cpu, block, part.clone(), &frame.bytes()[part], context)).await?;
                     if patched == Attempt::Changed {
                         return Ok(Attempt::Changed);
                     }

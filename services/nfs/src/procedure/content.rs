@@ -139,7 +139,9 @@ fn holding(mut frames: Frames, range: ByteRange) -> Frames {
 async fn drop_set_id(object: &Object<'_>, attributes: &Attributes) -> Result<(), Errno> {
     let Some(mode) = without_set_id(attributes.mode).filter(|_| object.caller.uid != 0) else { return Ok(()) };
     let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-    object.ask_as_server(TreeCall::SetAttributes { node: object.node, attributes, guard: None }).await?;
+    let call = TreeCall::SetAttributes { node: object.node, attributes, guard: None };
+    // Boxed: large and rare.
+    Box::pin(object.ask_as_server(call)).await?;
     Ok(())
 }
 

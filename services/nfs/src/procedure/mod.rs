@@ -57,7 +57,7 @@ type Answer = Result<Results, Refusal>;
 /// Executes a call.
 pub(crate) async fn perform(call: Call) -> Results {
     match call.program {
-        Program::Mount => mount::perform(&call).await,
+        Program::Mount => Box::pin(mount::perform(&call)).await,
         Program::Nfs => match NFS_PROGRAM::try_from(call.procedure) {
             Ok(procedure) if must_not_repeat(procedure) => perform_once(call, procedure).await,
             Ok(procedure) => dispatch(call, procedure).await,
@@ -101,8 +101,21 @@ fn key_of(call: &Call) -> RequestKey {
 
 async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
     let payload = call.payload.take();
-    let call = &call;
     let answer = match procedure {
+        NFS_PROGRAM::NFSPROC3_READ => content::read(&call).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => content::write(&call, payload).await,
+        // Boxed: a READ or WRITE would need as much memory as the largest of them.
+        procedure => Box::pin(dispatch_other(&call, procedure)).await,
+    };
+    answer.unwrap_or_else(|refusal| match refusal {
+        Refusal::Garbage => Results::GarbageArguments,
+        Refusal::TooWeak => Results::AuthError(auth_stat::AUTH_TOOWEAK),
+        Refusal::Status(status) => Results::Bytes(failure(procedure, status)),
+    })
+}
+
+async fn dispatch_other(call: &Call, procedure: NFS_PROGRAM) -> Answer {
+    match procedure {
         NFS_PROGRAM::NFSPROC3_NULL => Ok(Results::Bytes(Vec::new())),
         NFS_PROGRAM::NFSPROC3_GETATTR => attributes::getattr(call).await,
         NFS_PROGRAM::NFSPROC3_SETATTR => attributes::setattr(call).await,
@@ -110,7 +123,7 @@ async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
         NFS_PROGRAM::NFSPROC3_ACCESS => attributes::access(call).await,
         NFS_PROGRAM::NFSPROC3_READLINK => names::readlink(call).await,
         NFS_PROGRAM::NFSPROC3_READ => content::read(call).await,
-        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call, payload).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call, None).await,
         NFS_PROGRAM::NFSPROC3_CREATE => create::create(call).await,
         NFS_PROGRAM::NFSPROC3_MKDIR => create::mkdir(call).await,
         NFS_PROGRAM::NFSPROC3_SYMLINK => create::symlink(call).await,
@@ -125,12 +138,7 @@ async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
         NFS_PROGRAM::NFSPROC3_FSINFO => file_system::fsinfo(call).await,
         NFS_PROGRAM::NFSPROC3_PATHCONF => file_system::pathconf(call).await,
         NFS_PROGRAM::NFSPROC3_COMMIT => content::commit(call).await,
-    };
-    answer.unwrap_or_else(|refusal| match refusal {
-        Refusal::Garbage => Results::GarbageArguments,
-        Refusal::TooWeak => Results::AuthError(auth_stat::AUTH_TOOWEAK),
-        Refusal::Status(status) => Results::Bytes(failure(procedure, status)),
-    })
+    }
 }
 
 /// Decodes a call's arguments. Ignores what follows them.

@@ -77,7 +77,8 @@ pub(crate) async fn check(
     // The time of the question, not of the answer: a change in between must take effect soon.
     let asked = cpu.now();
     let call = TreeCall::Access { node, wanted: R_OK | W_OK | X_OK };
-    let rights = match export.tree().call(cpu, Some(caller), call).await {
+    // Boxed: large and rare.
+    let rights = match Box::pin(export.tree().call(cpu, Some(caller), call)).await {
         Ok(TreeReply::Access(rights)) => rights,
         Ok(_) => return Err(nfsstat3::NFS3ERR_SERVERFAULT),
         Err(Errno(libc::EACCES)) => 0,
