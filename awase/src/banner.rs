@@ -18,7 +18,8 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
         (Some(bytes), true) => format!("at most {}", show_bytes(bytes)),
         (Some(bytes), false) => show_bytes(bytes),
     };
-    let mut text = format!("Awase {}: {}, memory: {memory}\n\n", env!("CARGO_PKG_VERSION"), server.description());
+    let (version, processors) = (env!("CARGO_PKG_VERSION"), server.description());
+    let mut text = format!("Awase {version}: {processors}, memory: {memory}{}\n\n", colors(server));
     for served in server.disks() {
         let export = &served.export;
         let on_disk = export.path().is_some();
@@ -70,6 +71,16 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     }
     text.push_str("\nCtrl-C finishes the requests in flight, writes everything to the disks and ends.\n");
     text
+}
+
+/// What the self-test found, and what is made of it (WS-6).
+fn colors(server: &Server) -> String {
+    let memory = server.memory();
+    match (memory.colors_found().measured, memory.frames().colors()) {
+        (None, 1) => ", no cache colours".into(),
+        (Some(found), 1) => format!(", {found} cache colours, not used"),
+        (_, used) => format!(", {used} cache colours"),
+    }
 }
 
 /// `local`: where the kernel of this host connects.

@@ -61,6 +61,7 @@ impl Processors {
         let (builders, chosen) = linux::machines(machine)?;
         let count = chosen.cores.len() as u16;
         let kernel = Kernel::traced(kernel(count), Arc::new(tracer(count)))?;
+        kernel.on_colors_found(linux::colors::find());
         let mut starting = Vec::new();
         for (number, builder) in builders.into_iter().enumerate() {
             starting.push(start(number, builder, &kernel)?);

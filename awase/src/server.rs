@@ -374,6 +374,11 @@ impl Server {
         View::new(self.processors.kernel(), &self.acceptor, protocol, &self.terminals)
     }
 
+    /// The cache's memory.
+    pub fn memory(&self) -> &kernel::Memory {
+        self.processors.kernel().memory()
+    }
+
     /// How many processors on which engine.
     pub fn description(&self) -> String {
         self.processors.description()

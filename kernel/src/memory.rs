@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use policy::cache::Algorithm;
 use policy::pages::PageChoice;
 use policy::unit::BLOCK_BYTES;
-use policy::{sizing, writeback};
+use policy::{color, sizing, writeback};
 
 use crate::cache::Cache;
 use crate::frame::{FramePool, FrameRef, Frames};
@@ -87,6 +87,8 @@ pub struct Memory {
     memory_short: AtomicU32,
     zero_frame: OnceLock<FrameRef>,
     pages: Mutex<PageChoice>,
+    /// What is known of the processor's cache.
+    colors: Mutex<color::Found>,
 }
 
 impl Memory {
@@ -113,6 +115,7 @@ impl Memory {
             memory_short: AtomicU32::new(0),
             zero_frame: OnceLock::new(),
             pages: Mutex::new(pages),
+            colors: Mutex::default(),
         };
         memory.set_chunks_target(match mode {
             Some(sizing::Mode::Fixed { bytes }) => memory.chunks_of(bytes),
@@ -136,6 +139,20 @@ impl Memory {
 
     pub(crate) fn write_back(&self) -> &writeback::Config {
         &self.write_back
+    }
+
+    /// What was found of cache colours on this machine.
+    pub fn colors_found(&self) -> color::Found {
+        *self.colors.lock()
+    }
+
+    pub(crate) fn choose_colors(&self, choice: color::Choice) {
+        self.frames.set_colors(choice.colors(self.colors_found()));
+    }
+
+    pub(crate) fn on_colors_found(&self, found: color::Found, choice: color::Choice) {
+        *self.colors.lock() = found;
+        self.choose_colors(choice);
     }
 
     /// Frames for `count` blocks, with undefined content. Waits until there is memory.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use policy::{access, delivery, pages, quantum, readahead};
+use policy::{access, color, delivery, pages, quantum, readahead};
 
 use crate::trace;
 
@@ -44,6 +44,8 @@ pub struct Switches {
     pub huge_pages: pages::Mode,
     /// Frames are registered with the host.
     pub registered_buffers: bool,
+    /// Blocks get frames of their numbers' cache colours (WS-6).
+    pub color: color::Choice,
     /// How events are recorded (OLTP-2).
     pub trace: trace::Mode,
 }
@@ -68,6 +70,7 @@ impl Default for Switches {
             unmapped_io: true,
             huge_pages: pages::Mode::Auto,
             registered_buffers: true,
+            color: color::Choice::Auto,
             trace: trace::Mode::Direct,
         }
     }

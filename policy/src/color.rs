@@ -6,8 +6,12 @@
 //!
 //! The paper does not say what happens when a colour is exhausted. Here the page gets a frame of the colour with most
 //! frames left, which leaves the others to pages that may still get their own.
+//!
+//! The server knows the colour of a frame only within a huge page, if its host has one there too. Many virtual machines
+//! have huge pages that are scattered in the host's memory. So colours count only if they were measured ([`Found`]).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// A page of virtual addresses, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +28,61 @@ pub enum Mode {
     #[default]
     Hint,
     NoHint,
+}
+
+/// Whether the server chooses frames by colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// If colours were found.
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+/// Colours assumed where nothing is known: 1 MiB in 16 ways.
+const COLORS_USUAL: u32 = 16;
+
+/// What is known of the second-level cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The bytes of one way divided by the page size, as the host states it.
+    pub stated: Option<u32>,
+    /// The number of colours at which pages of one colour were seen to conflict.
+    pub measured: Option<u32>,
+}
+
+impl Choice {
+    /// The number of colours to tell apart; 1: none.
+    pub fn colors(self, found: Found) -> u32 {
+        let colors = match self {
+            Choice::Off => None,
+            Choice::Auto => found.measured,
+            Choice::On => found.measured.or(found.stated).or(Some(COLORS_USUAL)),
+        };
+        colors.unwrap_or(1).max(1)
+    }
+}
+
+/// Do pages of one colour conflict? `same` and `spread`: the time of an access to one line in each of twice as many pages
+/// as the cache has ways, of one colour and of all. What misses a second-level cache takes three times as long and more
+/// (judged, from measurements of current processors); noise is less than half.
+pub fn conflicts(same: Duration, spread: Duration) -> bool {
+    same > spread * 3 / 2
+}
+
+/// The colour of what has this number.
+pub fn color_of(number: u64, colors: usize) -> usize {
+    (number % colors.max(1) as u64) as usize
+}
+
+/// The list that a page's frame comes from: that of its own colour, or the longest. `None` if all are empty.
+pub fn list_for(own: usize, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Option<usize> {
+    if lens.clone().nth(own).is_some_and(|len| len > 0) {
+        return Some(own);
+    }
+    let (longest, len) = lens.enumerate().max_by_key(|(_, len)| *len)?;
+    (len > 0).then_some(longest)
 }
 
 #[derive(Clone, Debug)]
@@ -55,13 +114,10 @@ impl FreeFrames {
     /// The frame for a page; `None` when none is free. O(1), or O(colours) when the page's colour is exhausted.
     pub fn take(&mut self, page: PageNo) -> Option<PhysicalFrame> {
         let own = self.list_of(page.0);
-        let frame = self.lists[own].pop_front().or_else(|| {
-            self.missed += u64::from(self.free > 0);
-            let most = self.lists.iter_mut().max_by_key(|list| list.len())?;
-            most.pop_front()
-        })?;
+        let list = list_for(own, self.lists.iter().map(VecDeque::len))?;
+        self.missed += u64::from(list != own);
         self.free -= 1;
-        Some(frame)
+        self.lists[list].pop_front()
     }
 
     pub fn mode(&self) -> Mode {
@@ -78,6 +134,6 @@ impl FreeFrames {
     }
 
     fn list_of(&self, number: u64) -> usize {
-        (number % self.lists.len() as u64) as usize
+        color_of(number, self.lists.len())
     }
 }

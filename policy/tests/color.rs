@@ -1,8 +1,9 @@
 //! Guarantees of page colouring.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
+use policy::color::{Choice, Found, FreeFrames, Mode, PageNo, PhysicalFrame, conflicts};
 use proptest::prelude::*;
 
 proptest! {
@@ -64,4 +65,20 @@ fn when_a_colour_is_exhausted_the_most_plentiful_one_is_taken() {
     [1, 2, 6, 3].into_iter().for_each(|frame| free.put(PhysicalFrame(frame)));
     assert_eq!(free.take(PageNo(4)), Some(PhysicalFrame(2)));
     assert_eq!(free.missed(), 1);
+}
+
+#[test]
+fn colours_count_only_where_they_were_seen_unless_they_are_to() {
+    let [nothing, stated, seen] =
+        [(None, None), (Some(32), None), (Some(32), Some(16))].map(|(stated, measured)| Found { stated, measured });
+    let all = |choice: Choice| [nothing, stated, seen].map(|found| choice.colors(found));
+    assert_eq!([all(Choice::Auto), all(Choice::On), all(Choice::Off)], [[1, 1, 16], [16, 32, 16], [1, 1, 1]]);
+}
+
+#[test]
+fn pages_conflict_if_their_lines_miss_the_cache() {
+    let of = |nanoseconds: [u64; 2]| nanoseconds.map(Duration::from_nanos);
+    let verdicts =
+        [[14, 4], [7, 4], [6, 4], [5, 4], [4, 4], [4, 14]].map(of).map(|[same, spread]| conflicts(same, spread));
+    assert_eq!(verdicts, [true, true, false, false, false, false]);
 }

@@ -7,7 +7,7 @@ use kernel::Switches;
 use kernel::trace::Mode;
 use policy::delivery::Method;
 use policy::unit::ProcessorId;
-use policy::{access, pages, quantum, readahead};
+use policy::{access, color, pages, quantum, readahead};
 
 use super::form::{Form, named, number, on_off, time};
 use super::given::Given;
@@ -65,6 +65,8 @@ pub static SWITCHES: Keys<Switches> = keys! { Switches:
         "Frames are in huge pages where the host has them; auto: where it provides them as cheaply as small ones",
         "UIO";
     registered_buffers: on_off(), "Frames are registered with io_uring once (Linux 6.15), not pinned for each I/O", "UIO";
+    color: named([(color::Choice::Auto, "auto"), (color::Choice::On, "true"), (color::Choice::Off, "false")]),
+        "Blocks get frames of their numbers' cache colours; auto: where a self-test at the start finds colours", "WS-6";
     trace: named(TRACE),
         "Events are recorded by each processor; central: all by one recorder; unthinned: also with separate \
          beginnings and ends", "OLTP-2";

@@ -186,6 +186,7 @@ fn cache(text: &mut Text, sample: &Sample) {
         ("awase_cache_memory_bytes", "Memory of the cache.", cache.memory),
         ("awase_cache_used_bytes", "Memory of the cache that holds blocks or data in transit.", cache.used),
         ("awase_cache_dirty_bytes", "Dirty blocks, in bytes.", cache.dirty),
+        ("awase_cache_colors", "Colours of the processor's cache that frames are chosen by; 1: none.", cache.colors),
     ] {
         text.single(name, "gauge", about, bytes);
     }

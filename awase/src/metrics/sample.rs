@@ -44,6 +44,7 @@ pub(super) struct Disk {
 /// Gauges of the buffer cache. Bytes.
 pub(super) struct CacheSample {
     pub(super) limit: u64,
+    pub(super) colors: u64,
     pub(super) memory: u64,
     pub(super) used: u64,
     pub(super) dirty: u64,
@@ -120,6 +121,7 @@ impl View {
             databases: self.databases(),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
+                colors: frames.colors().into(),
                 memory,
                 used: memory.saturating_sub(u64::from(frames.frames_free()) * BLOCK_BYTES),
                 dirty: kernel.dirty_blocks() * BLOCK_BYTES,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use machine::{Machine, RegionId};
 use parking_lot::Mutex;
 use policy::pages::PageSize;
-use policy::unit::ProcessorId;
+use policy::unit::{BlockNo, ProcessorId};
 
 use super::free::{FrameNo, FreeLists};
 use super::region::{Followed, RegionLog};
@@ -130,7 +130,22 @@ impl FramePool {
 
     /// Takes up to `count` free frames, with undefined content; fewer if no more are free.
     pub fn take(&self, count: usize, into: &mut Frames) {
-        self.shared.take(count, into);
+        self.shared.take(count, None, into);
+    }
+
+    /// As [`FramePool::take`], for blocks that follow each other from `first`: of their colours, if colours count (WS-6).
+    pub fn take_for(&self, first: BlockNo, count: usize, into: &mut Frames) {
+        self.shared.take(count, Some(first), into);
+    }
+
+    /// Tells `colors` cache colours of frames apart from now on; 1: none.
+    pub(crate) fn set_colors(&self, colors: u32) {
+        self.shared.free.set_colors(colors);
+    }
+
+    /// The number of cache colours that are told apart; 1: none.
+    pub fn colors(&self) -> u32 {
+        self.shared.free.colors()
     }
 
     /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Returns whether it did.
@@ -327,11 +342,9 @@ impl Shared {
         self.free.len() + self.frames_retired.load(Ordering::Acquire)
     }
 
-    fn take(&self, count: usize, into: &mut Frames) {
-        let stolen = self.free.take(count, |frames| {
-            // Adjacent frames make short vectors, for disks and sockets.
-            frames.sort_unstable();
-            for &mut no in frames {
+    fn take(&self, count: usize, first: Option<BlockNo>, into: &mut Frames) {
+        let stolen = self.free.take(count, first, |frames| {
+            for &no in frames {
                 let meta = self.meta(no);
                 meta.references.store(1, Ordering::Relaxed);
                 meta.owner.store(NO_OWNER, Ordering::Relaxed);

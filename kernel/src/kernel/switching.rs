@@ -1,6 +1,7 @@
 //! Changing switches at run time.
 
 use policy::cache::Algorithm;
+use policy::color;
 
 use super::Kernel;
 use crate::queue::DiskQueue;
@@ -28,6 +29,13 @@ impl Kernel {
         Ok(unreached)
     }
 
+    /// Tells what was found of cache colours on this machine, which the switch `color` needs.
+    pub fn on_colors_found(&self, found: color::Found) {
+        let live = &self.observed.switches;
+        let _changing = live.begin_change();
+        self.memory.on_colors_found(found, live.current().color);
+    }
+
     /// As [`Kernel::change_switches`], for all switches.
     pub fn set_switches(&self, new: Switches) -> Vec<Reach> {
         let set = |switches: &mut Switches| {
@@ -53,6 +61,9 @@ impl Kernel {
         if old.registered_buffers != new.registered_buffers {
             self.memory.frames().set_register(new.registered_buffers);
             unreached.push(Reach::RegisteredMemory);
+        }
+        if old.color != new.color {
+            self.memory.choose_colors(new.color);
         }
         if old.dynamic_cache != new.dynamic_cache {
             if self.memory.sizing().is_some() {

@@ -23,7 +23,7 @@ const CACHE_BYTES: u64 = 1 << 20;
 
 /// Any switches, also those that take effect only later.
 fn any_switches(random: &mut Random) -> Switches {
-    use policy::{pages, quantum, readahead};
+    use policy::{color, pages, quantum, readahead};
     let long = std::time::Duration::from_micros(random.below(2000));
     Switches {
         dynamic_cache: random.chance(500),
@@ -33,6 +33,7 @@ fn any_switches(random: &mut Random) -> Switches {
             [random.below(3) as usize],
         huge_pages: [pages::Mode::Auto, pages::Mode::Huge, pages::Mode::Small][random.below(3) as usize],
         registered_buffers: random.chance(500),
+        color: [color::Choice::Auto, color::Choice::On, color::Choice::Off][random.below(3) as usize],
         trace: kernel::trace::Mode::ALL[random.below(4) as usize],
         ..drawn_switches(random.next())
     }

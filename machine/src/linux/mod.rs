@@ -5,6 +5,7 @@
 //! directory trees, [`net`] makes sockets.
 
 mod bell;
+pub mod colors;
 mod cores;
 mod credentials;
 pub mod descriptors;
