@@ -10,3 +10,5 @@ mod hostile;
 mod load;
 #[path = "terminals/psql.rs"]
 mod psql;
+#[path = "terminals/techniques.rs"]
+mod techniques;

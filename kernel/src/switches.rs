@@ -30,6 +30,8 @@ pub struct Switches {
     pub quantum: quantum::Mode,
     /// The most frequent requests are tried on a fast path first, which answers them from the caches (OLTP-4).
     pub hottest_first: bool,
+    /// Names in calls of databases are looked up once for a statement or a program; off: for each call (OLTP-5).
+    pub resolved_names: bool,
     /// Requests that arrive together are served in a batch and answered in one send (OLTP-6); off: one by one.
     pub look_ahead: bool,
     /// Which processors start devices (MP 1a, 1b).
@@ -63,6 +65,7 @@ impl Default for Switches {
             usage: true,
             quantum: quantum::Mode::Adaptive,
             hottest_first: true,
+            resolved_names: true,
             look_ahead: true,
             access: access::Mode::Symmetric,
             delivery: delivery::Method::Initiator,

@@ -54,7 +54,11 @@ pub static SWITCHES: Keys<Switches> = keys! { Switches:
     immediate_dispatch: on_off(),
         "A short task that a completion wakes runs at once; off: after the tasks that are ready", "OLTP-3";
     hottest_first: on_off(),
-        "Reads (and GETATTR) that hit in the cache are answered before the general path; off: on it", "OLTP-4";
+        "Reads (and GETATTR) that hit in the cache, and calls of databases that are short and find all rows in memory, are \
+         tried before the general path; off: on it", "OLTP-4";
+    resolved_names: on_off(),
+        "The functions that a statement calls and the tables of a program are looked up by name once; off: for each call",
+        "OLTP-5";
     look_ahead: on_off(),
         "Requests that arrived together are served in one batch and answered in one send; off: each by itself",
         "OLTP-6";

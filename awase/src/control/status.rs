@@ -76,12 +76,17 @@ fn export(shown: &ExportInfo) -> Value {
 
 fn database(monitor: &Monitor) -> Value {
     let (counted, store) = (monitor.counters().read(), monitor.database().reading());
-    let function = |function: CountedFunction| json!({ "name": function.name, "calls": function.calls, "failures": function.failures });
+    let function = |function: CountedFunction| {
+        let CountedFunction { name, calls, failures, at_once } = function;
+        json!({ "name": name, "calls": calls, "failures": failures, "at_once": at_once })
+    };
     json!({
         "name": monitor.name(),
         "commits": counted.commits,
         "conflicts": counted.conflicts,
         "aborts": counted.aborts,
+        "function_lookups": counted.lookups,
+        "table_lookups": store.table_lookups,
         "functions": counted.functions.into_iter().map(function).collect::<Value>(),
         "checkpoints": store.checkpoints,
         "log_bytes": store.log_bytes,

@@ -303,6 +303,22 @@ fn databases(text: &mut Text, sample: &Sample) {
         let labels = [("database", database), ("function", &*function.name)];
         text.line("awase_program_failures_total", &labels, function.failures);
     }
+    text.family(
+        "awase_program_at_once_total",
+        "counter",
+        "Executions of functions that were executed at once (OLTP-4).",
+    );
+    for (database, function) in functions.iter().copied() {
+        let labels = [("database", database), ("function", &*function.name)];
+        text.line("awase_program_at_once_total", &labels, function.at_once);
+    }
+    const LOOKUPS: &str = "awase_name_lookups_total";
+    text.family(LOOKUPS, "counter", "Functions and tables that were looked up by name (OLTP-5).");
+    for database in &sample.databases {
+        for (of, count) in [("function", database.counted.lookups), ("table", database.store.table_lookups)] {
+            text.line(LOOKUPS, &[("database", &database.name), ("of", of)], count);
+        }
+    }
     let mut family = |name, kind, about, value: fn(&DatabaseSample) -> u64| {
         text.family(name, kind, about);
         for database in &sample.databases {

@@ -9,15 +9,17 @@ use crate::trace::Event;
 pub enum Service {
     Nbd,
     Nfs,
+    Postgres,
 }
 
 impl Service {
-    pub const ALL: [Service; 2] = [Service::Nbd, Service::Nfs];
+    pub const ALL: [Service; 3] = [Service::Nbd, Service::Nfs, Service::Postgres];
 
     pub const fn name(self) -> &'static str {
         match self {
             Service::Nbd => "nbd",
             Service::Nfs => "nfs",
+            Service::Postgres => "postgres",
         }
     }
 }
@@ -29,17 +31,20 @@ pub enum Group {
     Write,
     /// They make content durable.
     Sync,
+    /// They execute functions of databases.
+    Call,
     Other,
 }
 
 impl Group {
-    pub const ALL: [Group; 4] = [Group::Read, Group::Write, Group::Sync, Group::Other];
+    pub const ALL: [Group; 5] = [Group::Read, Group::Write, Group::Sync, Group::Call, Group::Other];
 
     pub const fn name(self) -> &'static str {
         match self {
             Group::Read => "read",
             Group::Write => "write",
             Group::Sync => "sync",
+            Group::Call => "call",
             Group::Other => "other",
         }
     }
@@ -76,6 +81,8 @@ const TYPES: &[(Event, Service, Group)] = &[
     (Event::NfsPathconf, Service::Nfs, Group::Other),
     (Event::NfsCommit, Service::Nfs, Group::Sync),
     (Event::Mount, Service::Nfs, Group::Other),
+    (Event::PostgresCall, Service::Postgres, Group::Call),
+    (Event::PostgresOther, Service::Postgres, Group::Other),
 ];
 
 const NONE: u8 = u8::MAX;
@@ -175,7 +182,7 @@ mod tests {
     fn every_span_of_a_service_is_a_type_of_request() {
         for event in Event::all().filter(|event| event.facts().shape == crate::trace::Shape::Span) {
             let name = event.facts().name;
-            let is_request = name.starts_with("nbd.") || name.starts_with("nfs.");
+            let is_request = Service::ALL.iter().any(|service| name.split('.').next() == Some(service.name()));
             assert!(!is_request || RequestType::of(event).is_some(), "{name}");
         }
     }

@@ -161,6 +161,11 @@ events! {
     /// MOUNT: a directory was mounted or given back, or what there is was asked.
     Mount: Rare Span "mount.call" ("procedure", "status");
 
+    /// PostgreSQL's protocol: what a client asked for up to a Sync, with calls of functions; until that is durable.
+    PostgresCall: Frequent Span "postgres.call" ("statements", "bytes");
+    /// PostgreSQL's protocol: the same without calls.
+    PostgresOther: Frequent Span "postgres.other" ("statements", "bytes");
+
     /// All blocks were in the cache. Only with `unthinned`: a request without a miss hit.
     CacheHit: Frequent Moment "cache.hit" ("block", "blocks");
     /// Blocks had to be read.

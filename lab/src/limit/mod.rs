@@ -1,4 +1,4 @@
-//! `awase-lab limit`: the shortest programs that answer clients of NBD and NFS. What they reach is what protocol, sockets
+//! `awase-lab limit`: the shortest programs that answer clients of NBD, NFS and PostgreSQL. What they reach is what protocol, sockets
 //! and disk allow on a machine, so that the benchmarks can say how far from that a server is.
 //!
 //! One thread serves all connections (`serve`). *Null* answers from one buffer: no cache, no accounting, no disk. *Pass*
@@ -16,6 +16,7 @@ mod nfs;
 mod null;
 mod outbound;
 mod pass;
+mod postgres;
 mod replies;
 mod serve;
 
@@ -38,6 +39,7 @@ use serve::{Listener, Server};
 pub enum Limit {
     Nbd(Nbd),
     Nfs(Nfs),
+    Postgres(Postgres),
 }
 
 /// What all of them can be told.
@@ -92,6 +94,17 @@ pub struct Nfs {
     common: Common,
 }
 
+/// A database over PostgreSQL's protocol: every query returns the same row.
+#[derive(Args, Debug)]
+pub struct Postgres {
+    /// Listen at this address.
+    #[arg(long, value_name = "HOST:PORT")]
+    tcp: SocketAddr,
+    /// How long it polls before it sleeps, in microseconds.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    poll_us: u64,
+}
+
 /// Serves until it is ended.
 ///
 /// # Errors
@@ -100,6 +113,7 @@ pub fn run(limit: &Limit) -> Result<()> {
     match limit {
         Limit::Nbd(command) => command.run(),
         Limit::Nfs(command) => command.run(),
+        Limit::Postgres(command) => command.run(),
     }
 }
 
@@ -141,6 +155,17 @@ impl Nfs {
         }
         let storage = Null::new(self.null.unwrap_or_default(), self.common.spread, &mut arena)?;
         Server { listener, protocol: nfs::Nfs, storage, arena, poll, greet: |_, _| Ok(true) }.run()
+    }
+}
+
+impl Postgres {
+    fn run(&self) -> Result<()> {
+        let listener = tcp(self.tcp)?;
+        let mut arena = Arena::new()?;
+        let storage = Null::new(0, false, &mut arena)?;
+        let greet = |socket: &_, _: &Null| postgres::begin(socket);
+        let poll = Duration::from_micros(self.poll_us);
+        Server { listener, protocol: postgres::Postgres, storage, arena, poll, greet }.run()
     }
 }
 

@@ -12,6 +12,7 @@ pub struct Counters {
     commits: AtomicU64,
     conflicts: AtomicU64,
     aborts: AtomicU64,
+    lookups: AtomicU64,
     functions: Mutex<BTreeMap<String, Arc<Tally>>>,
 }
 
@@ -20,6 +21,7 @@ pub struct Counters {
 pub struct Tally {
     calls: AtomicU64,
     failures: AtomicU64,
+    at_once: AtomicU64,
 }
 
 /// A reading of [`Counters`].
@@ -31,6 +33,8 @@ pub struct Counted {
     pub conflicts: u64,
     /// Transactions that ended without a commit, for other reasons.
     pub aborts: u64,
+    /// Functions that were looked up by their names.
+    pub lookups: u64,
     /// In the order of names.
     pub functions: Vec<CountedFunction>,
 }
@@ -42,6 +46,8 @@ pub struct CountedFunction {
     pub calls: u64,
     /// Those that returned no result.
     pub failures: u64,
+    /// Those that were executed at once (OLTP-4).
+    pub at_once: u64,
 }
 
 impl Counters {
@@ -55,6 +61,11 @@ impl Counters {
 
     pub fn abort(&self) {
         self.aborts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A function was looked up by its name.
+    pub fn lookup(&self) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Of an installed function.
@@ -73,21 +84,26 @@ impl Counters {
             name: name.clone(),
             calls: read(&tally.calls),
             failures: read(&tally.failures),
+            at_once: read(&tally.at_once),
         };
         Counted {
             commits: read(&self.commits),
             conflicts: read(&self.conflicts),
             aborts: read(&self.aborts),
+            lookups: read(&self.lookups),
             functions: functions.iter().map(function).collect(),
         }
     }
 }
 
 impl Tally {
-    pub fn note(&self, is_ok: bool) {
+    pub fn note(&self, is_ok: bool, at_once: bool) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if !is_ok {
             self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        if at_once {
+            self.at_once.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

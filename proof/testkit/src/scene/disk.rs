@@ -125,6 +125,7 @@ pub fn drawn_switches(seed: u64) -> Switches {
         flush_gathering: random.chance(700),
         unmapped_io: random.chance(700),
         hottest_first: random.chance(700),
+        resolved_names: random.chance(700),
         look_ahead: random.chance(700),
         huge_pages: policy::pages::Mode::Small,
         usage: random.chance(700),

@@ -115,6 +115,13 @@ impl Places {
         .await;
         Place(self)
     }
+
+    /// `None`: all are taken.
+    pub fn try_take(&self) -> Option<Place<'_>> {
+        let mut free = self.0.lock();
+        free.count = free.count.checked_sub(1)?;
+        Some(Place(self))
+    }
 }
 
 impl Drop for Place<'_> {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use kernel::Processor;
 use wasmtime::{ModuleExport, Val};
 
-use super::call::{self, Parameters, Returned};
+use super::attempts::Attempts;
+use super::callee::{Callee, Parameters, Returned};
 use super::describe::Description;
 use super::{MEMORY_BYTES_MAX, ModuleError, Program, ProgramError};
+use super::{at_once, call};
 use crate::store::Transaction;
 use crate::{Signature, Type, Value};
 
@@ -20,6 +22,7 @@ pub struct Function {
     description: Description,
     export: ModuleExport,
     program: Arc<Program>,
+    attempts: Attempts,
 }
 
 impl Function {
@@ -43,14 +46,51 @@ impl Function {
         arguments: &[Value],
         transaction: &mut Transaction,
     ) -> Result<Value, ProgramError> {
+        self.execute(cpu, arguments, transaction).await.map(|(value, _)| value)
+    }
+
+    /// As [`Function::call`]; also returns whether it was executed at once.
+    pub(crate) async fn execute(
+        &self,
+        cpu: &Processor,
+        arguments: &[Value],
+        transaction: &mut Transaction,
+    ) -> Result<(Value, bool), ProgramError> {
         let parameters = self.parameters(arguments)?;
         if !self.program.is_initialized() {
             self.program.initialize(cpu, transaction).await?;
         }
+        let callee = self.callee();
+        let call = call::execute(cpu, &callee, parameters, transaction);
+        let returned = call.await.map_err(|error| self.named(error))?;
+        let at_once = returned.at_once;
+        Ok((self.value(returned)?, at_once))
+    }
+
+    /// Executes it at once (OLTP-4). `None`: it would wait or take long, or `init` comes first; nothing has happened.
+    ///
+    /// # Errors
+    /// As [`Function::call`].
+    pub(crate) fn execute_at_once(
+        &self,
+        cpu: &Processor,
+        arguments: &[Value],
+        transaction: &mut Transaction,
+    ) -> Result<Option<Value>, ProgramError> {
+        if !self.program.is_initialized() {
+            return Ok(None);
+        }
+        let parameters = self.parameters(arguments)?;
+        match at_once::execute(cpu, &self.callee(), &parameters, transaction)? {
+            Some(returned) => self.value(returned).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn callee(&self) -> Callee<'_> {
         let returns = self.signature().returns;
         let results = usize::from(matches!(returns, Some(Type::Bool | Type::BigInt | Type::DoublePrecision)));
-        let call = call::execute(cpu, &self.program, &self.export, parameters, results, transaction);
-        self.value(call.await.map_err(|error| self.named(error))?)
+        Callee { program: &self.program, export: &self.export, results, attempts: Some(&self.attempts) }
     }
 
     /// As WebAssembly has them.
@@ -59,7 +99,7 @@ impl Function {
         if arguments.len() != signature.arguments.len() {
             return Err(ProgramError::Abort(format!("{signature} was called with {} arguments", arguments.len())));
         }
-        let mut parameters = Parameters { values: Vec::with_capacity(arguments.len()), ..Parameters::default() };
+        let mut parameters = Parameters::default();
         for (index, (value, argument)) in arguments.iter().zip(&signature.arguments).enumerate() {
             let wrong = |what: &str| ProgramError::Abort(format!("{} of {} {what}", argument.name, signature.name));
             if *value == Value::Null {
@@ -138,8 +178,10 @@ impl Program {
     /// If it cannot be a program.
     pub fn compile(name: &str, bytes: &[u8]) -> Result<(Arc<Program>, Vec<Arc<Function>>), ModuleError> {
         let (program, described) = Program::read(name, bytes)?;
-        let function =
-            |(description, export)| Arc::new(Function { description, export, program: Arc::clone(&program) });
+        let function = |(description, export)| {
+            let (program, attempts) = (Arc::clone(&program), Attempts::default());
+            Arc::new(Function { description, export, program, attempts })
+        };
         let functions = described.into_iter().map(function).collect();
         Ok((program, functions))
     }
@@ -152,7 +194,8 @@ impl Program {
         if transaction.get(cpu, table, &key).await?.is_some() {
             return Ok(());
         }
-        let call = call::execute(cpu, self, init, Parameters::default(), 0, transaction);
+        let callee = Callee { program: self, export: init, results: 0, attempts: None };
+        let call = call::execute(cpu, &callee, Parameters::default(), transaction);
         call.await.map_err(|error| match error {
             ProgramError::Trap(what) => ProgramError::Trap(format!("init of {}: {what}", self.name())),
             other => other,

@@ -1,4 +1,4 @@
-//! What belongs to the instance of one call, and what it asks its task for.
+//! What belongs to the instance of one call, and what it asks the transaction for.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -10,9 +10,8 @@ use super::ProgramError;
 use super::engine::MEMORY_BYTES_MAX;
 use crate::store::{Key, Row};
 
-/// What belongs to a call's instance.
-pub(super) struct Guest {
-    pub exchange: Arc<Mutex<Exchange>>,
+/// What every call has, however it is executed.
+pub(super) struct Invocation {
     pub memory: Option<Memory>,
     /// The arguments that are text or bytea, at their places.
     pub texts: Vec<Option<Arc<[u8]>>>,
@@ -20,6 +19,34 @@ pub(super) struct Guest {
     pub nulls: u32,
     pub reply: Option<Vec<u8>>,
     pub returns_null: bool,
+}
+
+impl Invocation {
+    pub(super) fn new(texts: Vec<Option<Arc<[u8]>>>, nulls: u32) -> Invocation {
+        Invocation { memory: None, texts, nulls, reply: None, returns_null: false }
+    }
+}
+
+/// What belongs to a call's instance.
+pub(super) trait Guest: 'static {
+    fn invocation(&self) -> &Invocation;
+    fn invocation_mut(&mut self) -> &mut Invocation;
+}
+
+/// A guest on a stack of its own: it is suspended while the task performs what it asks for.
+pub(super) struct Suspendable {
+    pub invocation: Invocation,
+    pub exchange: Arc<Mutex<Exchange>>,
+}
+
+impl Guest for Suspendable {
+    fn invocation(&self) -> &Invocation {
+        &self.invocation
+    }
+
+    fn invocation_mut(&mut self) -> &mut Invocation {
+        &mut self.invocation
+    }
 }
 
 /// Where program and task meet.
@@ -61,7 +88,7 @@ impl Range {
     }
 }
 
-impl ResourceLimiter for Guest {
+impl ResourceLimiter for Invocation {
     fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         if desired > MEMORY_BYTES_MAX { Err(ProgramError::Memory(MEMORY_BYTES_MAX).into()) } else { Ok(true) }
     }

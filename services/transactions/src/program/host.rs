@@ -22,7 +22,8 @@ use std::task::Poll;
 use wasmtime::{Caller, Linker, Memory};
 
 use super::ProgramError;
-use super::guest::{Answer, Guest, Range, Request};
+use super::direct::Direct;
+use super::guest::{Answer, Guest, Range, Request, Suspendable};
 use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
 
 pub const MODULE: &str = "awase";
@@ -53,22 +54,15 @@ mod flag {
 
 type Bytes = (u32, u32);
 
-/// Defines all of them.
-pub(super) fn define(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    define_rows(linker)?;
-    define_values(linker)
-}
+/// A range, as `next` has it: low, high, flags, the room for the entry.
+type Next = (u32, u32, u32, u32, u32, u32, u32, u32);
 
-fn define_rows(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+/// Defines all of them for guests that can be suspended.
+pub(super) fn define(linker: &mut Linker<Suspendable>) -> wasmtime::Result<()> {
     linker.func_wrap_async(MODULE, "table", |mut caller, (name, bytes): (u32, u32)| {
         Box::new(async move {
-            let long = |_| ProgramError::Store(StoreError::TableName);
-            let name = read(&mut caller, "the table's name", (name, bytes), TABLE_NAME_BYTES_MAX, long)?;
-            let name = String::from_utf8(name).map_err(|_| misuse("a table's name is not UTF-8"))?;
-            match ask(&mut caller, Request::Table(name)).await {
-                Answer::Table(table) => Ok(table),
-                _ => Err(mismatch()),
-            }
+            let request = ask_table(&mut caller, (name, bytes))?;
+            told_table(ask(&mut caller, request).await)
         })
     })?;
     linker.func_wrap_async(
@@ -77,11 +71,8 @@ fn define_rows(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
         |mut caller, (table, key, bytes, row, room): (u32, u32, u32, u32, u32)| {
             Box::new(async move {
                 let key = read_key(&mut caller, (key, bytes))?;
-                match ask(&mut caller, Request::Get { table, key }).await {
-                    Answer::Row(None) => Ok(NONE),
-                    Answer::Row(Some(found)) => write(&mut caller, "the room for the row", (row, room), &[&found]),
-                    _ => Err(mismatch()),
-                }
+                let answer = ask(&mut caller, Request::Get { table, key }).await;
+                told_row(&mut caller, answer, (row, room))
             })
         },
     )?;
@@ -90,10 +81,8 @@ fn define_rows(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
         "put",
         |mut caller, (table, key, bytes, row, row_bytes): (u32, u32, u32, u32, u32)| {
             Box::new(async move {
-                let key = read_key(&mut caller, (key, bytes))?;
-                let long = |bytes| ProgramError::Store(StoreError::RowTooLong(bytes));
-                let row = read(&mut caller, "the row", (row, row_bytes), ROW_BYTES_MAX, long)?;
-                done(ask(&mut caller, Request::Put { table, key, row }).await)
+                let request = ask_put(&mut caller, table, (key, bytes), (row, row_bytes))?;
+                done(ask(&mut caller, request).await)
             })
         },
     )?;
@@ -103,53 +92,94 @@ fn define_rows(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
             done(ask(&mut caller, Request::Delete { table, key }).await)
         })
     })?;
-    type Next = (u32, u32, u32, u32, u32, u32, u32, u32);
     linker.func_wrap_async(
         MODULE,
         "next",
         |mut caller, (table, low, low_bytes, high, high_bytes, flags, entry, room): Next| {
             Box::new(async move {
                 let range = read_range(&mut caller, (low, low_bytes), (high, high_bytes), flags)?;
-                match ask(&mut caller, Request::Next { table, range }).await {
-                    Answer::Entry(None) => Ok(NONE),
-                    Answer::Entry(Some((key, row))) => {
-                        let length = (key.len() as u32).to_le_bytes();
-                        write(&mut caller, "the room for the entry", (entry, room), &[&length, &key, &row])
-                    }
-                    _ => Err(mismatch()),
-                }
+                let answer = ask(&mut caller, Request::Next { table, range }).await;
+                told_entry(&mut caller, answer, (entry, room))
             })
         },
     )?;
-    Ok(())
+    define_values(linker)
 }
 
-fn define_values(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    linker.func_wrap(MODULE, "argument", |mut caller: Caller<'_, Guest>, index: u32, at: u32| {
-        let argument = caller.data().texts.get(index as usize).cloned().flatten();
+/// Defines all of them for guests that are executed at once.
+pub(super) fn define_at_once(linker: &mut Linker<Direct>) -> wasmtime::Result<()> {
+    type Guest<'a> = Caller<'a, Direct>;
+    linker.func_wrap(MODULE, "table", |mut caller: Guest<'_>, name: u32, bytes: u32| {
+        let request = ask_table(&mut caller, (name, bytes))?;
+        told_table(caller.data_mut().perform(request)?)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "get",
+        |mut caller: Guest<'_>, table: u32, key: u32, bytes: u32, row: u32, room: u32| {
+            let key = read_key(&mut caller, (key, bytes))?;
+            let answer = caller.data_mut().perform(Request::Get { table, key })?;
+            told_row(&mut caller, answer, (row, room))
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "put",
+        |mut caller: Guest<'_>, table: u32, key: u32, bytes: u32, row: u32, row_bytes: u32| {
+            let request = ask_put(&mut caller, table, (key, bytes), (row, row_bytes))?;
+            done(caller.data_mut().perform(request)?)
+        },
+    )?;
+    linker.func_wrap(MODULE, "delete", |mut caller: Guest<'_>, table: u32, key: u32, bytes: u32| {
+        let key = read_key(&mut caller, (key, bytes))?;
+        done(caller.data_mut().perform(Request::Delete { table, key })?)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        "next",
+        |mut caller: Guest<'_>,
+         table: u32,
+         low: u32,
+         low_bytes: u32,
+         high: u32,
+         high_bytes: u32,
+         flags: u32,
+         entry: u32,
+         room: u32| {
+            let range = read_range(&mut caller, (low, low_bytes), (high, high_bytes), flags)?;
+            let answer = caller.data_mut().perform(Request::Next { table, range })?;
+            told_entry(&mut caller, answer, (entry, room))
+        },
+    )?;
+    define_values(linker)
+}
+
+fn define_values<G: Guest>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
+    linker.func_wrap(MODULE, "argument", |mut caller: Caller<'_, G>, index: u32, at: u32| {
+        let argument = caller.data().invocation().texts.get(index as usize).cloned().flatten();
         let argument = argument.ok_or_else(|| misuse("there is no text or bytea in the argument that it asks for"))?;
         write(&mut caller, "the room for the argument", (at, argument.len() as u32), &[&argument]).map(drop)
     })?;
-    linker.func_wrap(MODULE, "is_null", |mut caller: Caller<'_, Guest>, index: u32| {
+    linker.func_wrap(MODULE, "is_null", |mut caller: Caller<'_, G>, index: u32| {
         charge(&mut caller, 0)?;
-        let is_null = caller.data().nulls.checked_shr(index).is_some_and(|nulls| nulls & 1 == 1);
+        let is_null = caller.data().invocation().nulls.checked_shr(index).is_some_and(|nulls| nulls & 1 == 1);
         wasmtime::Result::Ok(i32::from(is_null))
     })?;
-    linker.func_wrap(MODULE, "reply", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
+    linker.func_wrap(MODULE, "reply", |mut caller: Caller<'_, G>, at: u32, bytes: u32| {
         let long = |bytes| misuse(&format!("it returns {bytes} bytes; at most {REPLY_BYTES_MAX} are possible"));
         let reply = read(&mut caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?;
-        caller.data_mut().reply = Some(reply);
+        caller.data_mut().invocation_mut().reply = Some(reply);
         wasmtime::Result::Ok(())
     })?;
-    linker.func_wrap(MODULE, "null", |mut caller: Caller<'_, Guest>| {
-        caller.data_mut().returns_null = true;
+    linker.func_wrap(MODULE, "null", |mut caller: Caller<'_, G>| {
+        caller.data_mut().invocation_mut().returns_null = true;
         charge(&mut caller, 0)
     })?;
-    linker.func_wrap(MODULE, "abort", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
+    linker.func_wrap(MODULE, "abort", |mut caller: Caller<'_, G>, at: u32, bytes: u32| {
         let message = message(&mut caller, (at, bytes))?;
         wasmtime::Result::<()>::Err(ProgramError::Abort(message).into())
     })?;
-    linker.func_wrap(MODULE, "panic", |mut caller: Caller<'_, Guest>, at: u32, bytes: u32| {
+    linker.func_wrap(MODULE, "panic", |mut caller: Caller<'_, G>, at: u32, bytes: u32| {
         let message = message(&mut caller, (at, bytes))?;
         wasmtime::Result::<()>::Err(misuse(&message).into())
     })?;
@@ -157,10 +187,49 @@ fn define_values(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 }
 
 /// Has the request performed outside of the program, which is suspended until then.
-async fn ask(caller: &mut Caller<'_, Guest>, request: Request) -> Answer {
+async fn ask(caller: &mut Caller<'_, Suspendable>, request: Request) -> Answer {
     let exchange = caller.data().exchange.clone();
     exchange.lock().request = Some(request);
     poll_fn(|_| exchange.lock().answer.take().map_or(Poll::Pending, Poll::Ready)).await
+}
+
+fn ask_table<G: Guest>(caller: &mut Caller<'_, G>, name: Bytes) -> wasmtime::Result<Request> {
+    let long = |_| ProgramError::Store(StoreError::TableName);
+    let name = read(caller, "the table's name", name, TABLE_NAME_BYTES_MAX, long)?;
+    Ok(Request::Table(String::from_utf8(name).map_err(|_| misuse("a table's name is not UTF-8"))?))
+}
+
+fn ask_put<G: Guest>(caller: &mut Caller<'_, G>, table: u32, key: Bytes, row: Bytes) -> wasmtime::Result<Request> {
+    let key = read_key(caller, key)?;
+    let long = |bytes| ProgramError::Store(StoreError::RowTooLong(bytes));
+    let row = read(caller, "the row", row, ROW_BYTES_MAX, long)?;
+    Ok(Request::Put { table, key, row })
+}
+
+fn told_table(answer: Answer) -> wasmtime::Result<u32> {
+    match answer {
+        Answer::Table(table) => Ok(table),
+        _ => Err(mismatch()),
+    }
+}
+
+fn told_row<G: Guest>(caller: &mut Caller<'_, G>, answer: Answer, room: Bytes) -> wasmtime::Result<i32> {
+    match answer {
+        Answer::Row(None) => Ok(NONE),
+        Answer::Row(Some(found)) => write(caller, "the room for the row", room, &[&found]),
+        _ => Err(mismatch()),
+    }
+}
+
+fn told_entry<G: Guest>(caller: &mut Caller<'_, G>, answer: Answer, room: Bytes) -> wasmtime::Result<i32> {
+    match answer {
+        Answer::Entry(None) => Ok(NONE),
+        Answer::Entry(Some((key, row))) => {
+            let length = (key.len() as u32).to_le_bytes();
+            write(caller, "the room for the entry", room, &[&length, &key, &row])
+        }
+        _ => Err(mismatch()),
+    }
 }
 
 fn done(answer: Answer) -> wasmtime::Result<()> {
@@ -182,15 +251,19 @@ fn outside(what: &str) -> ProgramError {
     misuse(&format!("{what} lies outside of its memory"))
 }
 
-fn memory(caller: &mut Caller<'_, Guest>) -> Result<Memory, ProgramError> {
+fn memory<G: Guest>(caller: &mut Caller<'_, G>) -> Result<Memory, ProgramError> {
     // A start function executes before the instance is known.
-    let memory = caller.data().memory.or_else(|| caller.get_export("memory").and_then(|export| export.into_memory()));
+    let memory = caller
+        .data()
+        .invocation()
+        .memory
+        .or_else(|| caller.get_export("memory").and_then(|export| export.into_memory()));
     memory.ok_or_else(|| misuse("it has no memory"))
 }
 
 /// Bytes of the program's memory. More than `max` of them: `long` of their number.
-fn read(
-    caller: &mut Caller<'_, Guest>,
+fn read<G: Guest>(
+    caller: &mut Caller<'_, G>,
     what: &str,
     (at, bytes): Bytes,
     max: usize,
@@ -206,11 +279,11 @@ fn read(
     Ok(content.ok_or_else(|| outside(what))?.to_vec())
 }
 
-fn read_key(caller: &mut Caller<'_, Guest>, at: Bytes) -> wasmtime::Result<Vec<u8>> {
+fn read_key<G: Guest>(caller: &mut Caller<'_, G>, at: Bytes) -> wasmtime::Result<Vec<u8>> {
     read(caller, "the key", at, KEY_BYTES_MAX, |bytes| ProgramError::Store(StoreError::KeyTooLong(bytes)))
 }
 
-fn read_range(caller: &mut Caller<'_, Guest>, low: Bytes, high: Bytes, flags: u32) -> wasmtime::Result<Range> {
+fn read_range<G: Guest>(caller: &mut Caller<'_, G>, low: Bytes, high: Bytes, flags: u32) -> wasmtime::Result<Range> {
     if flags & !flag::ALL != 0 {
         return Err(misuse(&format!("there are no flags {flags:#x} of next")).into());
     }
@@ -230,7 +303,12 @@ fn read_range(caller: &mut Caller<'_, Guest>, low: Bytes, high: Bytes, flags: u3
 }
 
 /// Writes as much of `parts` as there is room for, and returns their whole length.
-fn write(caller: &mut Caller<'_, Guest>, what: &str, (at, room): Bytes, parts: &[&[u8]]) -> wasmtime::Result<i32> {
+fn write<G: Guest>(
+    caller: &mut Caller<'_, G>,
+    what: &str,
+    (at, room): Bytes,
+    parts: &[&[u8]],
+) -> wasmtime::Result<i32> {
     let whole: usize = parts.iter().map(|part| part.len()).sum();
     charge(caller, whole)?;
     let memory = memory(caller)?;
@@ -244,13 +322,13 @@ fn write(caller: &mut Caller<'_, Guest>, what: &str, (at, room): Bytes, parts: &
     Ok(i32::try_from(whole).map_err(|_| misuse("the row is too long"))?)
 }
 
-fn message(caller: &mut Caller<'_, Guest>, (at, bytes): Bytes) -> wasmtime::Result<String> {
+fn message<G: Guest>(caller: &mut Caller<'_, G>, (at, bytes): Bytes) -> wasmtime::Result<String> {
     let bytes = bytes.min(MESSAGE_BYTES_MAX as u32);
     let message = read(caller, "the message", (at, bytes), MESSAGE_BYTES_MAX, |_| misuse("the message is too long"))?;
     Ok(String::from_utf8_lossy(&message).into_owned())
 }
 
-fn charge(caller: &mut Caller<'_, Guest>, bytes: usize) -> wasmtime::Result<()> {
+fn charge<G: Guest>(caller: &mut Caller<'_, G>, bytes: usize) -> wasmtime::Result<()> {
     let fuel = caller.get_fuel()?;
     caller.set_fuel(fuel.saturating_sub(FUEL_A_CALL + bytes as u64))
 }

@@ -4,14 +4,19 @@
 //! network, only the calls of [`host`]. Each call has an instance of its own, which begins as the module says, and ends
 //! with the call.
 
+mod at_once;
+mod attempts;
 mod call;
+mod callee;
 mod describe;
+mod direct;
 mod engine;
 mod function;
 mod guest;
 mod host;
 mod installed;
 mod module;
+mod requests;
 
 use thiserror::Error;
 

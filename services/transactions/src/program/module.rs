@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
 use thiserror::Error;
 use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
 
 use super::describe::{self, Description, DescriptionError, SECTION, check_name};
+use super::direct::Direct;
 use super::engine::Runtime;
-use super::guest::Guest;
-use super::{ProgramError, host};
-use crate::store::{TableNo, Transaction};
+use super::guest::Suspendable;
+use super::host;
+use super::requests::Names;
 use crate::{Argument, Signature, Type};
 
 /// Longest module. Bytes.
@@ -20,9 +20,6 @@ pub const MODULE_BYTES_MAX: u64 = 4 << 20;
 
 /// The function that fills a new database. Clients cannot call it.
 pub const INIT: &str = "init";
-
-/// Numbers of tables that a program keeps, at most; those of others are asked for each time.
-const TABLES_KNOWN_MAX: usize = 64;
 
 /// Why a module cannot be a program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,13 +61,14 @@ pub(super) type Described = (Description, ModuleExport);
 pub struct Program {
     name: String,
     bytes: Box<[u8]>,
-    pub(super) instance: InstancePre<Guest>,
+    pub(super) instance: InstancePre<Suspendable>,
+    pub(super) at_once: InstancePre<Direct>,
     pub(super) memory: Option<ModuleExport>,
     pub(super) init: Option<ModuleExport>,
     /// What `init` did is known to be committed and durable, or there is no `init`.
     initialized: AtomicBool,
-    /// Tables that its calls asked for by name (OLTP-5): a program belongs to one database.
-    tables: RwLock<Vec<(Box<str>, TableNo)>>,
+    /// Tables that its calls asked for by name: a program belongs to one database.
+    pub(super) names: Arc<Names>,
 }
 
 impl Program {
@@ -102,14 +100,17 @@ impl Program {
         };
         let mut linker = Linker::new(&runtime.engine);
         host::define(&mut linker).map_err(invalid)?;
+        let mut at_once = Linker::new(&runtime.engine);
+        host::define_at_once(&mut at_once).map_err(invalid)?;
         let program = Arc::new(Program {
             name: name.to_owned(),
             bytes: bytes.into(),
             instance: linker.instantiate_pre(&module).map_err(invalid)?,
+            at_once: at_once.instantiate_pre(&module).map_err(invalid)?,
             memory: memory.then(|| module.get_export_index("memory")).flatten(),
             init,
             initialized: AtomicBool::new(init.is_none()),
-            tables: RwLock::default(),
+            names: Arc::default(),
         });
         let exported = |description: Description| {
             module.get_export_index(&description.signature.name).map(|export| (description, export))
@@ -127,24 +128,6 @@ impl Program {
         &self.bytes
     }
 
-    /// The table of that name.
-    ///
-    /// # Errors
-    /// If it is not the programs', or there cannot be one.
-    pub(super) fn table(&self, name: &str, transaction: &mut Transaction) -> Result<TableNo, ProgramError> {
-        let known = |tables: &[(Box<str>, TableNo)]| tables.iter().find(|(of, _)| **of == *name).map(|(_, no)| *no);
-        if let Some(no) = known(&self.tables.read()) {
-            return Ok(no);
-        }
-        check_table(name)?;
-        let no = transaction.table(name)?;
-        let mut tables = self.tables.write();
-        if tables.len() < TABLES_KNOWN_MAX && known(&tables).is_none() {
-            tables.push((name.into(), no));
-        }
-        Ok(no)
-    }
-
     pub(crate) fn is_initialized(&self) -> bool {
         self.initialized.load(Ordering::Acquire)
     }
@@ -152,14 +135,6 @@ impl Program {
     /// What `init` did is durable.
     pub(crate) fn set_initialized(&self) {
         self.initialized.store(true, Ordering::Release);
-    }
-}
-
-/// Whether a program may use a table of that name.
-fn check_table(name: &str) -> Result<(), ProgramError> {
-    match name.split('.').next() {
-        Some("awase") => Err(ProgramError::Trap(format!("the table {name} is the monitor's own"))),
-        _ => Ok(()),
     }
 }
 

@@ -143,6 +143,8 @@ struct State {
     tables: BTreeMap<String, Table>,
     /// Tables that are not in the catalog yet.
     unstored: BTreeMap<TableNo, String>,
+    /// Times that a table was looked up by its name.
+    lookups: u64,
     recent: Delta,
     frozen: Option<Frozen>,
     tree: Arc<Tree>,
@@ -170,6 +172,8 @@ pub struct Reading {
     pub commits: u64,
     pub durable: u64,
     pub checkpoints: u64,
+    /// Tables that were looked up by their names.
+    pub table_lookups: u64,
     /// In bytes: what a checkpoint would put into the tree, the log that a start would replay, the tree, and what is free.
     pub unmerged_bytes: u64,
     pub log_bytes: u64,
@@ -188,6 +192,7 @@ impl Database {
             return Err(StoreError::TableName);
         }
         let mut state = self.state.lock();
+        state.lookups += 1;
         if let Some(table) = state.tables.get(name) {
             return Ok(table.no);
         }
@@ -210,6 +215,7 @@ impl Database {
             commits: state.commits.0,
             durable: state.durable.0,
             checkpoints: state.generation - 1,
+            table_lookups: state.lookups,
             unmerged_bytes: (state.recent.bytes() + frozen) as u64,
             log_bytes: state.circle.held() * page,
             tree_bytes: space.used() * page,

@@ -88,6 +88,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
     let state = State {
         tables: BTreeMap::new(),
         unstored: BTreeMap::new(),
+        lookups: 0,
         recent: Delta::default(),
         frozen: None,
         tree: Arc::new(Tree { root: superblock.root }),

@@ -19,7 +19,28 @@ pub(super) struct Reads {
     bytes: usize,
 }
 
+/// What was read up to some time.
+pub(super) struct Mark {
+    since: Option<Sequence>,
+    keys: usize,
+    ranges: usize,
+    newest: Sequence,
+    bytes: usize,
+}
+
 impl Reads {
+    pub(super) fn mark(&self) -> Mark {
+        let Reads { since, newest, bytes, .. } = *self;
+        Mark { since, keys: self.keys.len(), ranges: self.ranges.len(), newest, bytes }
+    }
+
+    pub(super) fn roll_back(&mut self, to: Mark) {
+        let Mark { since, keys, ranges, newest, bytes } = to;
+        self.keys.truncate(keys);
+        self.ranges.truncate(ranges);
+        (self.since, self.newest, self.bytes) = (since, newest, bytes);
+    }
+
     pub(super) fn begin(&mut self, state: &State) {
         self.since.get_or_insert(state.commits);
     }

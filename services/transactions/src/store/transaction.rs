@@ -11,7 +11,7 @@ use kernel::rendezvous::Group;
 
 use super::checkpoint::Tree;
 use super::delta::Entry;
-use super::reads::Reads;
+use super::reads::{Mark, Reads};
 use super::{
     CATALOG, CommitError, Conflict, DELTA_BYTES_MAX, Database, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
     Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
@@ -25,6 +25,9 @@ const RESERVED_PAGES: u64 = 128;
 
 /// Bytes of changes that fill a page, at least: no page is less than half full but the last.
 const PAGE_FILLED_BYTES: u64 = 1800;
+
+/// Writes that a savepoint copies, at most.
+const SAVED_WRITES_MAX: usize = 64;
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
@@ -42,6 +45,13 @@ pub struct Commit {
     /// `None`: it only read.
     group: Option<Arc<Group>>,
     at: Sequence,
+}
+
+/// What a transaction has read and written up to some time.
+pub(crate) struct Savepoint {
+    writes: BTreeMap<FullKey, Option<Row>>,
+    written_bytes: usize,
+    reads: Mark,
 }
 
 /// Where a row may be found that is not in memory.
@@ -222,6 +232,26 @@ impl Transaction {
         self.reads.have_changed(&self.database.state.lock())
     }
 
+    /// Where [`Transaction::roll_back`] returns to. `None`: it has written too much to copy that.
+    pub(crate) fn savepoint(&self) -> Option<Savepoint> {
+        let is_short = self.writes.len() <= SAVED_WRITES_MAX;
+        let (written_bytes, reads) = (self.written_bytes, self.reads.mark());
+        is_short.then(|| Savepoint { writes: self.writes.clone(), written_bytes, reads })
+    }
+
+    /// What was read and written since is forgotten: nobody concluded anything from it.
+    pub(crate) fn roll_back(&mut self, to: Savepoint) {
+        self.writes = to.writes;
+        self.written_bytes = to.written_bytes;
+        self.reads.roll_back(to.reads);
+    }
+
+    /// Moves it; what remains is one of the same database that has read and written nothing.
+    pub(crate) fn take(&mut self) -> Transaction {
+        let empty = Transaction::new(&self.database);
+        std::mem::replace(self, empty)
+    }
+
     /// What it has read so far: that may be told once this is durable.
     pub fn read(&self) -> Commit {
         Commit { database: Arc::clone(&self.database), group: None, at: self.reads.newest }
@@ -246,6 +276,14 @@ impl Transaction {
             database.request_checkpoint(cpu);
             database.changed.until(|| (!database.state.lock().is_checkpointing).then_some(())).await;
         }
+    }
+
+    /// Commits without waiting. `None`: the database is nearly full, and [`Transaction::commit`] would wait.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub(crate) fn commit_at_once(mut self, cpu: &Processor) -> Result<Option<Commit>, CommitError> {
+        self.try_commit(cpu)
     }
 
     /// `None`: a checkpoint has to make room first.
@@ -331,6 +369,11 @@ impl Commit {
     /// Where it is in the order of commits; for one that only read, the newest whose row it has seen.
     pub fn sequence(&self) -> Sequence {
         self.at
+    }
+
+    /// Is it, and all that it has read, known to be on stable storage?
+    pub(crate) fn is_durable(&self) -> bool {
+        self.group.is_none() && self.database.state.lock().durable >= self.at
     }
 
     /// Waits until it, and all that it has read, is on stable storage.

@@ -3,14 +3,15 @@
 use std::rc::Rc;
 
 use bytes::BytesMut;
+use kernel::Processor;
 use kernel::connection::{End, Handler, Holds, Inbound, Release, Step as Next};
-use pgwire::messages::extendedquery::{
-    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT,
-};
-
+use kernel::processor::Timed;
+use kernel::trace::{Event, Whose};
+use pgwire::messages::extendedquery::{BindComplete, CloseComplete, Parse, ParseComplete};
 use pgwire::messages::response::EmptyQueryResponse;
 
 use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until};
+use super::frequent::{Bind, Named};
 use super::message::{Call, Message, Messages};
 use super::prepared::{Bound, Prepared};
 use super::refusal::{Refusal, SqlState};
@@ -18,6 +19,23 @@ use super::reply::{complete, ready};
 use super::session::{Conversation, Portal};
 use super::sql::{Statement, parse};
 use super::wire::put;
+
+/// What a client waits for, since when.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    timed: Timed,
+    event: Event,
+    whose: Whose,
+    steps: u64,
+    bytes: u64,
+}
+
+impl Asked {
+    fn end(self, cpu: &Processor) {
+        let Asked { timed, event, whose, steps, bytes } = self;
+        cpu.end_request(timed, event, whose, steps, bytes);
+    }
+}
 
 impl Conversation {
     fn query(&mut self, query: &str) -> Result<(), Refusal> {
@@ -57,89 +75,87 @@ impl Conversation {
         Ok(())
     }
 
-    fn bind(&mut self, bind: Bind) -> Result<(), Refusal> {
-        let prepared = Rc::clone(self.statement(bind.statement_name.as_deref())?);
-        let name = bind.portal_name.unwrap_or_default();
-        if !name.is_empty() && self.portals.get(&name).is_some() {
+    fn bind(&mut self, bind: &Bind) -> Result<(), Refusal> {
+        let prepared = Rc::clone(self.statement(bind.statement())?);
+        let name = bind.portal();
+        if !name.is_empty() && self.portals.get(name).is_some() {
             return Err(Refusal::new(SqlState::DUPLICATE_PORTAL, format!("portal {name:?} already exists")));
         }
-        let (formats, results) = (&bind.parameter_format_codes, &bind.result_column_format_codes);
-        let bound = Bound::new(prepared, formats, &bind.parameters, results)?;
-        let bytes = bind.parameters.iter().flatten().map(|value| value.len()).sum();
-        self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
+        let bound = Bound::new(prepared, &bind.formats, bind.values(), &bind.results)?;
+        let bytes = bind.values().flatten().map(<[u8]>::len).sum();
+        self.portals.insert(name.to_owned(), Portal { bound, is_done: false }, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())
     }
 
-    fn statement(&self, name: Option<&str>) -> Result<&Rc<Prepared>, Refusal> {
-        let name = name.unwrap_or_default();
+    fn statement(&self, name: &str) -> Result<&Rc<Prepared>, Refusal> {
         self.statements.get(name).ok_or_else(|| {
             Refusal::new(SqlState::UNKNOWN_STATEMENT, format!("prepared statement {name:?} does not exist"))
         })
     }
 
-    fn describe(&mut self, describe: &Describe) -> Result<(), Refusal> {
-        if describe.target_type == TARGET_TYPE_BYTE_STATEMENT {
-            let prepared = Rc::clone(self.statement(describe.name.as_deref())?);
+    fn describe(&mut self, described: &Named) -> Result<(), Refusal> {
+        if described.is_statement {
+            let prepared = Rc::clone(self.statement(described.name())?);
             super::answer::describe_statement(self.cycle.reply(), &prepared);
         } else {
-            let bound = self.portal(describe.name.as_deref())?.bound.clone();
+            let bound = self.portal(described.name())?.bound.clone();
             super::answer::describe_portal(self.cycle.reply(), &bound);
         }
         Ok(())
     }
 
-    fn portal(&mut self, name: Option<&str>) -> Result<&mut Portal, Refusal> {
-        let name = name.unwrap_or_default();
+    fn portal(&mut self, name: &str) -> Result<&mut Portal, Refusal> {
         let found = self.portals.get_mut(name);
         found.ok_or_else(|| Refusal::new(SqlState::UNKNOWN_PORTAL, format!("portal {name:?} does not exist")))
     }
 
-    async fn execute_portal(&mut self, execute: &Execute) -> Result<(), Refusal> {
-        let portal = self.portal(execute.name.as_deref())?;
+    /// Returns whether it is to be executed before more is received.
+    fn execute_portal(&mut self, name: &str) -> Result<bool, Refusal> {
+        let portal = self.portal(name)?;
         if std::mem::replace(&mut portal.is_done, true) && portal.bound.prepared.query().is_some() {
             complete(self.cycle.reply(), "SELECT 0");
-            return Ok(());
+            return Ok(false);
         }
         let bound = portal.bound.clone();
         let is_control = bound.prepared.is_control();
         self.cycle.items.push(Item::Step(Step { bound, describes: false }));
         // In a block there is nothing to wait for: it is committed by a statement of its own.
-        if is_control || self.block.is_explicit() {
-            self.work_off(Until::Flush).await;
-        }
-        Ok(())
+        Ok(is_control || self.block.is_explicit())
     }
 
-    fn close(&mut self, close: &Close) {
-        let name = close.name.as_deref().unwrap_or_default();
-        if close.target_type == TARGET_TYPE_BYTE_STATEMENT {
-            self.statements.remove(name);
+    fn close(&mut self, closed: &Named) {
+        if closed.is_statement {
+            self.statements.remove(closed.name());
         } else {
-            self.portals.remove(name);
+            self.portals.remove(closed.name());
         }
         put(self.cycle.reply(), &CloseComplete::new());
     }
 
     async fn extended(&mut self, message: Message) {
         let done = match message {
-            Message::Parse(parse) => self.parse(parse),
-            Message::Bind(bind) => self.bind(bind),
-            Message::Describe(describe) => self.describe(&describe),
-            Message::Execute(execute) => self.execute_portal(&execute).await,
+            Message::Parse(parse) => self.parse(parse).map(|()| false),
+            Message::Bind(bind) => self.bind(&bind).map(|()| false),
+            Message::Describe(describe) => self.describe(&describe).map(|()| false),
+            Message::Execute(portal) => self.execute_portal(portal.get()),
             Message::Close(close) => {
                 self.close(&close);
-                Ok(())
+                Ok(false)
             }
             Message::Refused { refusal, .. } => Err(refusal),
-            _ => Ok(()),
+            _ => Ok(false),
         };
+        if let Ok(true) = done {
+            // Its future is large, and would be copied with that of each message.
+            Box::pin(self.work_off(Until::Flush)).await;
+        }
         let is_too_much = self.cycle.bytes > CYCLE_BYTES_MAX || self.cycle.items.len() > STEPS_MAX;
         let too_much = || {
             let message = format!("more than {STEPS_MAX} statements or {CYCLE_BYTES_MAX} bytes without a Sync");
             Refusal::new(SqlState::LIMIT_EXCEEDED, message)
         };
-        if let Err(refusal) = done.and_then(|()| if is_too_much { Err(too_much()) } else { Ok(()) }) {
+        if let Err(refusal) = done.and_then(|_| if is_too_much { Err(too_much()) } else { Ok(()) }) {
             self.cycle.fail(refusal);
         }
     }
@@ -147,8 +163,22 @@ impl Conversation {
     /// Executes what is pending, and sends the replies when what they say is durable.
     async fn answer(&mut self, until: Until, inbound: &mut Inbound<'_, Messages>) {
         inbound.session().end_batch();
-        let release = inbound.admit(self.cycle.bytes as u64, Holds::Nothing).await;
+        let asked = self.begin(inbound);
+        if until == Until::Flush || !self.answer_at_once(inbound, asked) {
+            Box::pin(self.answer_in_general(until, inbound, asked)).await;
+        }
+    }
+
+    async fn answer_in_general(&mut self, until: Until, inbound: &mut Inbound<'_, Messages>, asked: Asked) {
+        let bytes = self.cycle.bytes as u64;
+        let release = inbound.admit(bytes, Holds::Nothing).await;
         self.work_off(until).await;
+        self.end_cycle(until);
+        self.send(until, release, asked);
+    }
+
+    /// What was asked for is executed.
+    pub(super) fn end_cycle(&mut self, until: Until) {
         if until == Until::Sync {
             ready(&mut self.cycle.out, self.block.status());
             self.cycle.failed = false;
@@ -158,35 +188,41 @@ impl Conversation {
         }
         self.cycle.bytes = 0;
         self.block.await_client(&self.cpu, self.settings.idle_timeout());
-        if !self.cycle.commits.is_empty() {
-            inbound.acknowledge();
-        }
-        self.send(until, release).await;
     }
 
-    async fn send(&mut self, until: Until, release: Release) {
+    /// The client waits for replies from now on.
+    fn begin(&self, inbound: &Inbound<'_, Messages>) -> Asked {
+        let calls = |item: &Item| matches!(item, Item::Step(step) if step.bound.prepared.calls());
+        let event = if self.cycle.items.iter().any(calls) { Event::PostgresCall } else { Event::PostgresOther };
+        let whose = Whose::from(&**inbound.session().tally());
+        let (steps, bytes) = (self.cycle.items.len() as u64, self.cycle.bytes as u64);
+        Asked { timed: self.cpu.begin_timed(event, whose), event, whose, steps, bytes }
+    }
+
+    /// Sends the replies when what they say is durable.
+    pub(super) fn send(&mut self, until: Until, release: Release, asked: Asked) {
         let mut out = self.cycle.out.split();
         let (slot, replies) = (self.replies.reserve(), Rc::clone(&self.replies));
         let commits = std::mem::take(&mut self.cycle.commits);
-        if commits.is_empty() {
+        if commits.iter().all(|(_, commit)| commit.is_durable()) {
+            asked.end(&self.cpu);
             return replies.fill(slot, out, release);
         }
         let (cpu, status) = (self.cpu.clone(), self.block.status());
-        self.cpu
-            .spawn_unless_ready(async move {
-                for (position, commit) in commits {
-                    if let Err(error) = commit.durable(&cpu).await {
-                        out.truncate(position);
-                        Refusal::from(&error).write(&mut out);
-                        if until == Until::Sync {
-                            ready(&mut out, status);
-                        }
-                        break;
+        self.cpu.spawn(async move {
+            for (position, commit) in commits {
+                if let Err(error) = commit.durable(&cpu).await {
+                    out.truncate(position);
+                    Refusal::from(&error).write(&mut out);
+                    if until == Until::Sync {
+                        ready(&mut out, status);
                     }
+                    break;
                 }
-                replies.fill(slot, out, release);
-            })
-            .await;
+            }
+            asked.end(&cpu);
+            replies.fill(slot, out, release);
+        });
     }
 
     /// The client does not speak the protocol.

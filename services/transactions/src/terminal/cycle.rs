@@ -15,6 +15,9 @@ pub const CYCLE_BYTES_MAX: usize = 4 << 20;
 /// Statements between two Syncs, at most.
 pub const STEPS_MAX: usize = 4096;
 
+/// Items whose memory is kept for the next cycle.
+const ITEMS_REUSED: usize = 4;
+
 pub enum Item {
     Reply(BytesMut),
     Step(Step),
@@ -64,6 +67,13 @@ impl Cycle {
             Some(Item::Reply(bytes)) => bytes,
             _ => &mut self.out,
         }
+    }
+
+    /// Memory of items that are done with, for the next ones.
+    pub fn reuse(&mut self, mut items: Vec<Item>) {
+        items.clear();
+        items.shrink_to(ITEMS_REUSED);
+        self.items = items;
     }
 
     pub fn fail(&mut self, refusal: Refusal) {

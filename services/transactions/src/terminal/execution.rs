@@ -1,7 +1,7 @@
 //! Executes the steps of a cycle: calls as transactions, and the statements about transactions.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use super::block::State;
@@ -168,8 +168,11 @@ impl Conversation {
         }
         let is_kept = taken.is_some() || then == Then::Keep;
         let (mut transaction, explicit) = taken.unwrap_or_else(|| (self.monitor.begin(), false));
-        match self.interruptible(self.rows(queries, &mut transaction, rows)).await.unwrap_or_else(|why| Err(why.into()))
-        {
+        let executed = {
+            let work = pin!(self.rows(queries, &mut transaction, rows));
+            self.interruptible(work).await.unwrap_or_else(|why| Err(why.into()))
+        };
+        match executed {
             Ok(()) if is_kept => {
                 self.await_durable(Some(transaction.read()));
                 self.block.put_back(transaction, explicit);
@@ -197,18 +200,21 @@ impl Conversation {
     }
 
     /// What is replied from here on waits for it.
-    fn await_durable(&mut self, commit: Option<Commit>) {
+    pub(super) fn await_durable(&mut self, commit: Option<Commit>) {
         let position = self.cycle.out.len();
         self.cycle.commits.extend(commit.map(|commit| (position, commit)));
     }
 
     /// Executes queries as one transaction, again and again until it does not conflict.
     async fn committed(&mut self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Failure> {
-        let work = self.monitor.transact(&self.cpu, async |transaction| {
-            rows.clear();
-            self.rows(queries, transaction, rows).await
-        });
-        match self.interruptible(work).await {
+        let executed = {
+            let work = pin!(self.monitor.transact(&self.cpu, async |transaction| {
+                rows.clear();
+                self.rows(queries, transaction, rows).await
+            }));
+            self.interruptible(work).await
+        };
+        match executed {
             Ok(Ok(((), commit))) => {
                 self.await_durable(Some(commit));
                 Ok(())
@@ -231,16 +237,16 @@ impl Conversation {
         rows: &mut Rows,
     ) -> Result<(), Failure> {
         for (_, step) in queries {
-            let cells = step.bound.prepared.cells(&self.monitor, &step.bound.values, &self.facts)?;
+            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts)?;
             let mut row = Vec::with_capacity(cells.len());
             for cell in cells {
                 row.push(match cell {
                     Cell::Value(value) => value,
                     Cell::Call(function, tally, arguments) => {
                         self.monitor.initialize(&self.cpu, &function).await?;
-                        let result = function.call(&self.cpu, &arguments, transaction).await;
-                        tally.note(result.is_ok());
-                        result.map_err(CallError::from)?
+                        let result = function.execute(&self.cpu, &arguments, transaction).await;
+                        tally.note(result.is_ok(), result.as_ref().is_ok_and(|(_, at_once)| *at_once));
+                        result.map_err(CallError::from)?.0
                     }
                 });
             }
@@ -252,18 +258,18 @@ impl Conversation {
     /// Rows without calls.
     fn constants(&self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Refusal> {
         for (_, step) in queries {
-            let cells = step.bound.prepared.cells(&self.monitor, &step.bound.values, &self.facts)?;
+            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts)?;
             let value = |cell| if let Cell::Value(value) = cell { value } else { Value::Null };
             rows.push(cells.into_iter().map(value).collect());
         }
         Ok(())
     }
 
-    /// `work`, unless the client cancels it or it takes too long. Then it is dropped where it waits.
-    async fn interruptible<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
+    /// `work`, unless the client cancels it or it takes too long. Then nobody goes on with it: the caller drops it. It is
+    /// pinned by the caller, since it is large and would be copied.
+    async fn interruptible<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> Result<T, Refusal> {
         self.registered.cancel.begin();
         let timeout = self.settings.statement_timeout();
-        let mut work = pin!(work);
         let mut cancelled = pin!(self.registered.cancel.requested());
         let mut late = pin!(async {
             match timeout {

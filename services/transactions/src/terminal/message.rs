@@ -2,9 +2,10 @@
 
 use bytes::BytesMut;
 use kernel::connection::{Decoder, Headers, Next};
-use pgwire::messages::extendedquery::{Bind, Close, Describe, Execute, Parse};
+use pgwire::messages::extendedquery::Parse;
 use pgwire::messages::{DecodeContext, PgWireFrontendMessage};
 
+use super::frequent::{Bind, Name, Named};
 use super::refusal::{Refusal, SqlState};
 use super::shape::{self, Misshapen};
 
@@ -16,15 +17,18 @@ const ANNOUNCED_BYTES_MAX: usize = 1 << 30;
 const HEADER_BYTES: usize = 5;
 /// Memory for a message grows as it arrives, by this. Bytes.
 const PIECE_BYTES: usize = 32 << 10;
+/// Memory that is kept for the next message, at most: that of an ordinary call.
+const BYTES_REUSED: usize = 512;
 
 #[derive(Debug)]
 pub enum Message {
     Query(String),
     Parse(Parse),
     Bind(Bind),
-    Describe(Describe),
-    Execute(Execute),
-    Close(Close),
+    Describe(Named),
+    /// The portal's name.
+    Execute(Name),
+    Close(Named),
     Flush,
     Sync,
     Terminate,
@@ -48,7 +52,7 @@ pub struct Call {
 /// What was received of the next message.
 #[derive(Default)]
 pub struct Messages {
-    message: BytesMut,
+    message: Vec<u8>,
     /// Bytes of a message that is too long, still to be skipped.
     skipped: usize,
     /// Of that one.
@@ -65,21 +69,39 @@ impl Messages {
 
     /// The message, which is complete.
     fn take(&mut self) -> Next<Call> {
-        let mut bytes = std::mem::take(&mut self.message);
-        let (kind, len) = (bytes[0], bytes.len());
-        let message = match shape::check(kind, &bytes[HEADER_BYTES..]) {
-            Err(Misshapen::Malformed) => return malformed(),
-            Err(Misshapen::NotUtf8) => {
-                let refusal = Refusal::new(SqlState::INVALID_BYTES, "invalid byte sequence for encoding \"UTF8\"");
-                Message::Refused { refusal, of_simple: kind == b'Q' }
-            }
-            Ok(()) => match PgWireFrontendMessage::decode(&mut bytes, &context()) {
-                Ok(Some(message)) => own(message),
-                _ => return malformed(),
-            },
+        let (kind, bytes) = (self.message[0], self.message.len());
+        let next = match decoded(kind, &self.message) {
+            Some(message) => Next::Call(Call { message, bytes }),
+            None => malformed(),
         };
-        Next::Call(Call { message, bytes: len })
+        self.message.clear();
+        self.message.shrink_to(BYTES_REUSED);
+        next
     }
+}
+
+/// A whole message. `None`: it is not of the protocol.
+fn decoded(kind: u8, message: &[u8]) -> Option<Message> {
+    let body = &message[HEADER_BYTES..];
+    match shape::check(kind, body) {
+        Err(Misshapen::Malformed) => return None,
+        Err(Misshapen::NotUtf8) => {
+            let refusal = Refusal::new(SqlState::INVALID_BYTES, "invalid byte sequence for encoding \"UTF8\"");
+            return Some(Message::Refused { refusal, of_simple: kind == b'Q' });
+        }
+        Ok(()) => {}
+    }
+    Some(match kind {
+        b'B' => Message::Bind(Bind::decode(body)),
+        b'D' => Message::Describe(Named::decode(body)),
+        b'E' => Message::Execute(Name::decode(body)),
+        b'C' => Message::Close(Named::decode(body)),
+        b'S' => Message::Sync,
+        _ => match PgWireFrontendMessage::decode(&mut BytesMut::from(message), &context()) {
+            Ok(Some(message)) => own(message),
+            _ => return None,
+        },
+    })
 }
 
 /// The client is told before the session ends.
@@ -99,12 +121,7 @@ fn own(message: PgWireFrontendMessage) -> Message {
     match message {
         PgWireFrontendMessage::Query(query) => Message::Query(query.query),
         PgWireFrontendMessage::Parse(parse) => Message::Parse(parse),
-        PgWireFrontendMessage::Bind(bind) => Message::Bind(bind),
-        PgWireFrontendMessage::Describe(describe) => Message::Describe(describe),
-        PgWireFrontendMessage::Execute(execute) => Message::Execute(execute),
-        PgWireFrontendMessage::Close(close) => Message::Close(close),
         PgWireFrontendMessage::Flush(_) => Message::Flush,
-        PgWireFrontendMessage::Sync(_) => Message::Sync,
         PgWireFrontendMessage::Terminate(_) => Message::Terminate,
         _ => Message::Ignored,
     }
@@ -130,7 +147,7 @@ impl Decoder for Messages {
         if announced > MESSAGE_BYTES_MAX {
             self.skipped = announced - HEADER_BYTES;
             self.kind = self.message[0].max(1);
-            self.message = BytesMut::new();
+            self.message = Vec::new();
             return Next::Skip(self.skipped);
         }
         match announced - self.message.len() {

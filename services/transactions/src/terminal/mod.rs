@@ -10,6 +10,8 @@ mod cancel;
 mod conversation;
 mod cycle;
 mod execution;
+mod frequent;
+mod hottest;
 mod message;
 mod prepared;
 mod protocol;

@@ -1,9 +1,11 @@
 //! Statements whose names are resolved and whose types are known, and what is bound to them.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use kernel::Processor;
+use smallvec::SmallVec;
 
 use super::refusal::{Refusal, SqlState};
 use super::reply::Column;
@@ -13,7 +15,7 @@ use crate::counters::Tally;
 use crate::program::Function;
 use crate::{Monitor, Signature, Value};
 
-/// A statement that clients may execute again and again (OLTP-5: its names are resolved once).
+/// A statement that clients may execute again and again (OLTP-5: its names are resolved once, until programs are loaded anew).
 pub struct Prepared {
     pub statement: Statement,
     pub parameters: Vec<SqlType>,
@@ -24,7 +26,10 @@ pub struct Prepared {
 }
 
 struct Resolved {
+    /// By which the statement's types are known.
     function: Arc<Function>,
+    /// As it was looked up last, and the generation of the programs before that: while that is theirs, so is the function.
+    latest: RefCell<(u64, Arc<Function>)>,
     tally: Arc<Tally>,
 }
 
@@ -92,11 +97,17 @@ impl Prepared {
     ///
     /// # Errors
     /// If an argument does not fit, or the function is not what it was.
-    pub fn cells(&self, monitor: &Monitor, values: &[Value], facts: &Facts) -> Result<Vec<Cell>, Refusal> {
+    pub fn cells(
+        &self,
+        cpu: &Processor,
+        monitor: &Monitor,
+        values: &[Value],
+        facts: &Facts,
+    ) -> Result<SmallVec<[Cell; 1]>, Refusal> {
         let columns = self.query().map_or(&[][..], |query| &query.columns);
         let cell = |(column, resolved): (&super::sql::Column, &Option<Resolved>)| match (&column.what, resolved) {
             (Expression::Call(call), Some(resolved)) => {
-                let function = resolved.current(monitor, call)?;
+                let function = resolved.current(cpu, monitor, call)?;
                 let arguments = arguments(function.signature(), call, values)?;
                 Ok(Cell::Call(function, Arc::clone(&resolved.tally), arguments))
             }
@@ -109,12 +120,19 @@ impl Prepared {
 }
 
 impl Resolved {
-    fn current(&self, monitor: &Monitor, call: &Call) -> Result<Arc<Function>, Refusal> {
+    /// Without looking up its name, unless programs were loaded since.
+    fn current(&self, cpu: &Processor, monitor: &Monitor, call: &Call) -> Result<Arc<Function>, Refusal> {
+        let generation = monitor.programs().generation();
+        if cpu.switches().resolved_names && self.latest.borrow().0 == generation {
+            return Ok(Arc::clone(&self.latest.borrow().1));
+        }
+        monitor.counters().lookup();
         let found = monitor.programs().find(&call.function).ok_or_else(|| unknown(monitor, call))?;
         if !Arc::ptr_eq(&found, &self.function) && found.signature() != self.function.signature() {
             let message = format!("cached plan must not change: function {} is another one now", call.function);
             return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).hint("Prepare the statement again."));
         }
+        self.latest.replace((generation, Arc::clone(&found)));
         Ok(found)
     }
 }
@@ -149,6 +167,8 @@ fn drop_results(statement: &mut Statement, declared: &[u32]) {
 }
 
 fn resolve(monitor: &Monitor, call: &Call) -> Result<Resolved, Refusal> {
+    let generation = monitor.programs().generation();
+    monitor.counters().lookup();
     let function = monitor.programs().find(&call.function).ok_or_else(|| unknown(monitor, call))?;
     let signature = function.signature();
     let (has, given) = (signature.arguments.len(), call.arguments.len());
@@ -158,7 +178,7 @@ fn resolve(monitor: &Monitor, call: &Call) -> Result<Resolved, Refusal> {
         return Err(refusal.hint(format!("It is {signature}.")).at(call.position));
     }
     let tally = monitor.counters().function(&call.function);
-    Ok(Resolved { function, tally })
+    Ok(Resolved { latest: RefCell::new((generation, Arc::clone(&function))), function, tally })
 }
 
 /// Names functions that there are.
@@ -314,26 +334,29 @@ impl Types {
     }
 }
 
+/// As a client chose them: none, one for all, or each.
+type Formats = SmallVec<[Format; 8]>;
+
 /// A statement with the values of its parameters.
 #[derive(Clone)]
 pub struct Bound {
     pub prepared: Rc<Prepared>,
     pub values: Rc<[Value]>,
-    formats: Rc<[Format]>,
+    formats: Formats,
 }
 
 impl Bound {
     /// Without parameters, as in the simple protocol.
     pub fn plain(prepared: Rc<Prepared>) -> Bound {
-        Bound { prepared, values: Rc::new([]), formats: Rc::new([]) }
+        Bound { prepared, values: Rc::new([]), formats: Formats::new() }
     }
 
     /// # Errors
     /// If values and formats are not as many as there must be, or values not of their types.
-    pub fn new(
+    pub fn new<'a>(
         prepared: Rc<Prepared>,
         formats: &[i16],
-        values: &[Option<Bytes>],
+        values: impl ExactSizeIterator<Item = Option<&'a [u8]>>,
         results: &[i16],
     ) -> Result<Bound, Refusal> {
         let (has, given) = (prepared.parameters.len(), values.len());
@@ -343,7 +366,7 @@ impl Bound {
             return Err(Refusal::new(SqlState::PROTOCOL_VIOLATION, message));
         }
         let formats = all_formats(formats, given, "parameters")?;
-        let mut bound = Vec::with_capacity(given);
+        let mut bound = SmallVec::<[Value; 4]>::new();
         for (index, (of, value)) in prepared.parameters.iter().zip(values).enumerate() {
             bound.push(match value {
                 None => Value::Null,
@@ -355,7 +378,7 @@ impl Bound {
         }
         let columns = prepared.columns.as_ref().map_or(0, Vec::len);
         let results = all_formats(results, columns, "result columns")?;
-        Ok(Bound { prepared, values: bound.into(), formats: results.into() })
+        Ok(Bound { prepared, values: bound.into_iter().collect(), formats: results })
     }
 
     pub fn format(&self) -> impl Fn(usize) -> Format {
@@ -371,7 +394,7 @@ fn format_of(formats: &[Format], index: usize) -> Format {
     }
 }
 
-fn all_formats(codes: &[i16], count: usize, what: &str) -> Result<Vec<Format>, Refusal> {
+fn all_formats(codes: &[i16], count: usize, what: &str) -> Result<Formats, Refusal> {
     if codes.len() > 1 && codes.len() != count {
         let message = format!("bind message has {} formats for {count} {what}", codes.len());
         return Err(Refusal::new(SqlState::PROTOCOL_VIOLATION, message));

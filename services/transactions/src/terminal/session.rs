@@ -20,6 +20,8 @@ use crate::Monitor;
 
 /// Prepared statements, and portals, of one session at most.
 const NAMED_MAX: usize = 1024;
+/// Names whose memory is kept.
+const NAMED_REUSED: usize = 3;
 /// The texts of prepared statements, and the values in portals, of one session at most. Bytes.
 const NAMED_BYTES_MAX: usize = 4 << 20;
 
@@ -51,7 +53,9 @@ impl<T> Names<T> {
     }
 
     pub fn clear(&mut self) {
-        *self = Names::default();
+        self.all.clear();
+        self.all.shrink_to(NAMED_REUSED);
+        self.bytes = 0;
     }
 
     pub fn insert(&mut self, name: String, value: T, bytes: usize) -> Result<(), Refusal> {

@@ -1,0 +1,91 @@
+//! What a program asks of the transaction that it is a part of.
+
+use kernel::Processor;
+use parking_lot::RwLock;
+
+use super::ProgramError;
+use super::guest::{Answer, Request};
+use crate::store::{TableNo, Transaction};
+
+/// Tables that one call uses, at most.
+const TABLES_MAX: usize = 256;
+
+/// Numbers of tables that a program keeps, at most; those of others are asked for each time.
+const TABLES_KNOWN_MAX: usize = 64;
+
+/// Tables that a program's calls asked for by name, which are resolved once (OLTP-5).
+#[derive(Default)]
+pub(super) struct Names(RwLock<Vec<(Box<str>, TableNo)>>);
+
+/// The tables that one call has asked for by name; it knows them by their index.
+pub(super) type Tables = Vec<TableNo>;
+
+impl Names {
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// If it is not the programs', or there cannot be one.
+    fn table(&self, cpu: &Processor, name: &str, transaction: &mut Transaction) -> Result<TableNo, ProgramError> {
+        let known = |tables: &[(Box<str>, TableNo)]| tables.iter().find(|(of, _)| **of == *name).map(|(_, no)| *no);
+        if cpu.switches().resolved_names
+            && let Some(no) = known(&self.0.read())
+        {
+            return Ok(no);
+        }
+        check_table(name)?;
+        let no = transaction.table(name)?;
+        let mut tables = self.0.write();
+        if tables.len() < TABLES_KNOWN_MAX && known(&tables).is_none() {
+            tables.push((name.into(), no));
+        }
+        Ok(no)
+    }
+}
+
+/// Whether a program may use a table of that name.
+fn check_table(name: &str) -> Result<(), ProgramError> {
+    match name.split('.').next() {
+        Some("awase") => Err(ProgramError::Trap(format!("the table {name} is the monitor's own"))),
+        _ => Ok(()),
+    }
+}
+
+/// Performs what the program asks for.
+pub(super) async fn perform(
+    cpu: &Processor,
+    names: &Names,
+    tables: &mut Tables,
+    request: Request,
+    transaction: &mut Transaction,
+) -> Result<Answer, ProgramError> {
+    let known = |table: u32| {
+        let wrong = || ProgramError::Trap(format!("it has asked for no table by name that would be number {table}"));
+        tables.get(table as usize).copied().ok_or_else(wrong)
+    };
+    Ok(match request {
+        Request::Table(name) => {
+            if tables.len() == TABLES_MAX {
+                return Err(ProgramError::Trap(format!("it asks for more than {TABLES_MAX} tables")));
+            }
+            tables.push(names.table(cpu, &name, transaction)?);
+            Answer::Table(tables.len() as u32 - 1)
+        }
+        Request::Get { table, key } => Answer::Row(transaction.get(cpu, known(table)?, &key).await?),
+        Request::Put { table, key, row } => {
+            transaction.put(known(table)?, &key, &row)?;
+            Answer::Done
+        }
+        Request::Delete { table, key } => {
+            transaction.delete(known(table)?, &key)?;
+            Answer::Done
+        }
+        Request::Next { table, range } => {
+            let table = known(table)?;
+            if range.is_empty() {
+                return Ok(Answer::Entry(None));
+            }
+            let bounds = (range.low.as_ref().map(Vec::as_slice), range.high.as_ref().map(Vec::as_slice));
+            Answer::Entry(transaction.next(cpu, table, bounds, range.backwards).await?)
+        }
+    })
+}
