@@ -20,6 +20,7 @@ const PIECE_BYTES: usize = 32 << 10;
 /// Memory that is kept for the next message, at most: that of an ordinary call.
 const BYTES_REUSED: usize = 512;
 
+#[expect(clippy::large_enum_variant, reason = "a Bind comes with each call, and a box would be an allocation for it")]
 #[derive(Debug)]
 pub enum Message {
     Query(String),

@@ -58,21 +58,46 @@ fn a_call_that_is_given_up_leaves_what_earlier_calls_of_its_transaction_wrote() 
     });
 }
 
+/// Rows of a quarter of a page each, so that they are on many pages.
+const ROWS: i64 = 60;
+
+/// `fill(count)` writes rows; `length(key)` returns the length of one.
+fn filling() -> String {
+    module(
+        "fill(count bigint)\\nlength(key bigint) returns bigint",
+        r#"(func $table_ (result i32) (call $table (i32.const 0) (i32.const 7)))
+        (func (export "fill") (param i64)
+            (block (loop
+                (br_if 1 (i64.eqz (local.get 0)))
+                (local.set 0 (i64.sub (local.get 0) (i64.const 1)))
+                (i64.store (i32.const 64) (local.get 0))
+                (call $put (call $table_) (i32.const 64) (i32.const 8) (i32.const 128) (i32.const 1000))
+                (br 0))))
+        (func (export "length") (param i64) (result i64)
+            (i64.store (i32.const 64) (local.get 0))
+            (i64.extend_i32_s (call $get (call $table_) (i32.const 64) (i32.const 8) (i32.const 128) (i32.const 1000))))"#,
+    )
+}
+
 #[test]
 fn a_call_whose_rows_are_on_the_disk_waits_for_them() {
-    let (before, after) = (programs(&counting()), programs(&counting()));
+    let (before, after) = (programs(&filling()), programs(&filling()));
     let server = Server::new(1);
     // Two, so that the second has nothing in its cache.
     let [first, second] = [(); 2].map(|()| server.volume(ForcedUnitAccess::Never));
     server.run(async move |cpu, _, _| {
         let database = Database::open(&cpu, first).await.expect("a new database");
         let monitor = Monitor::new("test".to_owned(), database, before);
-        assert_eq!(call(&cpu, &monitor, "add", &[Value::BigInt(0)]).await, Ok(Value::BigInt(1)));
+        call(&cpu, &monitor, "fill", &[Value::BigInt(ROWS)]).await.expect("filled");
         monitor.database().close(&cpu).await.expect("closed");
         let database = Database::open(&cpu, second).await.expect("the same database");
         let monitor = Monitor::new("test".to_owned(), database, after);
-        let began = cpu.now();
-        assert_eq!(call(&cpu, &monitor, "count", &[]).await, Ok(Value::BigInt(1)));
-        assert!(cpu.now() > began, "it read from the disk");
+        let mut waited = 0;
+        for key in 0..ROWS {
+            let began = cpu.now();
+            assert_eq!(call(&cpu, &monitor, "length", &[Value::BigInt(key)]).await, Ok(Value::BigInt(1000)));
+            waited += i64::from(cpu.now() > began);
+        }
+        assert!((1..ROWS).contains(&waited), "of {ROWS} calls, {waited} waited for the disk");
     });
 }
