@@ -24,8 +24,14 @@ pub(super) struct Copies {
 pub(super) struct Copy {
     pub(super) page: PageNo,
     pub(super) held: Option<Held>,
-    pub(super) waiting: Option<Waiting>,
-    pub(super) saving: Option<Saving>,
+    /// Nothing is unanswered of most pages.
+    busy: Option<Box<Busy>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Busy {
+    waiting: Option<Waiting>,
+    saving: Option<Saving>,
     /// When the last unanswered message was sent.
     sent: Instant,
 }
@@ -56,32 +62,59 @@ pub(super) struct Saving {
 }
 
 impl Record for Copy {
+    fn page(&self) -> PageNo {
+        self.page
+    }
+
     fn is_quiet(&self) -> bool {
-        self.waiting.is_none() && self.saving.is_none()
+        self.waiting().is_none() && self.saving().is_none()
     }
 }
 
 impl Copy {
     fn new(page: PageNo) -> Self {
-        Copy { page, held: None, waiting: None, saving: None, sent: Instant::ZERO }
+        Copy { page, held: None, busy: None }
     }
 
     fn is_idle(&self) -> bool {
-        self.held.is_none() && self.waiting.is_none() && self.saving.is_none()
+        self.held.is_none() && self.is_quiet()
+    }
+
+    pub(super) fn waiting(&self) -> Option<Waiting> {
+        self.busy.as_ref().and_then(|busy| busy.waiting)
+    }
+
+    pub(super) fn saving(&self) -> Option<Saving> {
+        self.busy.as_ref().and_then(|busy| busy.saving)
+    }
+
+    pub(super) fn set_waiting(&mut self, waiting: Option<Waiting>) {
+        self.busy().waiting = waiting;
+    }
+
+    fn busy(&mut self) -> &mut Busy {
+        self.busy.get_or_insert_default()
+    }
+
+    /// Gives back what it needs only while something is unanswered.
+    fn rest(&mut self) {
+        if self.is_quiet() {
+            self.busy = None;
+        }
     }
 
     fn ask(&mut self, out: &mut Outbox) {
-        let Some(Waiting { request, mode, blank }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
-        self.sent = out.now;
+        let Some(Waiting { request, mode, blank }) = self.waiting().filter(|_| self.saving().is_none()) else { return };
+        self.busy().sent = out.now;
         let have = self.held.map(|held| held.serial);
         out.send_home(self.page, Message::Ask { page: self.page, mode, request, have, blank });
     }
 
     /// The state of this grant at the node.
     fn send_gave_up(&mut self, serial: Serial, out: &mut Outbox) {
-        self.sent = out.now;
+        self.busy().sent = out.now;
         let retained = self.held.is_some_and(|held| held.serial == serial);
-        let data = self.saving.filter(|saving| saving.serial == serial).map(|saving| saving.version);
+        let data = self.saving().filter(|saving| saving.serial == serial).map(|saving| saving.version);
         out.send_home(self.page, Message::GaveUp { page: self.page, serial, retained, data });
     }
 
@@ -91,7 +124,8 @@ impl Copy {
         held.mode = Mode::Read;
         out.act(Action::Protect(self.page));
         if std::mem::take(&mut held.is_dirty) {
-            self.saving = Some(Saving { serial: held.serial, version: held.version, is_awaited });
+            let saving = Saving { serial: held.serial, version: held.version, is_awaited };
+            self.busy().saving = Some(saving);
         }
     }
 
@@ -99,8 +133,8 @@ impl Copy {
         let Some(held) = self.held.take() else { return };
         out.act(Action::Revoke(self.page));
         if held.is_dirty {
-            self.saving = Some(Saving { serial: held.serial, version: held.version, is_awaited });
-        } else if self.saving.is_none() {
+            self.busy().saving = Some(Saving { serial: held.serial, version: held.version, is_awaited });
+        } else if self.saving().is_none() {
             out.act(Action::Discard(self.page));
         }
     }
@@ -116,27 +150,28 @@ impl Copy {
     fn on_grant(&mut self, message: Message, out: &mut Outbox) {
         let Message::Grant { page, mode, request, serial, data } = message else { return };
         let version = data.or(self.held.map(|held| held.version));
-        let waiting = self.waiting.filter(|waiting| waiting.request == request);
+        let waiting = self.waiting().filter(|waiting| waiting.request == request);
         let unseen = waiting.filter(|waiting| waiting.blank).map(|_| Version { serial, writes: 0 });
         match version.or(unseen).filter(|_| waiting.is_some()) {
             Some(version) => {
-                self.waiting = None;
+                self.set_waiting(None);
                 self.held = Some(Held { serial, mode, version, is_dirty: false });
                 match mode {
                     Mode::Read => out.act(Action::Access { page, mode, version }),
                     Mode::Write => self.write(out),
                 }
-                out.send_home(page, Message::Got { page, serial });
             }
             // A duplicate of the present grant.
-            None if self.held.is_some_and(|held| held.serial == serial) && self.saving.is_none() => {
-                out.send_home(page, Message::Got { page, serial });
-            }
+            None if self.held.is_some_and(|held| held.serial == serial) && self.saving().is_none() => {}
             None => self.send_gave_up(serial, out),
         }
     }
 
-    fn on_recall(&mut self, serial: Serial, retain: bool, out: &mut Outbox) {
+    fn on_recall(&mut self, (serial, request): (Serial, Request), retain: bool, out: &mut Outbox) {
+        // It has overtaken its grant, which is asked for again if it was lost; then the recall is sent again, too.
+        if self.waiting().is_some_and(|waiting| waiting.request == request) {
+            return;
+        }
         if self.held.is_some_and(|held| held.serial == serial) {
             if retain { self.protect(false, out) } else { self.revoke(false, out) }
         }
@@ -147,8 +182,8 @@ impl Copy {
         if storage == Storage::Shared {
             out.send_home(self.page, Message::Noted { page: self.page, serial });
         }
-        let Some(saving) = self.saving.filter(|saving| saving.serial == serial) else { return };
-        self.saving = None;
+        let Some(saving) = self.saving().filter(|saving| saving.serial == serial) else { return };
+        self.busy().saving = None;
         if self.held.is_none() {
             out.act(Action::Discard(self.page));
         }
@@ -172,7 +207,7 @@ impl Copies {
         self.pages.get(page).map_or(Copied::default(), |copy| Copied {
             held: copy.held.map(|held| held.mode),
             is_dirty: copy.held.is_some_and(|held| held.is_dirty),
-            is_waiting: copy.waiting.is_some(),
+            is_waiting: copy.waiting().is_some(),
         })
     }
 
@@ -185,11 +220,11 @@ impl Copies {
     }
 
     pub(super) fn is_waiting(&self, page: PageNo) -> bool {
-        self.pages.get(page).is_some_and(|copy| copy.waiting.is_some())
+        self.pages.get(page).is_some_and(|copy| copy.waiting().is_some())
     }
 
     pub(super) fn is_saving(&self, page: PageNo) -> bool {
-        self.pages.get(page).is_some_and(|copy| copy.saving.is_some())
+        self.pages.get(page).is_some_and(|copy| copy.saving().is_some())
     }
 
     pub(super) fn is_quiet(&self) -> bool {
@@ -203,7 +238,7 @@ impl Copies {
     pub(super) fn on_local(&mut self, want: Local, page: PageNo, out: &mut Outbox) -> Result<(), LocalError> {
         let is_full = self.pages.len() >= self.pages_max;
         match self.pages.get(page) {
-            Some(copy) if copy.waiting.is_some() => return Err(LocalError::Busy(page.0)),
+            Some(copy) if copy.waiting().is_some() => return Err(LocalError::Busy(page.0)),
             Some(_) => {}
             None if matches!(want, Local::WriteBack | Local::Drop) => {
                 out.act(Action::Saved(page));
@@ -222,7 +257,7 @@ impl Copies {
                 requests += 1;
                 let mode = if want == Local::Read { Mode::Read } else { Mode::Write };
                 let blank = want == Local::Overwrite;
-                copy.waiting = Some(Waiting { request: Request(requests), mode, blank });
+                copy.set_waiting(Some(Waiting { request: Request(requests), mode, blank }));
                 copy.ask(out);
             }
             (Local::WriteBack | Local::Drop, _) => save(copy, want, out),
@@ -238,7 +273,7 @@ impl Copies {
         };
         self.change(page, |copy| match message {
             Message::Grant { .. } => copy.on_grant(message, out),
-            Message::Recall { serial, retain, .. } => copy.on_recall(serial, retain, out),
+            Message::Recall { serial, request, retain, .. } => copy.on_recall((serial, request), retain, out),
             Message::Taken { serial, .. } => copy.on_taken(serial, storage, out),
             _ => {}
         });
@@ -249,6 +284,7 @@ impl Copies {
         let change = |copy: &mut Copy| {
             let before = mode(copy);
             change(copy);
+            copy.rest();
             (before, mode(copy))
         };
         let (before, after) = self.pages.change(page, || Copy::new(page), change, Copy::is_idle);
@@ -266,10 +302,10 @@ impl Copies {
         self.pages.for_waiting(|copy| {
             // Messages of a node to itself are never lost.
             let is_own = places.named(copy.page).is_some_and(|home| home.at == me);
-            if out.now.since(copy.sent) < timeout || is_own {
+            if out.now.since(copy.busy().sent) < timeout || is_own {
                 return;
             }
-            match copy.saving {
+            match copy.saving() {
                 Some(saving) => copy.send_gave_up(saving.serial, out),
                 None => copy.ask(out),
             }
@@ -283,17 +319,19 @@ impl Copies {
         let change = |page, copy: &mut Copy| {
             let Some(home) = places.named(page).filter(|_| concerns(page)) else { return };
             let is_uncertain = matches!(storage, Storage::Plain | Storage::Volatile);
-            if is_uncertain && copy.held.is_none() && copy.saving.take().is_some() {
+            if is_uncertain && copy.held.is_none() && copy.busy().saving.take().is_some() {
                 out.act(Action::Lost(page));
             }
+            let is_stored = copy.saving().is_none();
             if let Some(held) = copy.held.as_mut().filter(|held| held.serial.incarnation < home.since) {
-                held.is_dirty |= storage == Storage::Volatile && copy.saving.is_none();
+                held.is_dirty |= storage == Storage::Volatile && is_stored;
                 copy.revoke(false, out);
             }
-            match copy.saving {
+            match copy.saving() {
                 Some(saving) => copy.send_gave_up(saving.serial, out),
                 None => copy.ask(out),
             }
+            copy.rest();
         };
         self.pages.for_all(change, Copy::is_idle);
         self.held = [0; 2];
@@ -305,7 +343,7 @@ impl Copies {
         let mut has_old = false;
         let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
         self.pages.for_waiting(|copy| {
-            let old = copy.saving.filter(|saving| saving.serial.incarnation < since);
+            let old = copy.saving().filter(|saving| saving.serial.incarnation < since);
             if let Some(old) = old.filter(|_| is_its(copy.page)) {
                 has_old = true;
                 copy.send_gave_up(old.serial, out);
@@ -325,7 +363,7 @@ fn save(copy: &mut Copy, want: Local, out: &mut Outbox) {
         _ if was_dirty => copy.protect(true, out),
         _ => {}
     }
-    match &mut copy.saving {
+    match &mut copy.busy().saving {
         // In flight already, after a recall.
         Some(saving) => {
             saving.is_awaited = true;

@@ -1,10 +1,10 @@
 //! The directory of a home: the holders of its pages, and the queued requests.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::pages::Exclusive;
 use super::table::{Record, Table};
 use super::{Action, Incarnation, Message, Mode, NodeId, Outbox, PageNo, Places, Request, Serial, Storage, Version};
 use crate::unit::Instant;
@@ -17,7 +17,7 @@ const SURVEYS: u32 = 8;
 pub(super) struct Directory {
     pub(super) entries: Table<Entry>,
     /// Pages that one node may write, by node.
-    exclusive: BTreeSet<(NodeId, PageNo)>,
+    exclusive: Exclusive,
     pub(super) serials: u64,
     /// Pages that nodes might write when they died.
     pub(super) dead_writers: u64,
@@ -43,8 +43,14 @@ pub(super) struct Entry {
     pub(super) is_to_store: bool,
     /// In order of node.
     pub(super) holders: SmallVec<[Holder; 1]>,
+    /// Most pages are wanted by nobody most of the time.
+    busy: Option<Box<Busy>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Busy {
     /// In order of arrival; each node once.
-    pub(super) queue: VecDeque<Asker>,
+    queue: Vec<Asker>,
     /// When the last unanswered message was sent.
     sent: Instant,
 }
@@ -55,14 +61,12 @@ pub(super) struct Holder {
     pub(super) serial: Serial,
     pub(super) request: Request,
     pub(super) step: Holding,
+    /// The grant has the data. Also when it is sent again: what was declined without them must not be accepted later.
+    pub(super) with_data: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holding {
-    /// Not confirmed yet.
-    Granted {
-        with_data: bool,
-    },
     Held,
     /// Asked to give it up.
     Recalled,
@@ -80,21 +84,32 @@ pub(super) struct Asker {
 }
 
 impl Record for Entry {
+    fn page(&self) -> PageNo {
+        self.page
+    }
+
     fn is_quiet(&self) -> bool {
-        self.queue.is_empty() && self.holders.iter().all(|holder| holder.step == Holding::Held)
+        self.queue().is_empty() && self.holders.iter().all(|holder| holder.step == Holding::Held)
     }
 }
 
 impl Entry {
     fn new(page: PageNo, stored: Version) -> Self {
-        Entry {
-            page,
-            stored,
-            is_exclusive: false,
-            is_to_store: false,
-            holders: SmallVec::new(),
-            queue: VecDeque::new(),
-            sent: Instant::ZERO,
+        Entry { page, stored, is_exclusive: false, is_to_store: false, holders: SmallVec::new(), busy: None }
+    }
+
+    pub(super) fn queue(&self) -> &[Asker] {
+        self.busy.as_ref().map_or(&[], |busy| &busy.queue)
+    }
+
+    fn busy(&mut self) -> &mut Busy {
+        self.busy.get_or_insert_default()
+    }
+
+    /// Gives back what it needs only while something is unanswered.
+    fn rest(&mut self) {
+        if self.is_quiet() {
+            self.busy = None;
         }
     }
 
@@ -107,34 +122,30 @@ impl Entry {
         self.holders.first().filter(|_| self.is_exclusive).map(|holder| (holder.node, holder.serial))
     }
 
-    fn list_writer(&self, before: Option<(NodeId, Serial)>, exclusive: &mut BTreeSet<(NodeId, PageNo)>) {
-        let (before, now) = (before.map(|(node, _)| node), self.writer().map(|(node, _)| node));
-        if before != now {
-            before.into_iter().for_each(|node| _ = exclusive.remove(&(node, self.page)));
-            exclusive.extend(now.map(|node| (node, self.page)));
-        }
+    fn list_writer(&self, before: Option<(NodeId, Serial)>, exclusive: &mut Exclusive) {
+        exclusive.change(self.page, before.map(|(node, _)| node), self.writer().map(|(node, _)| node));
     }
 
     fn is_idle(&self) -> bool {
-        self.holders.is_empty() && self.queue.is_empty() && self.stored == Version::default()
+        self.holders.is_empty() && self.queue().is_empty() && self.stored == Version::default()
     }
 
     fn send_grant(&self, index: usize, out: &mut Outbox) {
-        let Holder { node, serial, request, step } = self.holders[index];
+        let Holder { node, serial, request, with_data, .. } = self.holders[index];
         let mode = if self.is_exclusive { Mode::Write } else { Mode::Read };
-        let with_data = step != Holding::Granted { with_data: false };
         let data = with_data.then_some(self.stored);
         out.send(node, Message::Grant { page: self.page, mode, request, serial, data });
     }
 
     fn send_recall(&self, index: usize, out: &mut Outbox) {
-        let Holder { node, serial, .. } = self.holders[index];
-        let retain = self.queue.front().map_or(self.is_to_store, |first| first.mode == Mode::Read);
-        out.send(node, Message::Recall { page: self.page, serial, retain });
+        let Holder { node, serial, request, .. } = self.holders[index];
+        let retain = self.queue().first().map_or(self.is_to_store, |first| first.mode == Mode::Read);
+        out.send(node, Message::Recall { page: self.page, serial, request, retain });
     }
 
     fn on_ask(&mut self, asker: Asker, out: &mut Outbox) {
-        if let Some(queued) = self.queue.iter_mut().find(|queued| queued.node == asker.node) {
+        let mut queue = self.busy.iter_mut().flat_map(|busy| &mut busy.queue);
+        if let Some(queued) = queue.find(|queued| queued.node == asker.node) {
             // It keeps its place in the queue.
             if asker.request > queued.request {
                 *queued = asker;
@@ -143,27 +154,27 @@ impl Entry {
         }
         if let Ok(index) = self.holder(asker.node) {
             let holder = self.holders[index];
-            if asker.request == holder.request && matches!(holder.step, Holding::Granted { .. }) {
+            if asker.request == holder.request && holder.step != Holding::Stored {
+                // The grant was lost, or a recall would have come first and was ignored.
                 self.send_grant(index, out);
+                if holder.step == Holding::Recalled {
+                    self.send_recall(index, out);
+                }
             }
             if asker.request <= holder.request {
                 return;
             }
         }
-        self.queue.push_back(asker);
+        self.busy().queue.push(asker);
     }
 
     /// Serves queued requests as far as possible now.
     fn advance(&mut self, term: Incarnation, serials: &mut u64, out: &mut Outbox) {
-        while let Some(first) = self.queue.front().copied() {
+        while let Some(first) = self.queue().first().copied() {
             if !self.make_way(first, out) {
                 return;
             }
-            self.queue.pop_front();
-            if self.queue.is_empty() {
-                // Most pages are wanted by nobody most of the time.
-                self.queue = VecDeque::new();
-            }
+            self.busy().queue.remove(0);
             *serials += 1;
             let serial = Serial { incarnation: term, count: *serials };
             let found = self.holder(first.node);
@@ -172,8 +183,7 @@ impl Entry {
             let with_data = !first.blank && (!has_data || self.is_exclusive);
             self.is_exclusive = first.mode == Mode::Write;
             self.is_to_store = false;
-            let step = Holding::Granted { with_data };
-            let holder = Holder { node: first.node, serial, request: first.request, step };
+            let holder = Holder { node: first.node, serial, request: first.request, step: Holding::Held, with_data };
             let index = match found {
                 Ok(index) => {
                     self.holders[index] = holder;
@@ -184,7 +194,6 @@ impl Entry {
                     index
                 }
             };
-            self.sent = out.now;
             self.send_grant(index, out);
         }
         if self.is_to_store && self.is_exclusive {
@@ -192,11 +201,11 @@ impl Entry {
         }
     }
 
-    /// Recalls a holder, unless it has not confirmed its grant: the recall must not overtake it.
+    /// Recalls a holder, whether or not its grant has arrived.
     fn recall(&mut self, index: usize, out: &mut Outbox) {
         if self.holders.get(index).is_some_and(|holder| holder.step == Holding::Held) {
             self.holders[index].step = Holding::Recalled;
-            self.sent = out.now;
+            self.busy().sent = out.now;
             self.send_recall(index, out);
         }
     }
@@ -215,15 +224,6 @@ impl Entry {
             self.recall(index, out);
         }
         is_free
-    }
-
-    fn on_got(&mut self, node: NodeId, serial: Serial) {
-        if let Ok(index) = self.holder(node)
-            && self.holders[index].serial == serial
-            && matches!(self.holders[index].step, Holding::Granted { .. })
-        {
-            self.holders[index].step = Holding::Held;
-        }
     }
 
     fn on_noted(&mut self, node: NodeId, serial: Serial) {
@@ -258,7 +258,7 @@ impl Entry {
 
     /// Its copies and its request are gone. Holders recalled for it are recalled anew for the next request.
     fn on_dead(&mut self, node: NodeId) {
-        self.queue.retain(|queued| queued.node != node);
+        self.busy.iter_mut().for_each(|busy| busy.queue.retain(|queued| queued.node != node));
         if let Ok(index) = self.holder(node) {
             self.holders.remove(index);
             (self.is_exclusive, self.is_to_store) = (false, false);
@@ -271,10 +271,10 @@ impl Entry {
 
 impl Directory {
     pub(super) fn new(stored: impl IntoIterator<Item = (PageNo, Version)>) -> Self {
-        let entries = Table::new(stored.into_iter().map(|(page, version)| (page, Entry::new(page, version))));
+        let entries = Table::new(stored.into_iter().map(|(page, version)| Entry::new(page, version)));
         Directory {
             entries,
-            exclusive: BTreeSet::new(),
+            exclusive: Exclusive::default(),
             serials: 0,
             dead_writers: 0,
             surveys: Vec::new(),
@@ -288,6 +288,11 @@ impl Directory {
         if !nodes.is_empty() {
             self.surveys.push(Survey { since, nodes });
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn exclusive_bytes(&self) -> usize {
+        self.exclusive.bytes()
     }
 
     pub(super) fn is_surveying(&self) -> bool {
@@ -331,7 +336,6 @@ impl Directory {
                 let asker = Asker { node: from, mode, request, have, blank };
                 self.change(page, term, out, |entry, out| entry.on_ask(asker, out));
             }
-            Message::Got { page, serial } => self.change(page, term, out, |entry, _| entry.on_got(from, serial)),
             Message::Noted { page, serial } => self.change(page, term, out, |entry, _| entry.on_noted(from, serial)),
             Message::GaveUp { page, serial, retained, data } => {
                 let is_survey = serial.incarnation < term
@@ -361,14 +365,13 @@ impl Directory {
             self.send_surveys(out);
         }
         self.entries.for_waiting(|entry| {
-            if out.now.since(entry.sent) < timeout || places.own(entry.page).is_none() {
+            if out.now.since(entry.busy().sent) < timeout || places.own(entry.page).is_none() {
                 return;
             }
-            entry.sent = out.now;
+            entry.busy().sent = out.now;
             for index in 0..entry.holders.len() {
                 let Holder { node, serial, step, .. } = entry.holders[index];
                 match step {
-                    Holding::Granted { .. } => entry.send_grant(index, out),
                     Holding::Held => {}
                     Holding::Recalled => entry.send_recall(index, out),
                     Holding::Stored => out.send(node, Message::Taken { page: entry.page, serial }),
@@ -389,9 +392,7 @@ impl Directory {
 
     /// Has all stored that other nodes than `asker` may have written. Returns what is waited for.
     pub(super) fn store_all(&mut self, places: &Places, asker: NodeId, out: &mut Outbox) -> Vec<(PageNo, Serial)> {
-        let lower = self.exclusive.range(..(asker, PageNo(0)));
-        let others = lower.chain(self.exclusive.range((NodeId(asker.0.saturating_add(1)), PageNo(0))..));
-        let pages: Vec<PageNo> = others.map(|(_, page)| *page).collect();
+        let pages = self.exclusive.of_others(asker);
         let mut awaited = Vec::with_capacity(pages.len());
         for page in pages {
             awaited.extend(self.entries.get(page).and_then(Entry::writer).map(|(_, serial)| (page, serial)));
@@ -437,7 +438,7 @@ impl Directory {
     /// Forgets pages: their home is another one, or the same in another term.
     pub(super) fn forget(&mut self, has_moved: impl Fn(PageNo) -> bool) {
         self.entries.for_all(|_, _| {}, |entry| has_moved(entry.page));
-        self.exclusive.retain(|(_, page)| !has_moved(*page));
+        self.exclusive.retain(|page| !has_moved(page));
     }
 
     pub(super) fn note_stored(&mut self, stored: impl Iterator<Item = (PageNo, Version)>) {
@@ -463,6 +464,7 @@ impl Directory {
                 entry.advance(term, serials, out);
             }
             entry.list_writer(before, exclusive);
+            entry.rest();
         };
         self.entries.change(page, || Entry::new(page, Version::default()), change, Entry::is_idle);
     }
@@ -473,6 +475,7 @@ impl Directory {
             let before = entry.writer();
             change(page, entry);
             entry.list_writer(before, exclusive);
+            entry.rest();
         };
         self.entries.for_all(change, Entry::is_idle);
     }

@@ -31,6 +31,8 @@ pub struct Request(pub u64);
 /// A grant's number, counted by the home: later grants of a page have higher ones, over all incarnations of the home and
 /// over all homes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Without gaps: there is one in each record of a page, and two in a version.
+#[repr(Rust, packed(4))]
 pub struct Serial {
     /// The home's incarnation; where homes move, its term ([`Home::since`](super::Home::since)).
     pub incarnation: Incarnation,
@@ -41,6 +43,7 @@ pub struct Serial {
 /// The contents of a page: the grant under which it was written, and the number of writes since. The default is a page
 /// never written. Later versions are higher; one that was lost with its node is not used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(Rust, packed(4))]
 pub struct Version {
     pub serial: Serial,
     pub writes: u64,
@@ -74,11 +77,11 @@ pub enum Message {
         /// The version that is attached; none if the node's copy is valid.
         data: Option<Version>,
     },
-    /// The grant arrived and its access is done.
-    Got { page: PageNo, serial: Serial },
     Recall {
         page: PageNo,
         serial: Serial,
+        /// The request that was granted. If it still waits, this has overtaken the grant.
+        request: Request,
         /// A copy to read may be retained.
         retain: bool,
     },
@@ -115,7 +118,6 @@ impl Message {
         match *self {
             Message::Ask { page, .. }
             | Message::Grant { page, .. }
-            | Message::Got { page, .. }
             | Message::Recall { page, .. }
             | Message::GaveUp { page, .. }
             | Message::Taken { page, .. }

@@ -1,40 +1,110 @@
 //! What is recorded of pages, by page number.
+//!
+//! A record lives as long as its page is held, so its size counts for each page that is shared. Records are in sorted
+//! vectors of up to 64 pages, with a bit for each page that has one. Rejected: a `BTreeMap` by page, which is half empty
+//! when pages come in ascending order, and has the numbers once more.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::iter::FlatMap;
+use std::slice;
 
 use super::PageNo;
+use super::pages::{place, word};
 
 /// A record that may wait for an answer.
 pub(super) trait Record {
+    fn page(&self) -> PageNo;
     fn is_quiet(&self) -> bool;
 }
 
 /// Records by page. Those that wait are listed, so that a tick visits only them.
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
-    records: BTreeMap<PageNo, T>,
+    chunks: BTreeMap<u64, Chunk<T>>,
+    len: usize,
     waiting: BTreeSet<PageNo>,
 }
 
+#[derive(Clone, Debug)]
+pub(super) struct Chunk<T> {
+    /// A bit for each page that has a record.
+    present: u64,
+    /// In order of page.
+    records: Vec<T>,
+}
+
+pub(super) type Iter<'a, T> =
+    FlatMap<btree_map::Values<'a, u64, Chunk<T>>, slice::Iter<'a, T>, fn(&'a Chunk<T>) -> slice::Iter<'a, T>>;
+
+impl<T: Record> Chunk<T> {
+    fn index(&self, page: PageNo) -> Result<usize, usize> {
+        let bit = place(page);
+        let index = (self.present & (bit - 1)).count_ones() as usize;
+        if self.present & bit != 0 { Ok(index) } else { Err(index) }
+    }
+
+    fn get(&self, page: PageNo) -> Option<&T> {
+        self.index(page).ok().and_then(|index| self.records.get(index))
+    }
+
+    /// The index of the record of a page, which begins as `new`.
+    fn entry(&mut self, page: PageNo, new: impl FnOnce() -> T) -> usize {
+        match self.index(page) {
+            Ok(index) => index,
+            Err(index) => {
+                if self.records.len() == self.records.capacity() {
+                    // A vector by itself would take twice as much, also for the last few.
+                    self.records.reserve_exact(self.records.len().clamp(1, 8));
+                }
+                self.records.insert(index, new());
+                self.present |= place(page);
+                index
+            }
+        }
+    }
+
+    fn remove(&mut self, page: PageNo) {
+        if let Ok(index) = self.index(page) {
+            self.records.remove(index);
+            self.present &= !place(page);
+            if self.records.capacity() > 2 * self.records.len() + 8 {
+                self.records.shrink_to_fit();
+            }
+        }
+    }
+}
+
 impl<T: Record> Table<T> {
-    pub(super) fn new(records: impl IntoIterator<Item = (PageNo, T)>) -> Self {
-        Table { records: records.into_iter().collect(), waiting: BTreeSet::new() }
+    pub(super) fn new(records: impl IntoIterator<Item = T>) -> Self {
+        let mut table = Table { chunks: BTreeMap::new(), len: 0, waiting: BTreeSet::new() };
+        for record in records {
+            table.change(record.page(), || record, |_| (), |_| false);
+        }
+        table
+    }
+
+    /// Memory of the records and of what finds them, with nodes of the tree half full; without what they own.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let records: usize = self.chunks.values().map(|chunk| chunk.records.capacity() * size_of::<T>()).sum();
+        records + self.chunks.len() * 2 * (size_of::<u64>() + size_of::<Chunk<T>>())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.records.len()
+        self.len
     }
 
     pub(super) fn get(&self, page: PageNo) -> Option<&T> {
-        self.records.get(&page)
+        self.chunks.get(&word(page)).and_then(|chunk| chunk.get(page))
     }
 
-    pub(super) fn iter(&self) -> btree_map::Values<'_, PageNo, T> {
-        self.records.values()
+    pub(super) fn iter(&self) -> Iter<'_, T> {
+        self.chunks.values().flat_map(|chunk| chunk.records.iter())
     }
 
     pub(super) fn from(&self, page: PageNo) -> impl Iterator<Item = (PageNo, &T)> {
-        self.records.range(page..).map(|(page, record)| (*page, record))
+        let records = self.chunks.range(word(page)..).flat_map(|(_, chunk)| &chunk.records);
+        records.map(|record| (record.page(), record)).skip_while(move |(other, _)| *other < page)
     }
 
     pub(super) fn is_quiet(&self) -> bool {
@@ -49,11 +119,19 @@ impl<T: Record> Table<T> {
         change: impl FnOnce(&mut T) -> R,
         is_idle: impl FnOnce(&T) -> bool,
     ) -> R {
-        let record = self.records.entry(page).or_insert_with(new);
+        let chunk = self.chunks.entry(word(page)).or_insert_with(|| Chunk { present: 0, records: Vec::new() });
+        let before = chunk.records.len();
+        let index = chunk.entry(page, new);
+        self.len += chunk.records.len() - before;
+        let record = &mut chunk.records[index];
         let result = change(record);
         let (is_quiet, is_idle) = (record.is_quiet(), is_idle(record));
         if is_idle {
-            self.records.remove(&page);
+            chunk.remove(page);
+            self.len -= 1;
+            if chunk.records.is_empty() {
+                self.chunks.remove(&word(page));
+            }
         }
         if is_quiet || is_idle {
             self.waiting.remove(&page);
@@ -66,23 +144,88 @@ impl<T: Record> Table<T> {
     /// Changes all records that wait.
     pub(super) fn for_waiting(&mut self, mut change: impl FnMut(&mut T)) {
         for page in &self.waiting {
-            self.records.get_mut(page).into_iter().for_each(&mut change);
+            let Some(chunk) = self.chunks.get_mut(&word(*page)) else { continue };
+            if let Ok(index) = chunk.index(*page) {
+                change(&mut chunk.records[index]);
+            }
         }
     }
 
     /// Changes all records; removes those that `is_idle` then.
     pub(super) fn for_all(&mut self, mut change: impl FnMut(PageNo, &mut T), is_idle: impl Fn(&T) -> bool) {
-        self.records.iter_mut().for_each(|(page, record)| change(*page, record));
-        self.records.retain(|_, record| !is_idle(record));
-        self.waiting = self.records.iter().filter(|(_, record)| !record.is_quiet()).map(|(page, _)| *page).collect();
+        self.waiting.clear();
+        self.len = 0;
+        for chunk in self.chunks.values_mut() {
+            chunk.records.iter_mut().for_each(|record| change(record.page(), record));
+            chunk.records.retain(|record| !is_idle(record));
+            chunk.present = chunk.records.iter().fold(0, |present, record| present | place(record.page()));
+            self.len += chunk.records.len();
+            self.waiting.extend(chunk.records.iter().filter(|record| !record.is_quiet()).map(Record::page));
+        }
+        self.chunks.retain(|_, chunk| !chunk.records.is_empty());
     }
 }
 
-impl<'a, T> IntoIterator for &'a Table<T> {
+impl<'a, T: Record> IntoIterator for &'a Table<T> {
     type Item = &'a T;
-    type IntoIter = btree_map::Values<'a, PageNo, T>;
+    type IntoIter = Iter<'a, T>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.records.values()
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Number(PageNo, u8);
+
+    impl Record for Number {
+        fn page(&self) -> PageNo {
+            self.0
+        }
+
+        /// Odd numbers wait.
+        fn is_quiet(&self) -> bool {
+            self.1.is_multiple_of(2)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_is_a_map_by_page(changes in proptest::collection::vec((0..200_u64, 0..5_u8, 0..20_u8), 1..300)) {
+            let mut table: Table<Number> = Table::new([]);
+            let mut model: BTreeMap<u64, u8> = BTreeMap::new();
+            for (page, number, choice) in changes {
+                if choice == 0 {
+                    table.for_all(|_, record| record.1 /= 2, |record| record.1 == 0);
+                    model.values_mut().for_each(|number| *number /= 2);
+                    model.retain(|_, number| *number > 0);
+                } else {
+                    let before = table.change(
+                        PageNo(page),
+                        || Number(PageNo(page), 0),
+                        |record| std::mem::replace(&mut record.1, number),
+                        |record| record.1 == 0,
+                    );
+                    prop_assert_eq!(before, model.insert(page, number).unwrap_or(0));
+                    model.retain(|_, number| *number > 0);
+                }
+                let all: Vec<(u64, u8)> = table.iter().map(|record| (record.0.0, record.1)).collect();
+                let expected: Vec<(u64, u8)> = model.iter().map(|(page, number)| (*page, *number)).collect();
+                prop_assert_eq!(&all, &expected);
+                prop_assert_eq!(table.len(), model.len());
+                prop_assert_eq!(table.get(PageNo(page)).map(|record| record.1), model.get(&page).copied());
+                let from: Vec<u64> = table.from(PageNo(page)).map(|(page, _)| page.0).collect();
+                prop_assert_eq!(from, model.range(page..).map(|(page, _)| *page).collect::<Vec<_>>());
+                let mut waiting = Vec::new();
+                table.for_waiting(|record| waiting.push((record.0.0, record.1)));
+                prop_assert_eq!(waiting, expected.into_iter().filter(|(_, number)| number % 2 == 1).collect::<Vec<_>>());
+            }
+        }
     }
 }

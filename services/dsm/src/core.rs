@@ -11,7 +11,9 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo};
+use policy::coherence::{
+    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo, PageSet,
+};
 use policy::unit::BlockNo;
 
 use crate::Shared;
@@ -51,9 +53,9 @@ pub(crate) struct HomeState {
     /// An earlier incarnation was met by others, and its storage ended with it: pages not stored since are lost.
     pub(crate) has_lost: bool,
     /// In storage that ends with the process: pages stored in this incarnation.
-    pub(crate) stored: BTreeSet<PageNo>,
+    pub(crate) stored: PageSet,
     /// A holder had abandoned what it wrote.
-    pub(crate) lost: BTreeSet<PageNo>,
+    pub(crate) lost: PageSet,
     /// Processes of other nodes that have ended, and not in order.
     pub(crate) deaths: u64,
     /// Numbers stores.

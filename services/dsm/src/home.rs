@@ -1,5 +1,6 @@
 //! The storage of the pages whose home this node is.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,8 +50,8 @@ impl Reserve {
 impl Shared {
     /// Does nobody have the page's bytes?
     pub(crate) fn is_lost(&self, core: &Core, page: PageNo) -> bool {
-        let ended = self.config.is_volatile && core.home.has_lost && !core.home.stored.contains(&page);
-        ended || core.home.lost.contains(&page)
+        let ended = self.config.is_volatile && core.home.has_lost && !core.home.stored.contains(page);
+        ended || core.home.lost.contains(page)
     }
 
     /// Reads a page of this home's storage, then does `then`.
@@ -61,20 +62,39 @@ impl Shared {
         page: PageNo,
         then: impl FnOnce(&Shared, &Processor, &mut Core, Content) + 'static,
     ) -> Progress {
-        let mut frames = Frames::new();
-        if self.storage.is_immediate() && cpu.kernel().try_allocate(1, &mut frames) {
-            let read = self.perform(cpu, Action::Read(block(page).run(1).bytes(), frames.clone()));
-            let read = read.now_or_never().unwrap_or(Err(Errno::IO));
-            then(self, cpu, core, content(read, frames));
-            return Progress::Done;
-        }
         let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
-        cpu.spawn(async move {
-            let frames = here.kernel().allocate(&here, 1).await;
-            let read = shared.perform(&here, Action::Read(block(page).run(1).bytes(), frames.clone())).await;
-            shared.go_on(&here, page, |core| then(&shared, &here, core, content(read, frames)));
-        });
-        Progress::Running
+        let mut frames = Frames::new();
+        if !cpu.kernel().try_allocate(1, &mut frames) {
+            cpu.spawn(async move {
+                let frames = here.kernel().allocate(&here, 1).await;
+                let content = shared.read_into(&here, page, frames).await;
+                shared.go_on(&here, page, |core| then(&shared, &here, core, content));
+            });
+            return Progress::Running;
+        }
+        let (own, its) = (Arc::clone(&shared), here.clone());
+        match at_once(async move { own.read_into(&its, page, frames).await }) {
+            Ok(content) => {
+                then(self, cpu, core, content);
+                Progress::Done
+            }
+            Err(read) => {
+                cpu.spawn(async move {
+                    let content = read.await;
+                    shared.go_on(&here, page, |core| then(&shared, &here, core, content));
+                });
+                Progress::Running
+            }
+        }
+    }
+
+    /// What storage cannot read is lost to whoever asks, as long as it cannot.
+    async fn read_into(&self, cpu: &Processor, page: PageNo, mut frames: Frames) -> Content {
+        let read = self.perform(cpu, Action::Read(block(page).run(1).bytes(), frames.clone())).await;
+        match (read, frames.pop()) {
+            (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame)),
+            _ => Content::Lost,
+        }
     }
 
     /// Stores the page's last copy.
@@ -100,19 +120,23 @@ impl Shared {
                 }
             }
         };
-        if self.storage.is_immediate() {
-            let written = self.perform(cpu, write(page, &frame)).now_or_never();
-            if written == Some(Ok(())) {
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
+        let (own, its) = (Arc::clone(&shared), here.clone());
+        match at_once(async move { own.write_home(&its, page, &frame).await }) {
+            // It gives up only at the end.
+            Ok(()) if self.has_ended() => Progress::Running,
+            Ok(()) => {
                 self.note_stored(core, page);
-                return Progress::Done;
+                Progress::Done
+            }
+            Err(write) => {
+                cpu.spawn(async move {
+                    write.await;
+                    shared.go_on(&here, page, |core| shared.note_stored(core, page));
+                });
+                Progress::Running
             }
         }
-        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return Progress::Done };
-        cpu.spawn(async move {
-            shared.write_home(&here, page, &frame).await;
-            shared.go_on(&here, page, |core| shared.note_stored(core, page));
-        });
-        Progress::Running
     }
 
     /// Stores a page that arrived when no frame was free. For this a few are reserved: memory may be short because of
@@ -145,7 +169,7 @@ impl Shared {
     fn note_stored(&self, core: &mut Core, page: PageNo) {
         self.counters.stores.add(1);
         core.flushes.home.stored += 1;
-        core.home.lost.remove(&page);
+        core.home.lost.remove(page);
         if self.config.is_volatile {
             core.home.stored.insert(page);
         }
@@ -200,10 +224,9 @@ fn write(page: PageNo, frame: &FrameRef) -> Action {
     Action::Write(block(page).run(1).bytes(), Frames::from_iter([frame.clone()]))
 }
 
-/// What storage cannot read is lost to whoever asks, as long as it cannot.
-fn content(read: Result<(), Errno>, mut frames: Frames) -> Content {
-    match (read, frames.pop()) {
-        (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame)),
-        _ => Content::Lost,
-    }
+/// Begins what storage does, with the volume's state locked: memory is done at once, which needs no task. `Err`: the rest,
+/// for a task.
+fn at_once<T>(work: impl Future<Output = T> + 'static) -> Result<T, Pin<Box<dyn Future<Output = T>>>> {
+    let mut work: Pin<Box<dyn Future<Output = T>>> = Box::pin(work);
+    work.as_mut().now_or_never().ok_or(work)
 }

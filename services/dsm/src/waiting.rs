@@ -250,7 +250,7 @@ mod tests {
         let mut page = Page::default();
         for _ in 0..2 * INBOX_MAX {
             let ((from, to), serial) = Default::default();
-            let message = Message::Got { page: PageNo(0), serial };
+            let message = Message::Taken { page: PageNo(0), serial };
             page.take_in(Envelope { from, to, message }, Content::None);
         }
         assert!(!page.is_idle() && page.has_messages() && page.has_no_steps());

@@ -65,18 +65,17 @@ pub struct Header {
 mod kind {
     pub const ASK: u8 = 1;
     pub const GRANT: u8 = 2;
-    pub const GOT: u8 = 3;
-    pub const RECALL: u8 = 4;
-    pub const GAVE_UP: u8 = 5;
-    pub const TAKEN: u8 = 6;
-    pub const SURVEY: u8 = 7;
-    pub const SURVEYED: u8 = 8;
-    pub const FLUSH: u8 = 9;
-    pub const FLUSHED: u8 = 10;
-    pub const BEAT: u8 = 11;
-    pub const BYE: u8 = 12;
-    pub const UNFLUSHED: u8 = 13;
-    pub const NOTED: u8 = 14;
+    pub const RECALL: u8 = 3;
+    pub const GAVE_UP: u8 = 4;
+    pub const TAKEN: u8 = 5;
+    pub const SURVEY: u8 = 6;
+    pub const SURVEYED: u8 = 7;
+    pub const FLUSH: u8 = 8;
+    pub const FLUSHED: u8 = 9;
+    pub const BEAT: u8 = 10;
+    pub const BYE: u8 = 11;
+    pub const UNFLUSHED: u8 = 12;
+    pub const NOTED: u8 = 13;
 }
 
 mod flag {
@@ -155,8 +154,9 @@ fn fields(word: Word) -> Fields {
             let fields = Fields::of(kind::GRANT, mode == Mode::Write).page(page, serial).data(data, lost);
             Fields { request: request.0, ..fields }
         }
-        Message::Got { page, serial } => Fields::of(kind::GOT, false).page(page, serial),
-        Message::Recall { page, serial, retain } => Fields::of(kind::RECALL, retain).page(page, serial),
+        Message::Recall { page, serial, request, retain } => {
+            Fields { request: request.0, ..Fields::of(kind::RECALL, retain).page(page, serial) }
+        }
         Message::GaveUp { page, serial, retained, data } => {
             Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost)
         }
@@ -178,8 +178,7 @@ fn word(fields: &Fields) -> Option<Word> {
             Message::Ask { page, mode: fields.mode(), request, have, blank }
         }
         kind::GRANT => Message::Grant { page, mode: fields.mode(), request, serial, data },
-        kind::GOT => Message::Got { page, serial },
-        kind::RECALL => Message::Recall { page, serial, retain: yes },
+        kind::RECALL => Message::Recall { page, serial, request, retain: yes },
         kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data },
         kind::TAKEN => Message::Taken { page, serial },
         kind::NOTED => Message::Noted { page, serial },
@@ -262,7 +261,7 @@ mod tests {
         let serial = (any::<u32>(), any::<u64>())
             .prop_map(|(incarnation, count)| Serial { incarnation: Incarnation(incarnation), count });
         let version = (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
-        let parts = (0..9, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
+        let parts = (0..8, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
         parts.prop_map(|(kind, page, yes, request, serial, data)| {
             let (page, mode, request) = (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
             match kind {
@@ -270,12 +269,11 @@ mod tests {
                     Message::Ask { page, mode, request, have: data.map(|_| serial), blank: request.0.is_multiple_of(2) }
                 }
                 1 => Message::Grant { page, mode, request, serial, data },
-                2 => Message::Got { page, serial },
-                3 => Message::Recall { page, serial, retain: yes },
-                4 => Message::GaveUp { page, serial, retained: yes, data },
-                5 => Message::Taken { page, serial },
-                6 => Message::Survey { since: serial.incarnation },
-                7 => Message::Surveyed { since: serial.incarnation, seen: Incarnation(request.0 as u32) },
+                2 => Message::Recall { page, serial, request, retain: yes },
+                3 => Message::GaveUp { page, serial, retained: yes, data },
+                4 => Message::Taken { page, serial },
+                5 => Message::Survey { since: serial.incarnation },
+                6 => Message::Surveyed { since: serial.incarnation, seen: Incarnation(request.0 as u32) },
                 _ => Message::Noted { page, serial },
             }
         })

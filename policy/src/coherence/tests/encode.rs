@@ -26,11 +26,11 @@ impl Numbers {
             self.serials.push(held.serial);
             self.versions.push(held.version);
         }
-        if let Some(saving) = copy.saving {
+        if let Some(saving) = copy.saving() {
             self.serials.push(saving.serial);
             self.versions.push(saving.version);
         }
-        self.requests.extend(copy.waiting.map(|waiting| (node, waiting.request)));
+        self.requests.extend(copy.waiting().map(|waiting| (node, waiting.request)));
     }
 
     fn add_entry(&mut self, entry: &Entry) {
@@ -39,7 +39,7 @@ impl Numbers {
             self.serials.push(holder.serial);
             self.requests.push((holder.node, holder.request));
         }
-        self.requests.extend(entry.queue.iter().map(|asker| (asker.node, asker.request)));
+        self.requests.extend(entry.queue().iter().map(|asker| (asker.node, asker.request)));
     }
 
     fn add_message(&mut self, from: NodeId, message: &Message) {
@@ -49,10 +49,7 @@ impl Numbers {
                 self.serials.push(serial);
                 self.versions.extend(data);
             }
-            Message::Got { serial, .. }
-            | Message::Recall { serial, .. }
-            | Message::Taken { serial, .. }
-            | Message::Noted { serial, .. } => {
+            Message::Recall { serial, .. } | Message::Taken { serial, .. } | Message::Noted { serial, .. } => {
                 self.serials.push(serial);
             }
             Message::Survey { .. } | Message::Surveyed { .. } => {}
@@ -118,7 +115,8 @@ fn numbers(world: &World, all: &mut Vec<Numbers>) {
 fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
     for (page, numbers) in all.iter().enumerate() {
         let copy = node.copies.pages.iter().find(|copy| copy.page.0 as usize == page);
-        let (held, waiting, saving) = copy.map_or((None, None, None), |copy| (copy.held, copy.waiting, copy.saving));
+        let (held, waiting, saving) =
+            copy.map_or((None, None, None), |copy| (copy.held, copy.waiting(), copy.saving()));
         let flags = held.map_or(0, |held| 1 + held.mode as u8 * 2 + u8::from(held.is_dirty) * 4)
             + waiting.map_or(0, |waiting| 16 + waiting.mode as u8 * 32 + u8::from(waiting.blank) * 128)
             + saving.map_or(0, |_| 64);
@@ -150,20 +148,19 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
 fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mut Vec<u8>) {
     out.push(numbers.version(Some(stored)));
     let Some(entry) = entry else { return out.push(255) };
-    out.push(entry.holders.len() as u8 * 16 + entry.queue.len() as u8 * 2 + u8::from(entry.is_exclusive));
+    out.push(entry.holders.len() as u8 * 16 + entry.queue().len() as u8 * 2 + u8::from(entry.is_exclusive));
     out.push(u8::from(entry.is_to_store));
     for holder in &entry.holders {
         let step = match holder.step {
-            Holding::Granted { with_data } => u8::from(with_data),
-            Holding::Held => 2,
-            Holding::Recalled => 3,
-            Holding::Stored => 4,
+            Holding::Held => 0,
+            Holding::Recalled => 1,
+            Holding::Stored => 2,
         };
-        out.push(holder.node.0 as u8 * 8 + step);
+        out.push(holder.node.0 as u8 * 8 + step * 2 + u8::from(holder.with_data));
         out.extend(numbers.serial(holder.serial));
         out.push(numbers.request(holder.node, holder.request));
     }
-    for asker in &entry.queue {
+    for asker in entry.queue() {
         out.push(asker.node.0 as u8 * 4 + asker.mode as u8 * 2 + u8::from(asker.blank));
         out.push(numbers.request(asker.node, asker.request) * 2 + u8::from(has(entry, asker.node, asker.have)));
     }
@@ -174,10 +171,11 @@ fn has(entry: &Entry, node: NodeId, have: Option<Serial>) -> bool {
     entry.holders.iter().any(|holder| holder.node == node && Some(holder.serial) == have)
 }
 
-/// Whether this is the node's current request. A grant for another is declined, whatever it grants.
+/// Whether this is the node's current request. A grant for another is declined, whatever it grants; and the recall of such
+/// a grant has not overtaken it.
 fn is_present(world: &World, node: NodeId, page: PageNo, request: Request) -> bool {
     let copies = world.nodes[usize::from(node.0)].iter().flat_map(|node| &node.copies.pages);
-    let mut waiting = copies.filter(|copy| copy.page == page).filter_map(|copy| copy.waiting);
+    let mut waiting = copies.filter(|copy| copy.page == page).filter_map(|copy| copy.waiting());
     waiting.any(|waiting| waiting.request == request)
 }
 
@@ -200,8 +198,10 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
             (1, mode as u8, 1, numbers.serial(serial), numbers.version(data))
         }
         Message::Grant { serial, .. } => (1, 0, 0, numbers.serial(serial), 0),
-        Message::Got { serial, .. } => (2, 0, 0, numbers.serial(serial), 0),
-        Message::Recall { serial, retain, .. } => (3, u8::from(retain), 0, numbers.serial(serial), 0),
+        Message::Recall { page, serial, request, retain } => {
+            let is_present = is_present(world, to.node, page, request);
+            (3, u8::from(retain), u8::from(is_present), numbers.serial(serial), 0)
+        }
         Message::GaveUp { serial, retained, data, .. } => {
             (4, u8::from(retained), 0, numbers.serial(serial), numbers.version(data))
         }

@@ -358,7 +358,7 @@ impl Leased {
         let has = |node: &Node| {
             let copy = node.copies.pages.get(page);
             let held = copy.and_then(|copy| copy.held).is_some_and(|held| held.is_dirty && held.version == version);
-            held || copy.and_then(|copy| copy.saving).is_some_and(|saving| saving.version == version)
+            held || copy.and_then(|copy| copy.saving()).is_some_and(|saving| saving.version == version)
         };
         self.device[page.0 as usize] == version || self.leased().any(has)
     }

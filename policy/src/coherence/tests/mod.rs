@@ -6,5 +6,6 @@ mod leased;
 mod moving;
 mod mutants;
 mod random;
+mod size;
 mod stale;
 mod world;

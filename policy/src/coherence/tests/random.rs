@@ -174,7 +174,7 @@ fn each_flaw_is_found_at_random_too() {
         Flaw::SerialsIgnored,
         Flaw::IncarnationsIgnored,
         Flaw::NoSurvey,
-        Flaw::UnconfirmedNotStored,
+        Flaw::RecallAnsweredEarly,
         Flaw::NothingStored,
     ];
     for flaw in flaws {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::super::directory::{Directory, Holding};
-use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Serial, Storage};
+use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Request, Serial, Storage};
 use super::encode::Encoder;
 use super::world::{NOW, World, surveys};
 
@@ -13,9 +13,14 @@ fn holding(directory: &Directory, page: PageNo, node: NodeId, serial: Serial) ->
     entry.holders.iter().find(|holder| holder.node == node && holder.serial == serial).map(|holder| holder.step)
 }
 
+fn waits(node: &Node, page: PageNo, request: Request) -> bool {
+    let copy = node.copies.pages.iter().find(|copy| copy.page == page);
+    copy.and_then(|copy| copy.waiting()).is_some_and(|waiting| waiting.request == request)
+}
+
 fn is_saving(node: &Node, page: PageNo, serial: Serial) -> bool {
     let copy = node.copies.pages.iter().find(|copy| copy.page == page);
-    copy.and_then(|copy| copy.saving).is_some_and(|saving| saving.serial == serial)
+    copy.and_then(|copy| copy.saving()).is_some_and(|saving| saving.serial == serial)
 }
 
 fn has(node: &Node, page: PageNo, serial: Serial) -> bool {
@@ -37,14 +42,10 @@ pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
     match envelope.message {
         Message::Ask { .. } => false,
         Message::Grant { page, request, serial, .. } => {
-            let copy = receiver.copies.pages.iter().find(|copy| copy.page == page);
-            let waits = copy.and_then(|copy| copy.waiting).is_some_and(|waiting| waiting.request == request);
-            !waits && !has(receiver, page, serial) && !granted(page, serial)
+            !waits(receiver, page, request) && !has(receiver, page, serial) && !granted(page, serial)
         }
-        Message::Recall { page, serial, .. } => !has(receiver, page, serial) && !granted(page, serial),
-        Message::Got { page, serial } => {
-            let holding = holding(&receiver.directory, page, envelope.from.node, serial);
-            !matches!(holding, Some(Holding::Granted { .. }))
+        Message::Recall { page, serial, request, .. } => {
+            !waits(receiver, page, request) && !has(receiver, page, serial) && !granted(page, serial)
         }
         Message::GaveUp { page, serial, .. } => {
             let waits = sender.is_some_and(|node| is_saving(node, page, serial));

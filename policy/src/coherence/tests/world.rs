@@ -6,7 +6,6 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::super::directory::Directory;
-use super::super::table::Record;
 use super::super::{
     Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
     Storage, Version,
@@ -32,8 +31,8 @@ pub enum Flaw {
     IncarnationsIgnored,
     /// A home that returns grants at once.
     NoSurvey,
-    /// A flush does not wait for nodes that have not confirmed that they may write.
-    UnconfirmedNotStored,
+    /// A recall that has overtaken its grant is answered, and the grant accepted.
+    RecallAnsweredEarly,
     /// A flush asks nobody for what it wrote.
     NothingStored,
 }
@@ -120,19 +119,13 @@ impl World {
     pub fn flush(&mut self, home: usize) -> Result<(), Broken> {
         let Some(running) = self.nodes[home].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
-        let is_confirmed = |page: PageNo| node.directory.entries.get(page).is_some_and(Record::is_quiet);
-        let confirmed: Vec<bool> = (0..self.config.pages).map(|page| is_confirmed(PageNo(page))).collect();
         let (awaited, actions) = match self.flaw {
             Some(Flaw::NothingStored) => (Node::clone(node).store_all(NOW, NodeId(u16::MAX)).0, Actions::new()),
             _ => node.store_all(NOW, NodeId(u16::MAX)),
         };
         for (page, serial) in awaited {
             let index = page.0 as usize;
-            let is_ignored = match self.flaw {
-                Some(Flaw::UnconfirmedNotStored) => !confirmed[index],
-                Some(Flaw::NothingStored) => true,
-                _ => false,
-            };
+            let is_ignored = self.flaw == Some(Flaw::NothingStored);
             let serial = if is_ignored { Serial::default() } else { serial };
             self.flushing[index] = Some((serial, self.latest[index]));
         }
@@ -163,6 +156,12 @@ impl World {
         match envelope.message {
             Message::Recall { page, .. } if self.flaw == Some(Flaw::CopyRetained) && is_reader(page) => {
                 self.nodes[to] = Some(before);
+            }
+            Message::Recall { page, serial, .. } if self.flaw == Some(Flaw::RecallAnsweredEarly) => {
+                let message = Message::GaveUp { page, serial, retained: false, data: None };
+                if before.is_waiting(page) {
+                    self.put(Envelope { from: envelope.to, to: envelope.from, message });
+                }
             }
             _ => {}
         }
@@ -273,7 +272,7 @@ impl World {
 
     pub fn waiting(&self) -> usize {
         let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
-        copies.filter(|copy| copy.waiting.is_some()).count()
+        copies.filter(|copy| copy.waiting().is_some()).count()
     }
 
     /// Whether the observer does not yet know the node's present stage.
@@ -317,7 +316,7 @@ impl World {
             let is_certain = self.config.storage == Storage::Versioned
                 || node.places.members.of(home.me.node) == Some(home.me.incarnation);
             node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
-                let saving = copy.saving.filter(|_| is_certain || copy.held.is_some());
+                let saving = copy.saving().filter(|_| is_certain || copy.held.is_some());
                 [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()
             })
         });
@@ -419,7 +418,7 @@ impl World {
                         .copies
                         .pages
                         .iter()
-                        .all(|copy| !lives(copy.page) || (copy.waiting.is_none() && copy.saving.is_none()))
+                        .all(|copy| !lives(copy.page) || (copy.waiting().is_none() && copy.saving().is_none()))
             })
     }
 }
@@ -428,7 +427,7 @@ impl World {
 fn forge(flaw: Flaw, sent: Envelope, sender: Option<&Node>) -> Option<Envelope> {
     let answer = |message| Some(Envelope { from: sent.to, to: sent.from, message });
     match (flaw, sent.message) {
-        (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, retain: false }) => {
+        (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, retain: false, .. }) => {
             let entry = sender?.directory.entries.iter().find(|entry| entry.page == page)?;
             let gave_up = Message::GaveUp { page, serial, retained: false, data: None };
             if entry.is_exclusive { None } else { answer(gave_up) }
@@ -446,7 +445,7 @@ fn name_present_grant(home: &Node, envelope: &mut Envelope) {
         let entry = home.directory.entries.iter().find(|entry| entry.page == page)?;
         entry.holders.iter().find(|holder| holder.node == from).map(|holder| holder.serial)
     };
-    if let Message::GaveUp { page, serial, .. } | Message::Got { page, serial } = &mut envelope.message {
+    if let Message::GaveUp { page, serial, .. } = &mut envelope.message {
         *serial = present(*page).unwrap_or(*serial);
     }
 }

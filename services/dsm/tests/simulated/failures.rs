@@ -71,6 +71,37 @@ fn histories_are_linearizable_while_connections_end_and_nodes_are_cut_off() {
     }
 }
 
+#[test]
+fn histories_of_sixty_four_nodes_are_linearizable_while_some_are_cut_off_and_one_dies() {
+    for seed in testkit::rounds::seeds(1) {
+        let mut random = Random(seed);
+        let nodes = 64;
+        let mut scene = Scene::new(Setup { backing: Backing::Path, memory: 2 << 20, ..Setup::new(seed, nodes) });
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        (0..nodes).for_each(|node| clients.start(&scene, node, 1, seed));
+        scene.pass(Duration::from_millis(100));
+        let dead = random.below(nodes as u64) as usize;
+        for _ in 0..8 {
+            let (one, other) = (random.below(nodes as u64) as usize, random.below(nodes as u64) as usize);
+            if one != other {
+                scene.cut(one, other);
+            }
+        }
+        scene.pass(Duration::from_millis(100));
+        scene.kill(dead);
+        scene.pass(Duration::from_millis(100));
+        scene.heal();
+        scene.boot(dead);
+        scene.until_connected();
+        clients.stopping.set(true);
+        scene.pass(REST);
+        assert_eq!(read_all(&mut scene, &clients), [], "seed {seed}");
+        assert!(scene.history.borrow().events.len() > 1000, "seed {seed}: hardly anything was done");
+        check(&scene, seed);
+    }
+}
+
 /// Kills nodes under load, and starts them again. A crash is over when all nodes have met the new process.
 fn with_deaths(seed: u64, backing: Backing) -> (Scene, Clients) {
     let mut random = Random(seed);

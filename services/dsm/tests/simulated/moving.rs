@@ -124,6 +124,8 @@ impl Run {
     /// Nothing more happens; all is seen; all go on.
     fn rest(&mut self) {
         self.scene.heal();
+        // Until the map changes, nobody is the home of what was given up.
+        assert!(self.scene.run_until(None, Scene::has_given_up), "seed {}: it is never given up", self.seed);
         self.change_map();
         self.scene.see_all();
         self.scene.pass(Duration::from_secs(2));

@@ -57,7 +57,7 @@ impl Setup {
             nodes,
             size: 16 << 20,
             backing: if seed.is_multiple_of(2) { Backing::Path } else { Backing::Memory },
-            homes: (1 << nodes) - 1,
+            homes: u64::MAX >> (64 - nodes),
             memory: 4 << 20,
             network: NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) },
             timeout: Duration::from_secs(4),

@@ -1,0 +1,130 @@
+//! Sets of pages.
+
+use std::collections::BTreeMap;
+
+use super::{NodeId, PageNo};
+
+/// Pages that share a word of bits.
+const WORD: u64 = 64;
+
+/// The number of the word in which a page's bit is.
+pub(super) fn word(page: PageNo) -> u64 {
+    page.0 / WORD
+}
+
+/// The page's bit.
+pub(super) fn place(page: PageNo) -> u64 {
+    1 << (page.0 % WORD)
+}
+
+/// Pages, a bit for each: neighbours, of which there are usually many, take no more memory than one.
+#[derive(Clone, Debug, Default)]
+pub struct PageSet {
+    words: BTreeMap<u64, u64>,
+}
+
+impl PageSet {
+    pub fn contains(&self, page: PageNo) -> bool {
+        self.words.get(&word(page)).is_some_and(|bits| bits & place(page) != 0)
+    }
+
+    pub fn insert(&mut self, page: PageNo) {
+        *self.words.entry(word(page)).or_default() |= place(page);
+    }
+
+    pub fn remove(&mut self, page: PageNo) {
+        if let Some(bits) = self.words.get_mut(&word(page)) {
+            *bits &= !place(page);
+            if *bits == 0 {
+                self.words.remove(&word(page));
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// With nodes of the tree half full.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.words.len() * 2 * (size_of::<u64>() + size_of::<u64>())
+    }
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = PageNo> + '_ {
+        let pages = |(word, bits): (&u64, &u64)| {
+            let (word, bits) = (*word, *bits);
+            (0..WORD).filter(move |at| bits >> at & 1 == 1).map(move |at| PageNo(word * WORD + at))
+        };
+        self.words.iter().flat_map(pages)
+    }
+
+    pub fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {
+        let gone: Vec<PageNo> = self.iter().filter(|page| !stays(*page)).collect();
+        gone.into_iter().for_each(|page| self.remove(page));
+    }
+}
+
+/// Pages that one node may write, by node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Exclusive(BTreeMap<NodeId, PageSet>);
+
+impl Exclusive {
+    pub(super) fn change(&mut self, page: PageNo, before: Option<NodeId>, now: Option<NodeId>) {
+        if before == now {
+            return;
+        }
+        if let Some(pages) = before.and_then(|node| self.0.get_mut(&node)) {
+            pages.remove(page);
+        }
+        now.into_iter().for_each(|node| self.0.entry(node).or_default().insert(page));
+    }
+
+    /// Of other nodes than `asker`.
+    pub(super) fn of_others(&self, asker: NodeId) -> Vec<PageNo> {
+        let others = self.0.iter().filter(|(node, _)| **node != asker);
+        others.flat_map(|(_, pages)| pages.iter()).collect()
+    }
+
+    pub(super) fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {
+        self.0.values_mut().for_each(|pages| pages.retain(&stays));
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.0.values().map(PageSet::bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pages_are_in_the_set_from_their_insertion_to_their_removal(
+            changes in proptest::collection::vec((0..300_u64, any::<bool>()), 0..300),
+        ) {
+            let (mut set, mut model) = (PageSet::default(), BTreeSet::new());
+            for (page, is_in) in changes {
+                if is_in {
+                    set.insert(PageNo(page));
+                    model.insert(page);
+                } else {
+                    set.remove(PageNo(page));
+                    model.remove(&page);
+                }
+                prop_assert_eq!(set.contains(PageNo(page)), is_in);
+                prop_assert_eq!(set.is_empty(), model.is_empty());
+            }
+            set.retain(|page| page.0 % 3 > 0);
+            model.retain(|page| page % 3 > 0);
+            prop_assert_eq!(set.iter().map(|page| page.0).collect::<Vec<_>>(), model.into_iter().collect::<Vec<_>>());
+        }
+    }
+}
