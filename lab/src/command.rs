@@ -221,7 +221,7 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static Experiment>, Problems
         }
         if !experiment.is_simulated() && arguments.machine != Machine::Paper {
             let what = format!("{name} is measured on this machine, and simulates none");
-            return Err(Problem::new(&flag("--machine"), "", what).into());
+            return Err(Problems::from(Problem::new(&flag("--machine"), "", what)).into());
         }
     }
     if arguments.on == Side::Local && !arguments.set.is_empty() && !uses_parameters {
@@ -265,11 +265,16 @@ fn orders(arguments: &RunArguments, chosen: &[&'static Experiment]) -> anyhow::R
     let mut orders = Vec::new();
     for experiment in chosen {
         let settings = if experiment.is_simulated() { settings } else { &settings[..1] };
-        for setting in settings {
+        let is_there = |setting: &&Setting| **setting == Setting::Paper || !experiment.sheet().modern.is_empty();
+        for setting in settings.iter().filter(is_there) {
             let mut order = Order::new(experiment, *setting, arguments.seed)?;
             set(&mut order.parameters, &arguments.set)?;
             orders.push(order);
         }
+    }
+    if orders.is_empty() {
+        let what = "has no machine of 2026 of these; `awase lab show NAME` says which numbers one would need";
+        return Err(Problems::from(Problem::new(&flag("--machine"), "", what)).into());
     }
     Ok(orders)
 }

@@ -15,9 +15,11 @@ fn all() -> &'static [Outcome] {
 }
 
 #[test]
-fn every_experiment_has_such_a_machine() {
-    for experiment in simulated() {
-        assert!(!experiment.sheet().modern.is_empty(), "{}", experiment.name());
+fn every_experiment_has_such_a_machine_or_says_why_not() {
+    let without: Vec<_> = simulated().filter(|experiment| experiment.sheet().modern.is_empty()).collect();
+    assert_eq!(without.iter().map(|experiment| experiment.name()).collect::<Vec<_>>(), ["ws-2", "oltp"]);
+    for experiment in without {
+        assert!(experiment.sheet().notes.paper.iter().any(|note| note.contains("no machine of 2026")));
     }
 }
 

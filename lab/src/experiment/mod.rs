@@ -125,11 +125,6 @@ impl Run<'_> {
         self.parameters.are_mostly(&self.experiment.sheet().modern)
     }
 
-    /// Is it the paper's machine, to the last number?
-    fn is_papers(&self) -> bool {
-        self.parameters.changed().next().is_none()
-    }
-
     /// Is the machine the paper's, so that its numbers are comparable?
     fn compares(&self) -> bool {
         self.experiment.machine.as_ref().is_some_and(|machine| (machine.is_comparable)(self))

@@ -1,9 +1,11 @@
 //! OLTP: the system's cost of a transaction, and six techniques that reduce it.
 
 mod account;
+mod beyond;
 mod costs;
 mod devices;
 mod mainframe;
+mod modules;
 mod plots;
 mod report;
 mod trace;
@@ -26,14 +28,16 @@ const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 const DISKS: [usize; 7] = [1, 2, 4, 8, 15, 30, 60];
 
 /// Before, each alone, and each with those before it but the first, which is alone; for two mixes.
-pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len() + 2 * DISKS.len()) as u64;
+pub(super) const STEPS: u64 = (2 * (1 + 6 + 5) + QUANTA.len() + 2 * DISKS.len()) as u64 + beyond::STEPS;
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     if run.is_brief {
         return report::published(run, &Published::of(run));
     }
     let measured = Measured::of(run);
-    Results { plots: plots::all(run, &measured), ..report::results(run, &measured) }
+    let mut results = Results { plots: plots::all(run, &measured), ..report::results(run, &measured) };
+    beyond::add(run, (&measured.heavy.before, measured.heavy.after()), &mut results);
+    results
 }
 
 struct OfMix {

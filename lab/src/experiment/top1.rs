@@ -11,7 +11,7 @@ use crate::model::bus::Bus;
 use crate::model::completion::{self, Completions};
 use crate::model::disk::Disk;
 use crate::model::processors::mach::{self, Mach};
-use crate::model::processors::{self, Processors};
+use crate::model::processors::{self, ProcessorCounters, Processors};
 use crate::model::raw_device::{self, Backing, RawDevice};
 use crate::model::wait::Resource;
 use crate::model::{Simulation, Virtual};
@@ -31,6 +31,8 @@ const PROCESSORS: u16 = 9;
 pub const PROCESSES: [u32; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20];
 
 const READ_BYTES: u64 = 4096;
+/// Blocks that reads at random places fall on: a file system of 100 MB.
+const PLACES: u64 = 25_600;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Device {
@@ -41,6 +43,8 @@ pub enum Device {
         depth: u16,
         /// The subsystem's work on a command.
         command: Duration,
+        /// How many of them take blocks in turn.
+        disks: u32,
     },
     /// Answers after a fixed time, `servers` requests at a time.
     Fixed { time: Duration, servers: u32 },
@@ -77,6 +81,8 @@ pub struct Setup {
     pub wait: Duration,
     /// That of every second process, where they differ.
     pub other_wait: Option<Duration>,
+    /// Are waits and places drawn, with these means, in place of a loop that repeats?
+    pub is_random: bool,
 }
 
 /// What a run gave.
@@ -88,6 +94,11 @@ pub struct Ran {
     pub master: f64,
     pub device: f64,
     pub spun: f64,
+    /// In percent: dispatches on the processor where the thread ran last, whose cache has its data; completions on the
+    /// processor that started them; tries of the driver's lock that found it free.
+    pub own_cache: f64,
+    pub initiator: f64,
+    pub lock_free: f64,
 }
 
 pub fn is_top1(run: &Run<'_>) -> bool {
@@ -127,7 +138,7 @@ pub fn run(setup: &Setup, seed: u64) -> Ran {
     let mut start = Duration::ZERO;
     for _ in 0..setup.processes {
         start += setup.start_every.mul_f64(2.0 * run.fraction());
-        iotest(&processors, &device, setup, start, Rc::clone(&reads));
+        iotest(&processors, &device, (&run, setup), start, Rc::clone(&reads));
         if let Some(other) = setup.other_wait {
             let one = setup.wait;
             (setup.wait, setup.other_wait) = (other, Some(one));
@@ -138,16 +149,30 @@ pub fn run(setup: &Setup, seed: u64) -> Ran {
     let warm = reads.get() + setup.reads / 10;
     run.run_while(|| reads.get() < warm);
     let began = run.now();
-    let before = [processors.busy(MASTER), device.busy(), device.spun()];
+    let times = || [processors.busy(MASTER), device.busy(), device.spun()];
+    let counts = || {
+        let ProcessorCounters { dispatches, migrations, .. } = processors.counters();
+        let (handled, tries) = (device.handled(), device.tries());
+        [dispatches, dispatches - migrations, handled.all, handled.cached, tries.all, tries.free]
+    };
+    let (before, counted) = (times(), counts());
     run.run_while(|| reads.get() < warm + setup.reads);
     let took = run.now() - began;
-    let after = [processors.busy(MASTER), device.busy(), device.spun()];
+    let (after, counts) = (times(), counts());
+    let share = |of: usize| {
+        let [all, part] = [of, of + 1].map(|of| (counts[of] - counted[of]) as f64);
+        // None missed where there was none.
+        if all > 0.0 { part * 100.0 / all } else { 100.0 }
+    };
     let percent = |of: usize| (after[of] - before[of]).as_secs_f64() * 100.0 / took.as_secs_f64().max(1e-12);
     Ran {
         read: took / setup.reads.max(1) * setup.processes,
         master: percent(0),
         device: percent(1),
         spun: percent(2) / f64::from(setup.processors.max(1)),
+        own_cache: share(0),
+        initiator: share(2),
+        lock_free: share(4),
     }
 }
 
@@ -166,10 +191,11 @@ fn backing(time: &Virtual, device: &Device) -> Backing {
         Device::Fixed { time: answer, servers } => {
             Backing::Fixed { servers: Resource::new(time, servers), time: answer }
         }
-        Device::Disk { drive, depth, command } => {
+        Device::Disk { drive, depth, command, disks } => {
             let config = queue::Config { merge: false, elevator: true, depth, ..queue::Config::default() };
             let controller = Resource::new(time, 1);
-            Backing::Disk { controller, command, disk: Disk::new(time, drive, config) }
+            let disks = (0..disks.max(1)).map(|_| Disk::new(time, drive, config.clone())).collect();
+            Backing::Disk { controller, command, disks }
         }
     }
 }
@@ -187,15 +213,22 @@ fn daemon(processors: &Processors, time: &Virtual, setup: &Setup) {
     });
 }
 
-fn iotest(processors: &Processors, device: &RawDevice, setup: &Setup, start: Duration, reads: Rc<Cell<u32>>) {
-    let (device, wait) = (device.clone(), setup.wait);
+fn iotest(
+    processors: &Processors,
+    device: &RawDevice,
+    (time, setup): (&Virtual, &Setup),
+    start: Duration,
+    reads: Rc<Cell<u32>>,
+) {
+    let (device, wait, is_random, time) = (device.clone(), setup.wait, setup.is_random, time.clone());
     processors.start(move |thread| async move {
         // Programs are loaded one after another.
         thread.sleep_for(start, MASTER).await;
         for number in 0.. {
-            device.read(&thread, ByteRange::new(number * READ_BYTES, READ_BYTES)).await;
+            let place = if is_random { time.below(PLACES) } else { number };
+            device.read(&thread, ByteRange::new(place * READ_BYTES, READ_BYTES)).await;
             reads.set(reads.get() + 1);
-            thread.compute(wait).await;
+            thread.compute(if is_random { wait.mul_f64(2.0 * time.fraction()) } else { wait }).await;
         }
     });
 }
@@ -225,6 +258,7 @@ pub fn setup(parameters: &Parameters) -> [Setup; 3] {
             drive: drive(parameters),
             depth: parameters.get("disk.depth") as u16,
             command: ms("hd.command"),
+            disks: 1,
         },
         access: Mode::Symmetric,
         delivery: Method::Fixed(MASTER),
@@ -233,6 +267,7 @@ pub fn setup(parameters: &Parameters) -> [Setup; 3] {
         reads: parameters.get("run.reads") as u32,
         wait: Duration::ZERO,
         other_wait: None,
+        is_random: false,
     };
     let fixed = Device::Fixed {
         time: ms("testdev.time") + ms("hd.command"),

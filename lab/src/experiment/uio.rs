@@ -22,7 +22,7 @@ pub(super) fn steps(parameters: &Parameters) -> u64 {
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let papers = run.get("processors") as usize;
-    let counts = if run.is_brief { vec![1, papers] } else { counts(papers) };
+    let counts = if run.is_brief { few(papers) } else { counts(papers) };
     let outcomes = ALL.map(|buffers| -> Vec<Outcome> {
         let each = counts.iter().map(|processors| {
             let outcome = machine::run(&server(run, *processors), buffers, run.seed);
@@ -56,6 +56,14 @@ fn plot(run: &Run<'_>, scaling: &Table) -> Plot {
 fn counts(papers: usize) -> Vec<usize> {
     let mut counts = PROCESSORS.to_vec();
     counts.push(papers);
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// The least of them that the findings need: one, that of the paper, one where mapped buffers serve most, and the most.
+fn few(papers: usize) -> Vec<usize> {
+    let mut counts = vec![1, 10, papers, 64];
     counts.sort_unstable();
     counts.dedup();
     counts
@@ -157,7 +165,7 @@ impl Measured {
                 batched > mapped && batched > unmapped * 0.5,
             ),
         ];
-        if run.is_papers() {
+        if run.compares() {
             findings.extend([
                 Finding::new("On 40 processors, unmapped buffers serve more than three times as much.", {
                     unmapped > mapped * 3.0

@@ -5,8 +5,10 @@ mod giving;
 mod host;
 mod machine;
 mod operations;
+mod paging;
 mod reading;
 mod scanning;
+mod slow;
 mod storm;
 mod writing;
 
@@ -14,7 +16,7 @@ use super::Run;
 use crate::result::Results;
 use machine::Hardware;
 
-pub(super) const STEPS: u64 = 37;
+pub(super) const STEPS: u64 = 37 + paging::STEPS + slow::STEPS;
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let hardware = Hardware::of(run);
@@ -25,6 +27,8 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     storm::run(run, &hardware, &mut results);
     giving::run(run, &hardware, &mut results);
     operations::run(run, &hardware, &mut results);
+    paging::run(run, &hardware, &mut results);
+    slow::run(run, &hardware, &mut results);
     results.notes = run.notes(&[]);
     if hardware.buffer > 64 << 10 {
         results.notes.push(format!(

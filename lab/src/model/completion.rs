@@ -1,5 +1,7 @@
 //! How a device's completion reaches a processor: [`policy::delivery`] on interrupts that take time.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use policy::delivery::{Method, Target};
@@ -30,13 +32,22 @@ pub struct Completions {
     method: Method,
     costs: Costs,
     lock: SpinLock,
+    handled: Rc<Cell<Handled>>,
+}
+
+/// Completions so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handled {
+    pub all: u64,
+    /// Of them, those of which the initiator's cache still had the request.
+    pub cached: u64,
 }
 
 impl Completions {
     /// Completions go to `processors` by `method`.
     pub fn new(time: &Virtual, processors: &Processors, method: Method, costs: Costs) -> Self {
         let (time, processors) = (time.clone(), processors.clone());
-        Completions { lock: SpinLock::new(&time), time, processors, method, costs }
+        Completions { lock: SpinLock::new(&time), time, processors, method, costs, handled: Rc::default() }
     }
 
     /// Completes a request of `initiator` that `thread` waits for.
@@ -44,20 +55,31 @@ impl Completions {
         let Costs { entry, handler, remote, .. } = self.costs;
         match self.method.target(initiator, &self.processors.activities()) {
             Target::One(processor) => {
+                self.count(processor == initiator);
                 let fetched = if processor == initiator { Duration::ZERO } else { remote };
                 self.processors.interrupt(processor, entry + handler + fetched, wakes(thread));
             }
-            Target::All => self.deliver_to_all(thread),
+            Target::All => self.deliver_to_all(thread, initiator),
         }
     }
 
+    pub fn handled(&self) -> Handled {
+        self.handled.get()
+    }
+
+    fn count(&self, is_cached: bool) {
+        let Handled { all, cached } = self.handled.get();
+        self.handled.set(Handled { all: all + 1, cached: cached + u64::from(is_cached) });
+    }
+
     /// All contend for the lock. The first one does the work; the others find nothing left to do.
-    fn deliver_to_all(&self, thread: ThreadId) {
+    fn deliver_to_all(&self, thread: ThreadId, initiator: ProcessorId) {
         let Costs { entry, handler, spread, .. } = self.costs;
         let count = self.processors.count();
         let spread_ns = spread.as_nanos() as u64;
         let delays: Vec<u64> = (0..count).map(|_| self.time.below(spread_ns.max(1))).collect();
         let first = (0..count).min_by_key(|processor| delays[usize::from(*processor)]).unwrap_or(0);
+        self.count(ProcessorId(first) == initiator);
         for (number, delay) in (0..count).zip(&delays) {
             let begins = entry + Duration::from_nanos(*delay);
             if number == first {
@@ -95,6 +117,8 @@ mod tests {
         scene.run_for(ms(20));
         completions.deliver(waits, ProcessorId(2));
         scene.run.run();
+        let handled = completions.handled();
+        assert!(handled.all == 1 && (method != Method::Initiator || handled.cached == 1), "{handled:?}");
         let end = |of| scene.log.borrow().iter().find(|(name, _)| *name == of).map_or(0, |(_, end)| *end);
         let ProcessorCounters { interrupts_busy, interrupts_idle, .. } = scene.processors.counters();
         (end(0), end(1), interrupts_busy + interrupts_idle)

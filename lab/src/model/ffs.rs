@@ -9,6 +9,7 @@
 //! | inode and directory of a new file, an indirect block when it is taken | `bwrite`: waited for, so that after a crash nothing points at garbage |
 //! | bitmaps of a cylinder group, pointers in an indirect block, later changes of the inode | `bdwrite`: left in the cache |
 //! | bitmaps of a group that is not in the cache | `bread`: waited for |
+//! | directory and inode of a removed file | `bwrite`: the name goes first, then the inode without blocks (`itrunc`), so that no block has two owners |
 //! | reading in sequence | `breada`: the block is waited for, the one behind it is started |
 
 pub mod layout;
@@ -46,6 +47,8 @@ struct State {
     processor: Resource,
     costs: Costs,
     layout: RefCell<Layout>,
+    /// By their groups.
+    directories: RefCell<BTreeMap<u64, u64>>,
     readahead: readahead::Config,
     buffers: u64,
     /// By their place on the disk.
@@ -98,6 +101,7 @@ impl FileSystem {
             processor: Resource::new(time, 1),
             costs,
             layout: RefCell::new(Layout::new(format)),
+            directories: RefCell::default(),
             readahead,
             buffers: buffers.max(1),
             cache: RefCell::default(),
@@ -111,15 +115,33 @@ impl FileSystem {
     pub async fn create(&self, home: u64) -> File {
         let state = &self.0;
         state.processor.serve(state.costs.call).await;
-        let (inode, directory) = {
-            let mut layout = state.layout.borrow_mut();
-            let inode = layout.inode_block(home);
-            (inode, layout.take(inode).unwrap_or(inode))
-        };
+        let inode = state.layout.borrow().inode_block(home);
+        let directory = state.directory(home);
         state.load_bitmaps(home).await;
         state.write_and_wait(inode).await;
         state.write_and_wait(directory).await;
         File { home, blocks: Vec::new(), readahead: ReadAhead::new(state.readahead.clone()) }
+    }
+
+    /// Reads what a new name's place is looked up in: the directory and the block of inodes.
+    pub async fn look_up(&self, home: u64) {
+        let state = &self.0;
+        let inode = state.layout.borrow().inode_block(home);
+        for block in [state.directory(home), inode] {
+            let range = state.range(block);
+            state.start_read(range, Synchronous);
+            state.wait_for(range).await;
+        }
+    }
+
+    /// Removes a file: writes its directory, then its inode, and waits for each; its group's bitmaps change in the cache.
+    pub async fn remove(&self, file: File) {
+        let state = &self.0;
+        state.processor.serve(state.costs.call).await;
+        let inode = state.layout.borrow().inode_block(file.home);
+        state.write_and_wait(state.directory(file.home)).await;
+        state.write_and_wait(inode).await;
+        state.load_bitmaps(file.home).await;
     }
 
     /// Appends blocks with one system call each. Returns when the last call returns; the disk may still be writing. On
@@ -172,6 +194,15 @@ impl FileSystem {
 }
 
 impl State {
+    /// The block of a group's directory, taken at its first use.
+    fn directory(&self, home: u64) -> u64 {
+        *self.directories.borrow_mut().entry(home).or_insert_with(|| {
+            let mut layout = self.layout.borrow_mut();
+            let inode = layout.inode_block(home);
+            layout.take(inode).unwrap_or(inode)
+        })
+    }
+
     /// Allocates the file's next block, and before it the indirect blocks that will point to it.
     async fn allocate(&self, file: &mut File) -> Option<u64> {
         let index = file.blocks.len() as u64;

@@ -19,11 +19,25 @@ struct State {
     time: Virtual,
     free_at: Cell<Instant>,
     spun: Cell<Duration>,
+    tries: Cell<Tries>,
+}
+
+/// How often the lock was wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    pub all: u64,
+    /// Of them, those that found it free.
+    pub free: u64,
 }
 
 impl SpinLock {
     pub fn new(time: &Virtual) -> Self {
-        SpinLock(Rc::new(State { time: time.clone(), free_at: Cell::default(), spun: Cell::default() }))
+        SpinLock(Rc::new(State {
+            time: time.clone(),
+            free_at: Cell::default(),
+            spun: Cell::default(),
+            tries: Cell::default(),
+        }))
     }
 
     /// The thread, in the kernel, takes the lock, holds it that long and releases it.
@@ -46,9 +60,15 @@ impl SpinLock {
         self.0.spun.get()
     }
 
+    pub fn tries(&self) -> Tries {
+        self.0.tries.get()
+    }
+
     fn reserve(&self, time: Duration) -> Duration {
-        let State { time: clock, free_at, spun } = &*self.0;
+        let State { time: clock, free_at, spun, tries } = &*self.0;
         let spins = free_at.get() - clock.now();
+        let Tries { all, free } = tries.get();
+        tries.set(Tries { all: all + 1, free: free + u64::from(spins.is_zero()) });
         free_at.set(free_at.get().max(clock.now()) + time);
         spun.set(spun.get() + spins);
         spins
@@ -69,7 +89,7 @@ mod tests {
         assert!(!lock.try_hold(ms(5)), "it is held");
         run.run_until(Instant::ZERO + ms(2));
         assert_eq!(lock.reserve(ms(1)), ms(3));
-        assert_eq!(lock.spun(), ms(3));
+        assert_eq!((lock.spun(), lock.tries()), (ms(3), Tries { all: 2, free: 1 }));
         run.run_until(Instant::ZERO + ms(6));
         assert!(lock.try_hold(ms(1)));
     }

@@ -24,6 +24,8 @@ pub struct Config {
     /// Bytes of a message to another board that carries no page.
     pub message_bytes: u64,
     pub page_bytes: u64,
+    /// Are all requests sent before the first page comes?
+    pub overlaps: bool,
 }
 
 /// Time to fetch pages.
@@ -49,9 +51,16 @@ impl Config {
             fetched.bus += self.word * (self.command_words + self.response_words) * together;
             let begun = now + fetched.bus + fetched.network;
             let mut done = begun;
-            for _ in 0..together {
-                let arrived = network.send(done, to, from, self.message_bytes);
-                done = network.send(arrived + self.turnaround, from, to, self.page_bytes);
+            let mut requested = Vec::new();
+            if self.overlaps {
+                requested.extend((0..together).map(|_| network.send(begun, to, from, self.message_bytes)));
+            }
+            for page in 0..together as usize {
+                let arrived = match requested.get(page) {
+                    Some(arrived) => *arrived,
+                    None => network.send(done, to, from, self.message_bytes),
+                };
+                done = network.send((arrived + self.turnaround).max(done), from, to, self.page_bytes);
             }
             fetched.network += done - begun;
             left -= together;
@@ -77,9 +86,14 @@ mod tests {
             turnaround: us(10),
             message_bytes: 25,
             page_bytes: 1250,
+            overlaps: false,
         };
         let fetched = board.fetch(&mut TokenRing::new(ring), Instant::ZERO, 0, 1, 3);
         assert_eq!(fetched, Fetched { bus: us(9), network: us(3 * (2 + 10 + 100)) });
         assert_eq!(board.copy(4096), us(1024));
+        // The second of two pages is requested while the first one comes.
+        let overlapping = Config { overlaps: true, ..board };
+        let fetched = overlapping.fetch(&mut TokenRing::new(ring), Instant::ZERO, 0, 1, 2);
+        assert_eq!(fetched, Fetched { bus: us(6), network: us(2 + 10 + 2 * 100) });
     }
 }

@@ -12,9 +12,9 @@ use policy::unit::{ByteRange, Class, ProcessorId};
 
 use super::Virtual;
 use super::bus::Bus;
-use super::completion::Completions;
+use super::completion::{Completions, Handled};
 use super::disk::Disk;
-use super::lock::SpinLock;
+use super::lock::{SpinLock, Tries};
 use super::processors::Thread;
 use super::wait::Resource;
 
@@ -46,7 +46,8 @@ pub enum Backing {
         controller: Resource,
         /// Its work on a command, half before the disk and half after it.
         command: Duration,
-        disk: Disk,
+        /// An array, of which each has every block in turn.
+        disks: Vec<Disk>,
     },
 }
 
@@ -94,13 +95,25 @@ impl RawDevice {
         match &self.backing {
             Backing::Memory { bus, .. } => bus.busy(),
             Backing::Fixed { servers, .. } => servers.busy(),
-            Backing::Disk { disk, .. } => disk.counters().busy,
+            // In the mean, if they are several.
+            Backing::Disk { disks, .. } => {
+                disks.iter().map(|disk| disk.counters().busy).sum::<Duration>() / disks.len().max(1) as u32
+            }
         }
     }
 
     /// How long processors have spun for the driver's lock so far.
     pub fn spun(&self) -> Duration {
         self.lock.spun()
+    }
+
+    /// Of the driver's lock.
+    pub fn tries(&self) -> Tries {
+        self.lock.tries()
+    }
+
+    pub fn handled(&self) -> Handled {
+        self.completions.handled()
     }
 
     fn submit(&self, thread: &Thread, range: ByteRange) {
@@ -116,9 +129,11 @@ impl RawDevice {
         match &self.backing {
             Backing::Memory { .. } => (),
             Backing::Fixed { servers, time } => servers.serve(*time).await,
-            Backing::Disk { controller, command, disk } => {
+            Backing::Disk { controller, command, disks } => {
                 controller.serve(*command / 2).await;
-                disk.read(range, Class::Synchronous).await;
+                let (number, count) = (range.at.0 / range.len.max(1), disks.len().max(1) as u64);
+                let there = ByteRange::new(number / count * range.len, range.len);
+                disks[(number % count) as usize].read(there, Class::Synchronous).await;
                 controller.serve(*command / 2).await;
             }
         }

@@ -7,7 +7,7 @@
 //!
 //! A sheet may `include` others, whose parameters come before its own. A row with the name of an included one replaces
 //! its properties; the tables `value`, `plausible` and `origin` change these alone. The table `modern` has the values of
-//! a machine of 2026.
+//! a machine of 2026, `modern_origin` where they come from.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -27,6 +27,8 @@ pub struct Sheet {
     pub parameters: Vec<Parameter>,
     /// Values for a machine of 2026.
     pub modern: Vec<(Text, f64)>,
+    /// Where those come from, as far as that was looked up or judged one by one.
+    modern_origins: BTreeMap<String, Origin>,
     tables: BTreeMap<String, Table>,
     plots: BTreeMap<String, Plot>,
     /// The paper's numbers in tables, row by row; not a number where none is published.
@@ -115,6 +117,14 @@ impl Sheet {
         self.modern.iter().find(|(of, _)| *of == name).map(|(_, value)| *value)
     }
 
+    /// Where a value of a machine of 2026 comes from.
+    pub fn modern_origin(&self, name: &str) -> Origin {
+        self.modern_origins
+            .get(name)
+            .copied()
+            .unwrap_or(Origin::Judged("of a machine of 2026, as a whole: see the notes"))
+    }
+
     /// The numbers that somebody else could have taken otherwise.
     pub fn free(&self) -> impl Iterator<Item = &Parameter> {
         self.parameters.iter().filter(|parameter| parameter.origin.is_free())
@@ -178,6 +188,7 @@ struct File {
     plausible: BTreeMap<String, [f64; 2]>,
     origin: BTreeMap<String, Source>,
     modern: BTreeMap<String, f64>,
+    modern_origin: BTreeMap<String, Source>,
     table: BTreeMap<String, Table>,
     plot: BTreeMap<String, Plot>,
     published: BTreeMap<String, Vec<Vec<f64>>>,
@@ -227,6 +238,7 @@ impl File {
             file.rows.extend(part.rows);
             file.sources.extend(part.sources);
             file.modern.extend(part.modern);
+            file.modern_origin.extend(part.modern_origin);
             file.table.extend(part.table);
             file.notes.modern.extend(part.notes.modern);
         }
@@ -234,6 +246,7 @@ impl File {
         file.plot = own.plot;
         file.sources.extend(own.sources);
         file.modern.extend(own.modern);
+        file.modern_origin.extend(own.modern_origin);
         own.rows.into_iter().for_each(|row| file.add(row));
         for (of, value) in own.value {
             file.row(name, &of).value = Some(value);
@@ -288,6 +301,14 @@ impl File {
                 name: row.name.leak(),
             }
         };
+        let modern_origins = self.modern_origin.into_iter().map(|(of, source)| {
+            let origin = match source {
+                Source::Own(origin) => origin,
+                Source::Shared(shared) => *self.sources.get(&shared).unwrap_or_else(|| panic!("{name}.toml: {shared}")),
+            };
+            (of, origin)
+        });
+        let modern_origins = modern_origins.collect();
         let modern = self.modern.into_iter().map(|(name, value)| (&*name.leak(), value)).collect();
         let parameters = self.rows.into_iter().map(parameter).collect();
         let File { title, about, paper, published, fitted, input: inputs, notes, target, .. } = self;
@@ -298,6 +319,7 @@ impl File {
             paper,
             parameters,
             modern,
+            modern_origins,
             tables,
             plots,
             published,
@@ -326,6 +348,8 @@ mod tests {
                     of.plausible.contains(&of.default) && of.range.contains(&least) && of.range.contains(&most);
                 assert!(possible && inside, "{name}: {} = {} is outside of {:?}", of.name, of.default, of.plausible);
             }
+            let of_none = sheet.modern_origins.keys().find(|of| sheet.modern_value(of).is_none());
+            assert_eq!(of_none, None, "{name}: the origin of a value that is not there");
             for (of, value) in &sheet.modern {
                 let parameter = sheet.parameters.iter().find(|parameter| parameter.name == *of);
                 assert!(parameter.is_some_and(|parameter| parameter.range.contains(value)), "{name}: {of}");

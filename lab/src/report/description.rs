@@ -50,7 +50,12 @@ impl Terminal {
             {
                 column.cells.push((cell, tone));
             }
-            let about = format!("{}. {}", parameter.about, super::freedom::origin(parameter));
+            let in_2026 = experiment.sheet().modern_value(parameter.name).map(|_| {
+                let origin = experiment.sheet().modern_origin(parameter.name);
+                format!("; in 2026: {}: {}", origin.kind(), origin.text())
+            });
+            let about =
+                format!("{}. {}{}", parameter.about, super::freedom::origin(parameter), in_2026.unwrap_or_default());
             below.push(wrap(&about, self.width.saturating_sub(6)));
         }
         if below.len() == 1 {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::escape::escaped;
 use super::sums::phrases;
 use super::{freedom, plot, style, tables, value};
-use crate::order::Outcome;
+use crate::order::{Outcome, Setting};
 use crate::result::Results;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,10 +160,15 @@ fn parameters(outcome: &Outcome) -> String {
     for (parameter, now) in order.parameters.iter() {
         let usual = changed.iter().find(|(name, ..)| *name == parameter.name).map(|(_, _, usual)| *usual);
         let class = if usual.is_some() { " class=set" } else { "" };
-        let usual = usual.map(|usual| format!(" <small>(not {})</small>", value(usual))).unwrap_or_default();
         let is_default = now == parameter.default;
-        let kind = if is_default { parameter.origin.kind() } else { "set" };
-        let text = if is_default { freedom::origin_text(parameter) } else { String::new() };
+        let is_modern = order.setting == Setting::Modern && usual.is_none() && !is_default;
+        let modern = order.experiment.sheet().modern_origin(parameter.name);
+        let (kind, text) = match () {
+            () if is_default => (parameter.origin.kind(), freedom::origin_text(parameter)),
+            () if is_modern => (modern.kind(), modern.text().to_owned()),
+            () => ("set", String::new()),
+        };
+        let usual = usual.map(|usual| format!(" <small>(not {})</small>", value(usual))).unwrap_or_default();
         let _ = writeln!(
             html,
             "<tr{class}><th scope=row><code>{}</code></th><td class=n>{}{usual}</td><td>{}</td><td class=\"n range\">{} to \

@@ -13,7 +13,10 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
         .parameters
         .iter()
         .map(|(parameter, value)| {
-            let (kind, text) = (parameter.origin.kind(), parameter.origin.text());
+            let is_modern = order.setting == Setting::Modern && value != parameter.default;
+            let modern = experiment.sheet().modern_origin(parameter.name);
+            let origin = if is_modern { modern } else { parameter.origin };
+            let (kind, text) = (origin.kind(), origin.text());
             let plausible =
                 parameter.origin.is_free().then(|| [parameter.plausible.start(), parameter.plausible.end()]);
             json!({

@@ -40,8 +40,13 @@ impl Shares {
 pub(super) fn shared(machine: &Machine, is_remote: bool) -> Shares {
     let (mut network, mut shares) = (machine.own_network(), Shares::default());
     let pages = machine.block_bytes.div_ceil(machine.board.page_bytes) as u32;
+    // One wait of a block is part of what a page costs the kernel.
+    let more_waits = pages.div_ceil(machine.board.commands.max(1)) - 1;
     for _ in 0..machine.blocks() {
         shares.kernel += machine.kernel(machine.block_bytes);
+        if is_remote {
+            shares.kernel += machine.kernel_wakeup * more_waits;
+        }
         if is_remote {
             let now = Instant::ZERO + shares.total();
             let fetched = machine.board.fetch(network.as_mut(), now, 1, 0, pages);

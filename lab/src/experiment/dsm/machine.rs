@@ -22,6 +22,8 @@ pub(super) struct Machine {
     pub(super) kernel_page: Duration,
     pub(super) kernel_call: Duration,
     pub(super) kernel_fault: Duration,
+    /// To be woken by the board, where a process waits for one page after another.
+    pub(super) kernel_wakeup: Duration,
     pub(super) copy_bytes_per_second: u64,
     pub(super) drive: Drive,
     pub(super) disk_access: Duration,
@@ -50,6 +52,7 @@ impl Machine {
             turnaround: us("board.turnaround"),
             message_bytes: run.get("board.message") as u64,
             page_bytes,
+            overlaps: false,
         };
         let ring = token_ring::Config {
             bits_per_second: (run.get("ring.rate") * 1e6) as u64,
@@ -67,6 +70,7 @@ impl Machine {
             kernel_page: ms("kernel.page"),
             kernel_call: ms("kernel.call"),
             kernel_fault: ms("kernel.fault"),
+            kernel_wakeup: ms("kernel.wakeup"),
             copy_bytes_per_second: (run.get("cpu.copy") * 1e6) as u64,
             drive: drive(run),
             disk_access: ms("cpu.disk"),

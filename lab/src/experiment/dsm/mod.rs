@@ -34,7 +34,7 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
         notes: run.notes(&[]),
     };
     if !run.is_brief {
-        results.tables.push(beyond::buses(&machine, measured.nfs, run));
+        beyond::buses(&machine, measured.nfs, run, &mut results);
         beyond::add(&machine, run, &mut results);
     }
     results
@@ -93,7 +93,7 @@ impl Measured {
             ),
             over_nfs > 1.0 && saved > 1.0,
         )];
-        if run.is_papers() {
+        if run.compares() {
             let worst = |cells: &[Cell], off: fn(&Cell) -> Option<f64>| {
                 cells.iter().filter_map(off).fold(0.0, |worst: f64, off| worst.max(off.abs()))
             };

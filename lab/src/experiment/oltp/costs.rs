@@ -3,6 +3,7 @@
 use super::super::Run;
 use super::account::{PATHS, Path};
 use super::devices::{DeviceTimes, Kind};
+use super::modules;
 use super::trace::RecordCost;
 use super::workload::Mix;
 
@@ -35,6 +36,7 @@ pub struct Costs {
     pub regions: usize,
     pub disks: usize,
     pub devices: DeviceTimes,
+    pub modules: modules::Config,
     completion_min_ns: u64,
     completion_max_ns: u64,
 }
@@ -92,6 +94,12 @@ impl Costs {
                 transfer_ns: us("disk.transfer"),
                 front_end_ns: us("frontend.message"),
                 tape_ns: us("tape.record"),
+            },
+            modules: modules::Config {
+                count: run.get("modules.count") as u64,
+                // Where the paper has its rates, loads count as I/O of the transactions.
+                resident: u64::MAX,
+                area: run.get("modules.area") as usize,
             },
             completion_min_ns: without_records(completion_min),
             completion_max_ns: without_records(completion_max),

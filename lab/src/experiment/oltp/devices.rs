@@ -84,7 +84,9 @@ pub struct DeviceTimes {
 pub const MESSAGES: usize = 0;
 pub const ANSWERS: usize = 1;
 pub const JOURNAL: usize = 2;
-const DISKS: usize = 3;
+/// The first disk: modules of the system lie there.
+pub const SYSTEM: usize = DISKS;
+pub const DISKS: usize = 3;
 
 /// The devices of the I/O supervisor: an I/O is for a region, and a device does one at a time.
 pub struct Devices {
@@ -98,6 +100,14 @@ pub struct Devices {
 struct Device {
     active: Option<usize>,
     waiting: VecDeque<usize>,
+    used: Used,
+}
+
+/// The counter of a device (the paper's 1.2 (1)), and how long it was busy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    pub ios: u64,
+    pub busy_ns: u64,
 }
 
 impl Devices {
@@ -134,10 +144,17 @@ impl Devices {
         ended
     }
 
+    /// By device.
+    pub fn used(&self) -> Vec<Used> {
+        self.all.iter().map(|device| device.used).collect()
+    }
+
     fn start(&mut self, device: usize, at: Instant) {
         self.all[device].active = self.all[device].waiting.pop_front();
         if self.all[device].active.is_some() {
             let service = self.service(self.kind(device));
+            let used = &mut self.all[device].used;
+            (used.ios, used.busy_ns) = (used.ios + 1, used.busy_ns + service.as_nanos() as u64);
             self.ends.at(at + service, device as u64);
         }
     }

@@ -10,7 +10,8 @@ use policy::unit::Instant;
 
 use super::account::{Account, Path};
 use super::costs::Costs;
-use super::devices::{ANSWERS, Channels, Devices, JOURNAL, MESSAGES};
+use super::devices::{ANSWERS, Channels, Devices, JOURNAL, MESSAGES, SYSTEM, Used};
+use super::modules::Modules;
 use super::trace::Trace;
 use super::workload::{Mix, Next, Oltp, Phase, Region, Replayed};
 
@@ -37,8 +38,25 @@ pub struct Load {
     pub mix: Mix,
 }
 
-/// Runs the load; returns the account between the first and the last tenth of the transactions.
+/// What a run gave.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    /// Between the first and the last tenth of the transactions.
+    pub account: Account,
+    /// By device, from the start on.
+    pub used: Vec<Used>,
+    pub time: Duration,
+    /// Modules that had to be loaded, a transaction.
+    pub loads: f64,
+}
+
+/// Runs the load; returns its account.
 pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Account {
+    watch(costs, techniques, load, seed).account
+}
+
+/// Runs the load, and counts what its devices do.
+pub fn watch(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Ran {
     let simulation = Simulation::new(seed);
     let channels = Channels::new(&simulation);
     let messages = load.mix.replay(load.transactions, costs.terminals, |bound| simulation.below(bound));
@@ -47,6 +65,7 @@ pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Acco
         oltp: Oltp::new(costs.regions, messages),
         devices: Devices::new(costs.disks, costs.devices, &simulation, channels.signals.clone()),
         quantum: Quantum::new(techniques.quantum),
+        modules: Modules::new(costs.modules),
         trace: Trace::new(costs.record, techniques.is_trace_thinned, costs.records),
         costs: costs.clone(),
         techniques,
@@ -85,6 +104,7 @@ struct Processor {
     devices: Devices,
     quantum: Quantum,
     trace: Trace,
+    modules: Modules,
     oltp: Oltp,
     account: Account,
     /// Time spent with interrupts disabled that has not passed yet, nanoseconds.
@@ -100,7 +120,7 @@ struct Processor {
 }
 
 impl Processor {
-    async fn serve(mut self) -> Account {
+    async fn serve(mut self) -> Ran {
         // During the last tenth, regions begin to be empty.
         let (from, to) = (self.transactions / 10, self.transactions * 9 / 10);
         let mut start = None;
@@ -120,7 +140,12 @@ impl Processor {
                 self.wait_for_work().await;
             }
         }
-        self.account.since(&start.unwrap_or_default())
+        Ran {
+            account: self.account.since(&start.unwrap_or_default()),
+            used: self.devices.used(),
+            time: self.now() - Instant::ZERO,
+            loads: self.modules.loads() as f64 / self.account.transactions.max(1) as f64,
+        }
     }
 
     /// Runs the OLTP system until an I/O interrupt, or until it has nothing to do.
@@ -267,8 +292,15 @@ impl Processor {
     /// Takes a message; false if all have been replayed.
     fn begin(&mut self, work: &mut Work) -> bool {
         let Some(Replayed { transaction, terminal }) = self.oltp.messages.pop_front() else { return false };
-        self.oltp.regions[work.region] =
-            Region { phase: Phase::Calling, transaction: Some(transaction), terminal, since_ns: self.now().ns() };
+        let time = &self.time;
+        let loads = (0..self.costs.other_calls).filter(|_| self.modules.run(|| time.fraction())).count() as u64;
+        self.oltp.regions[work.region] = Region {
+            phase: Phase::Calling,
+            transaction: Some(transaction),
+            terminal,
+            since_ns: self.now().ns(),
+            loads,
+        };
         self.find_terminal(work, self.costs.searches_in);
         self.add(work, Path::Edit);
         self.go_on(work);
@@ -279,6 +311,11 @@ impl Processor {
     fn go_on(&mut self, work: &mut Work) {
         loop {
             let region = &mut self.oltp.regions[work.region];
+            if region.loads > 0 {
+                region.loads -= 1;
+                work.device = SYSTEM;
+                return;
+            }
             let Some(transaction) = region.transaction.as_mut() else { return self.read(work) };
             let application_ns = transaction.application_ns;
             let next = transaction.next();

@@ -3,11 +3,16 @@
 use super::super::Run;
 use super::account::{Account, Path};
 use super::report::quantum_ms;
-use super::{Measured, OfMix};
+use super::{DISKS, Measured, OfMix};
 use crate::result::{Plot, Series, Source};
 
 pub(super) fn all(run: &Run<'_>, measured: &Measured) -> Vec<Plot> {
-    vec![steps_plot(run, measured), time_plot(run, &measured.heavy), quanta_plot(run, measured)]
+    vec![
+        steps_plot(run, measured),
+        time_plot(run, &measured.heavy),
+        quanta_plot(run, measured),
+        disks_plot(run, measured),
+    ]
 }
 
 fn steps_plot(run: &Run<'_>, measured: &Measured) -> Plot {
@@ -53,4 +58,12 @@ fn quanta_plot(run: &Run<'_>, measured: &Measured) -> Plot {
     let rates = measured.quanta.iter().enumerate();
     let points = rates.map(|(number, account)| (quantum_ms(run, number), account.per_hour()));
     run.plot("quanta", vec![Series::simulated("heavy", points)])
+}
+
+fn disks_plot(run: &Run<'_>, measured: &Measured) -> Plot {
+    let line = |name: &str, of: usize| {
+        let rates = measured.disks.iter().map(|pair| pair[of].per_hour());
+        Series::simulated(name, DISKS.map(|disks| disks as f64).into_iter().zip(rates))
+    };
+    run.plot("disks", vec![line("before", 0), line("after", 1)])
 }

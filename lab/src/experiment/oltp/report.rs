@@ -206,7 +206,7 @@ fn findings(run: &Run<'_>, measured: &Measured) -> Vec<Finding> {
             alone && rates.windows(2).all(|pair| pair[1] > pair[0])
         }),
     ));
-    if !run.is_papers() {
+    if !run.compares() {
         return findings;
     }
     let before = &heavy.before;

@@ -106,6 +106,8 @@ pub struct Region {
     pub terminal: u64,
     /// Arrival of its message, nanoseconds.
     pub since_ns: u64,
+    /// Modules of the system that must be loaded before it goes on.
+    pub loads: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -39,7 +39,7 @@ impl Setup {
 }
 
 impl Hardware {
-    fn queue(&self, setup: Setup) -> queue::Config {
+    pub(super) fn queue(&self, setup: Setup) -> queue::Config {
         let has_arm = self.has_arm();
         queue::Config {
             merge: setup.merge,
@@ -102,6 +102,7 @@ pub(super) struct Process {
     pub(super) hardware: Hardware,
     pub(super) memory: Memory,
     pub(super) buffers: Buffers,
+    pub(super) disk: Disk,
 }
 
 impl Host {
@@ -115,6 +116,7 @@ impl Host {
             hardware: self.hardware,
             memory: self.memory.clone(),
             buffers: self.buffers.clone(),
+            disk: self.disk.clone(),
         }
     }
 

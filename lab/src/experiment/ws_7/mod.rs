@@ -6,7 +6,7 @@ use policy::usage::Inheritance;
 
 use super::{Run, mean};
 use crate::result::{Finding, Plot, Results, Series, Table};
-use workload::{Kind, Load, Seen, Who, run_with};
+use workload::{Kind, Load, Seen, Who, Windows, run_with};
 
 const KINDS: [(Kind, &str); 6] = [
     (Kind::Bsd(Inheritance::NONE), "4.3BSD"),
@@ -19,10 +19,12 @@ const KINDS: [(Kind, &str); 6] = [
 const BSD: usize = 0;
 const BOTH: usize = 3;
 
-/// Concurrently compiled sources.
+/// Concurrently compiled sources, for each processor.
 const COMPILERS: [u32; 2] = [1, 4];
 
-pub(super) const STEPS: u64 = (KINDS.len() * COMPILERS.len() * 2 + 1) as u64;
+pub(super) const STEPS: u64 = (KINDS.len() * (COMPILERS.len() * 2 + 2) + 1) as u64;
+
+const NOBODY: Who = Who { interactive: false, long: false, compilers: 0, windows: Windows::None };
 
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let load = Load::of(run);
@@ -31,15 +33,26 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
         run.step();
         seen
     };
-    let alone = simulate(KINDS[BSD].0, Who { interactive: true, long: false, compilers: 0 });
+    let alone = simulate(KINDS[BSD].0, Who { interactive: true, ..NOBODY });
     let typing = KINDS
-        .map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { interactive: true, long: false, compilers })));
-    let beside_long = KINDS
-        .map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { interactive: false, long: true, compilers })));
+        .map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { interactive: true, compilers, ..NOBODY })));
+    let beside_long =
+        KINDS.map(|(kind, _)| COMPILERS.map(|compilers| simulate(kind, Who { long: true, compilers, ..NOBODY })));
+    let windows = KINDS.map(|(kind, _)| {
+        [Windows::Own, Windows::Served]
+            .map(|windows| simulate(kind, Who { interactive: true, compilers: COMPILERS[0], windows, ..NOBODY }))
+    });
+    let mut findings = findings(&alone, &typing, &beside_long);
+    findings.extend(left_unsolved(run, &windows));
     Results {
-        tables: vec![responses(run, &alone, &typing), shares(run, &beside_long), sources(run, &typing)],
+        tables: vec![
+            responses(run, &alone, &typing),
+            shares(run, &beside_long),
+            sources(run, &typing),
+            served(run, &windows),
+        ],
         plots: vec![distribution(run, &alone, &typing), priorities(run, &beside_long)],
-        findings: findings(&alone, &typing, &beside_long),
+        findings,
         notes: run.notes(&[]),
     }
 }
@@ -66,6 +79,32 @@ fn share(seen: &Seen) -> f64 {
 
 fn shares(run: &Run<'_>, beside_long: &[[Seen; 2]; 6]) -> Table {
     by_kind(run, "shares", beside_long, share)
+}
+
+/// Keys answered by the program itself, and by a server that draws for another program, too.
+fn served(run: &Run<'_>, windows: &[[Seen; 2]; 6]) -> Table {
+    let time_s = run.get("time");
+    let row = |[own, served]: &[Seen; 2]| {
+        let of = |seen: &Seen| [0.5, 0.99].map(|part| percentile(&seen.responses_ms, part));
+        let ([own, own_late], [served_half, served_late]) = (of(own), of(served));
+        [own, own_late, served_half, served_late, 100.0 * served.server_s / time_s]
+    };
+    run.table("served", windows.iter().map(row)).of_rows(KINDS.map(|(_, name)| name))
+}
+
+/// The first of the problems that the paper leaves unsolved (section 8).
+fn left_unsolved(run: &Run<'_>, windows: &[[Seen; 2]; 6]) -> Option<Finding> {
+    let late = |kind: usize, how: usize| percentile(&windows[kind][how].responses_ms, 0.99);
+    let (own, served) = (late(BOTH, 0), late(BOTH, 1));
+    run.compares().then(|| {
+        Finding::new(
+            format!(
+                "Section 8 (a) is left: with both, 99 % of keys are answered within {served:.0} ms where a server draws for \
+                 another program, too, {own:.0} ms where each draws itself"
+            ),
+            served > 1.5 * own,
+        )
+    })
 }
 
 fn sources(run: &Run<'_>, typing: &[[Seen; 2]; 6]) -> Table {

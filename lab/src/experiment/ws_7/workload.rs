@@ -1,6 +1,7 @@
-//! A workstation with an interactive process, and with jobs that want all of its processor.
+//! A workstation with an interactive process, and with jobs that want all of its processors.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     costs: Costs,
+    processors: u16,
     time: Duration,
     think: (Duration, Duration),
     burst: Duration,
@@ -33,6 +35,10 @@ pub(super) struct Load {
     shell: Duration,
     reads: u32,
     read: Duration,
+    /// Of an answer, what a window server draws.
+    server_part: f64,
+    /// What the other client has drawn, and how often.
+    other: (Duration, Duration),
 }
 
 impl Load {
@@ -40,6 +46,7 @@ impl Load {
         let ms = |name: &str| Duration::from_secs_f64(run.get(name) / 1000.0);
         Load {
             costs: Costs { dispatch: ms("cpu.dispatch"), migration: Duration::ZERO, tick: ms("cpu.tick") },
+            processors: run.get("machine.processors") as u16,
             time: Duration::from_secs_f64(run.get("time")),
             think: (ms("interactive.think_min"), ms("interactive.think_max")),
             burst: ms("interactive.burst"),
@@ -47,6 +54,8 @@ impl Load {
             shell: ms("compile.shell"),
             reads: run.get("compile.reads") as u32,
             read: ms("disk.access"),
+            server_part: run.get("server.part") / 100.0,
+            other: (ms("server.other"), ms("server.other_every")),
         }
     }
 }
@@ -63,25 +72,50 @@ pub(super) struct Seen {
     pub priorities: Vec<(f64, f64)>,
     /// Change of priority from the end of one pass to the beginning of the next.
     pub jumps: Vec<f64>,
+    /// Processor time of the window server. Seconds.
+    pub server_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Who {
     pub interactive: bool,
+    /// A long process for each processor.
     pub long: bool,
-    /// Concurrently compiled sources.
+    /// Concurrently compiled sources, for each processor.
     pub compilers: u32,
+    pub windows: Windows,
+}
+
+/// Another program that draws, and who does the drawing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// It is not there.
+    #[default]
+    None,
+    /// Each program itself.
+    Own,
+    /// A server, for both programs.
+    Served,
 }
 
 pub(super) fn run_with(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
     let run = Simulation::new(seed);
     let station = Station::new(&run, load, kind);
+    let server = (who.windows == Windows::Served).then(|| {
+        station.session(4);
+        WindowServer::start(&station)
+    });
     if who.interactive {
         station.session(1);
-        let own = station.clone();
-        station.processors.start(move |thread| async move { own.interact(thread).await });
+        let (own, server) = (station.clone(), server.clone());
+        station.processors.start(move |thread| async move { own.interact(thread, server).await });
     }
-    if who.long {
+    if who.windows != Windows::None {
+        station.session(5);
+        let own = station.clone();
+        station.processors.start(move |thread| async move { own.animate(thread, server).await });
+    }
+    for _ in 0..if who.long { load.processors } else { 0 } {
         station.session(2);
         let own = station.clone();
         station.processors.start(move |thread| async move { own.compute_on(thread).await });
@@ -89,7 +123,9 @@ pub(super) fn run_with(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
     if who.compilers > 0 {
         station.session(3);
         let own = station.clone();
-        station.processors.start(move |thread| async move { own.make(thread, who.compilers).await });
+        station
+            .processors
+            .start(move |thread| async move { own.make(thread, who.compilers * u32::from(load.processors)).await });
         let own = station.clone();
         run.spawn(async move { own.watch().await });
     }
@@ -121,15 +157,15 @@ impl Station {
     fn new(time: &Virtual, load: Load, kind: Kind) -> Self {
         let (scheduler, handle): (Rc<RefCell<dyn Scheduler>>, Handle) = match kind {
             Kind::Bsd(inheritance) => {
-                let bsd = Rc::new(RefCell::new(Bsd::new()));
+                let bsd = Rc::new(RefCell::new(Bsd::new(load.processors)));
                 (bsd.clone(), Handle::Bsd(bsd, inheritance))
             }
             Kind::Threads | Kind::Sessions => {
-                let fair = Rc::new(RefCell::new(Fair::new(kind == Kind::Sessions)));
+                let fair = Rc::new(RefCell::new(Fair::new(kind == Kind::Sessions, load.processors)));
                 (fair.clone(), Handle::Fair(fair))
             }
         };
-        let processors = Processors::new(time, 1, load.costs, scheduler);
+        let processors = Processors::new(time, load.processors, load.costs, scheduler);
         Station {
             time: time.clone(),
             processors,
@@ -148,17 +184,35 @@ impl Station {
         }
     }
 
-    /// Reads keys and echoes each on the screen.
-    async fn interact(self, thread: Thread) {
+    /// Reads keys and echoes each on the screen, by a server if there is one.
+    async fn interact(self, thread: Thread, server: Option<WindowServer>) {
         let (least, most) = self.load.think;
         loop {
             let think = least + (most - least).mul_f64(self.time.fraction());
             // From the key, not from when the process gets the processor.
             let key = self.time.now() + think;
             self.sleep(&thread, think).await;
-            thread.compute(self.load.burst).await;
+            let drawing = server.as_ref().map_or(Duration::ZERO, |_| self.load.burst.mul_f64(self.load.server_part));
+            thread.compute(self.load.burst - drawing).await;
+            if let Some(server) = &server {
+                server.draw(&thread, drawing).await;
+            }
             let took = self.time.now() - key;
             self.seen.borrow_mut().responses_ms.push(took.as_secs_f64() * 1000.0);
+        }
+    }
+
+    /// Another program draws now and then, by the server if there is one.
+    async fn animate(self, thread: Thread, server: Option<WindowServer>) {
+        let (drawing, every) = self.load.other;
+        let mut next = self.time.now();
+        loop {
+            next += every;
+            self.sleep(&thread, next - self.time.now()).await;
+            match &server {
+                Some(server) => server.draw(&thread, drawing).await,
+                None => thread.compute(drawing).await,
+            }
         }
     }
 
@@ -267,6 +321,52 @@ impl Station {
                 let now_s = self.time.now().ns() as f64 / 1e9;
                 self.seen.borrow_mut().priorities.push((now_s, priority));
             }
+        }
+    }
+}
+
+/// A window server: one process that draws for all programs, in the order of their requests.
+#[derive(Clone)]
+struct WindowServer {
+    processors: Processors,
+    thread: ThreadId,
+    requests: Rc<RefCell<VecDeque<Drawing>>>,
+}
+
+struct Drawing {
+    work: Duration,
+    client: ThreadId,
+    is_done: Rc<Cell<bool>>,
+}
+
+impl WindowServer {
+    fn start(station: &Station) -> Self {
+        let requests: Rc<RefCell<VecDeque<Drawing>>> = Rc::default();
+        let (own, taken) = (station.clone(), Rc::clone(&requests));
+        let thread = station.processors.start(move |thread| async move {
+            loop {
+                let drawing = taken.borrow_mut().pop_front();
+                let Some(Drawing { work, client, is_done }) = drawing else {
+                    thread.sleep().await;
+                    continue;
+                };
+                thread.compute(work).await;
+                own.seen.borrow_mut().server_s += work.as_secs_f64();
+                is_done.set(true);
+                own.processors.wake(client, None);
+            }
+        });
+        WindowServer { processors: station.processors.clone(), thread, requests }
+    }
+
+    /// Has something drawn, and waits for it.
+    async fn draw(&self, client: &Thread, work: Duration) {
+        let is_done = Rc::new(Cell::new(false));
+        let request = Drawing { work, client: client.id(), is_done: Rc::clone(&is_done) };
+        self.requests.borrow_mut().push_back(request);
+        self.processors.wake(self.thread, None);
+        while !is_done.get() {
+            client.sleep().await;
         }
     }
 }

@@ -211,7 +211,7 @@ fn findings(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Vec<Finding> {
         mean(&rates[0]),
         run.in_the_paper(|| format!("{paper:.1} %")),
     );
-    if !run.is_papers() {
+    if !run.compares() {
         return vec![Finding::new(headline, simulated > -1.0)];
     }
     vec![

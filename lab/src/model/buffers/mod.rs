@@ -15,7 +15,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -78,13 +78,15 @@ pub struct Counts {
     pub written_for_room: u64,
 }
 
-/// A buffer cache before one disk. Its daemons run from the start.
+/// A buffer cache before one disk, or before two. Its daemons run from the start.
 #[derive(Clone)]
 pub struct Buffers(Rc<Shared>);
 
 struct Shared {
     time: Virtual,
     disk: Disk,
+    /// Blocks from the first of these on are another disk's.
+    second: OnceCell<(DiskBlock, Disk)>,
     memory: Memory,
     config: Config,
     /// Opens when a buffer is released or memory arrives.
@@ -109,6 +111,7 @@ impl Buffers {
         let buffers = Buffers(Rc::new(Shared {
             time: time.clone(),
             disk: disk.clone(),
+            second: OnceCell::new(),
             memory: memory.clone(),
             changed: Gate::new(time),
             pool: RefCell::new(Pool::new(config.replacement)),
@@ -126,6 +129,12 @@ impl Buffers {
         time.spawn(tasks::follow_memory(buffers.clone()));
         time.spawn(tasks::write_back(buffers.clone()));
         buffers
+    }
+
+    /// Blocks from `first` on are those of another disk, from now on.
+    pub fn set_second(&self, first: DiskBlock, disk: Disk) {
+        // A second call would move blocks that are cached: the first one holds.
+        let _ = self.0.second.set((first, disk));
     }
 
     pub async fn read(&self, block: DiskBlock) -> Read {
@@ -296,13 +305,20 @@ impl Buffers {
         self.0.changed.open();
     }
 
-    fn range(&self, block: DiskBlock) -> ByteRange {
-        ByteRange::new(block.0 * self.0.config.buffer_bytes, self.0.config.buffer_bytes)
+    /// The disk of a block, and its place there.
+    fn place(&self, block: DiskBlock) -> (&Disk, ByteRange) {
+        let bytes = self.0.config.buffer_bytes;
+        let (disk, first) = match self.0.second.get() {
+            Some((first, disk)) if block >= *first => (disk, first.0),
+            _ => (&self.0.disk, 0),
+        };
+        (disk, ByteRange::new((block.0 - first) * bytes, bytes))
     }
 
     async fn fetch(&self, slot: Slot, block: DiskBlock, class: Class) -> Content {
         self.count(|counts| counts.disk_reads += 1);
-        self.0.disk.read(self.range(block), class).await;
+        let (disk, range) = self.place(block);
+        disk.read(range, class).await;
         let content = self.on_disk(block);
         self.pool().fill(slot, content);
         self.release(slot);
@@ -330,7 +346,8 @@ impl Buffers {
 
     async fn finish_write(&self, slot: Slot, block: DiskBlock, content: Content, class: Class) {
         self.count(|counts| counts.disk_writes += 1);
-        self.0.disk.write(self.range(block), class).await;
+        let (disk, range) = self.place(block);
+        disk.write(range, class).await;
         self.0.on_disk.borrow_mut().insert(block, content);
         self.pool().end_write(slot);
         self.0.changed.open();

@@ -44,6 +44,21 @@ fn a_program_goes_on_while_its_data_are_on_their_way_unless_buffers_run_out() {
 }
 
 #[test]
+fn a_name_is_looked_up_on_the_disk_once_and_a_removed_file_waits_for_directory_and_inode() {
+    let [looked, again, removed] = run(format(), (100, Mode::Off), |fs, _, _| async move {
+        fs.look_up(3).await;
+        let looked = fs.waits().count;
+        fs.look_up(3).await;
+        let again = fs.waits().count - looked;
+        let file = fs.create(3).await;
+        let before = fs.waits().count;
+        fs.remove(file).await;
+        [looked, again, fs.waits().count - before]
+    });
+    assert_eq!([looked, again, removed], [2, 0, 2]);
+}
+
+#[test]
 fn a_new_file_waits_for_bitmaps_inode_and_directory_and_a_long_one_for_its_indirect_block() {
     let waits = |blocks| {
         run(format(), (100, Mode::Off), move |fs, _, _| async move {

@@ -1,4 +1,4 @@
-//! The scheduler of 4.3BSD, for one processor.
+//! The scheduler of 4.3BSD; for several processors with one queue for all of them, as FreeBSD's `sched_4bsd` kept it.
 //!
 //! Source: Leffler, McKusick, Karels and Quarterman, "The Design and Implementation of the 4.3BSD UNIX Operating
 //! System" (1989), section 4.4: `p_usrpri = PUSER + p_cpu / 4 + 2 p_nice`, where `p_nice` is 0, better when lower;
@@ -23,12 +23,12 @@ const TICK: Duration = Duration::from_millis(10);
 /// `p_cpu` decays each second and counts to 255 ticks.
 const DECAY: Decay = Decay { period: Duration::from_secs(1), most: Duration::from_millis(2550) };
 
-#[derive(Default)]
 pub struct Bsd {
     threads: Vec<Thread>,
     /// In order of coming.
     queue: Vec<ThreadId>,
-    running: Option<ThreadId>,
+    /// By processor.
+    running: Vec<Option<ThreadId>>,
     /// Seconds up to which usage has decayed.
     seconds: u64,
     /// Ready threads, averaged over about a minute, times 1000.
@@ -42,8 +42,14 @@ struct Thread {
 }
 
 impl Bsd {
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(processors: u16) -> Self {
+        Bsd {
+            threads: Vec::new(),
+            queue: Vec::new(),
+            running: vec![None; usize::from(processors)],
+            seconds: 0,
+            load_permille: 0,
+        }
     }
 
     /// `child` has just been started by `parent` (WS-7).
@@ -75,7 +81,7 @@ impl Bsd {
     /// `schedcpu`, for all seconds that have passed since the last time.
     fn decay(&mut self, now: Instant) {
         let second = now.ns() / 1_000_000_000;
-        let able = 1000 * (self.queue.len() as u64 + u64::from(self.running.is_some()));
+        let able = 1000 * (self.queue.len() + self.running.iter().flatten().count()) as u64;
         while self.seconds < second {
             self.seconds += 1;
             self.load_permille = (self.load_permille * 59 + able) / 60;
@@ -107,20 +113,17 @@ impl Scheduler for Bsd {
 
     fn on_ready(&mut self, now: Instant, thread: ThreadId, _on: Option<ProcessorId>) -> Placement {
         self.decay(now);
-        let processor = ProcessorId(0);
-        match self.running {
-            None => {
-                self.running = Some(thread);
-                Placement::Dispatch(processor)
-            }
-            Some(running) => {
-                self.queue.push(thread);
-                if self.priority(thread) < self.priority(running) {
-                    Placement::Look(processor)
-                } else {
-                    Placement::Queued
-                }
-            }
+        if let Some(idle) = self.running.iter().position(Option::is_none) {
+            self.running[idle] = Some(thread);
+            return Placement::Dispatch(ProcessorId(idle as u16));
+        }
+        self.queue.push(thread);
+        let running = (0..).map(ProcessorId).zip(self.running.iter().flatten());
+        // The first of those with the worst priority.
+        let worst = running.min_by_key(|(_, running)| std::cmp::Reverse(self.priority(**running)));
+        match worst {
+            Some((processor, running)) if self.priority(thread) < self.priority(*running) => Placement::Look(processor),
+            _ => Placement::Queued,
         }
     }
 
@@ -130,15 +133,16 @@ impl Scheduler for Bsd {
         Placement::Queued
     }
 
-    fn next(&mut self, now: Instant, _processor: ProcessorId) -> Option<ThreadId> {
+    fn next(&mut self, now: Instant, processor: ProcessorId) -> Option<ThreadId> {
         self.decay(now);
         let best = (0..self.queue.len()).min_by_key(|place| self.run_queue(self.queue[*place]));
-        self.running = best.map(|place| self.queue.remove(place));
-        self.running
+        let next = best.map(|place| self.queue.remove(place));
+        self.running[usize::from(processor.0)] = next;
+        next
     }
 
     fn wake(&mut self, now: Instant, processor: ProcessorId) -> Option<ThreadId> {
-        if self.running.is_none() { self.next(now, processor) } else { None }
+        if self.running[usize::from(processor.0)].is_none() { self.next(now, processor) } else { None }
     }
 
     fn stops(&self, _processor: ProcessorId, running: ThreadId, slice_is_over: bool) -> bool {

@@ -1,4 +1,5 @@
-//! A fair scheduler for one processor: the thread with the least use runs, by threads or by sessions of threads.
+//! A fair scheduler: the thread with the least use runs, by threads or by sessions of threads; on several processors
+//! from one queue for all of them.
 //!
 //! In the manner of Linux' CFS (`kernel/sched/fair.c` before 6.6; its design document `sched-design-CFS`): each thread
 //! has a virtual run time, and the least one runs; a thread that wakes is put at most half a latency period before the
@@ -27,7 +28,8 @@ pub struct Fair {
     /// Least virtual run time of a group with a ready thread; never decreases.
     floor_ns: u64,
     waiting: Vec<ThreadId>,
-    running: Option<ThreadId>,
+    /// By processor.
+    running: Vec<Option<ThreadId>>,
     /// The group of threads that are started now.
     group: usize,
 }
@@ -49,8 +51,9 @@ struct Group {
 
 impl Fair {
     /// All threads are in session 0 until [`Fair::set_session`].
-    pub fn new(by_sessions: bool) -> Self {
-        Fair { by_sessions, groups: vec![Group::default()], ..Fair::default() }
+    pub fn new(by_sessions: bool, processors: u16) -> Self {
+        let running = vec![None; usize::from(processors)];
+        Fair { by_sessions, groups: vec![Group::default()], running, ..Fair::default() }
     }
 
     /// Threads started from now on belong to this session.
@@ -69,7 +72,7 @@ impl Fair {
 
     /// Threads that run or are ready.
     fn able(&self) -> impl Iterator<Item = Thread> + '_ {
-        self.waiting.iter().chain(&self.running).map(|thread| self.threads[thread.0 as usize])
+        self.waiting.iter().chain(self.running.iter().flatten()).map(|thread| self.threads[thread.0 as usize])
     }
 
     /// Raises the floors to the least that can run.
@@ -116,19 +119,16 @@ impl Scheduler for Fair {
 
     fn on_ready(&mut self, _now: Instant, thread: ThreadId, _on: Option<ProcessorId>) -> Placement {
         self.place(thread);
-        match self.running {
-            None => {
-                self.running = Some(thread);
-                Placement::Dispatch(ProcessorId(0))
-            }
-            Some(running) => {
-                self.waiting.push(thread);
-                if self.is_ahead(thread, running, WAKE_UP_NS) {
-                    Placement::Look(ProcessorId(0))
-                } else {
-                    Placement::Queued
-                }
-            }
+        if let Some(idle) = self.running.iter().position(Option::is_none) {
+            self.running[idle] = Some(thread);
+            return Placement::Dispatch(ProcessorId(idle as u16));
+        }
+        self.waiting.push(thread);
+        let running = (0..).map(ProcessorId).zip(self.running.iter().flatten());
+        // The one that has had most.
+        match running.max_by_key(|(_, running)| self.key(**running)) {
+            Some((processor, running)) if self.is_ahead(thread, *running, WAKE_UP_NS) => Placement::Look(processor),
+            _ => Placement::Queued,
         }
     }
 
@@ -137,14 +137,15 @@ impl Scheduler for Fair {
         Placement::Queued
     }
 
-    fn next(&mut self, _now: Instant, _processor: ProcessorId) -> Option<ThreadId> {
+    fn next(&mut self, _now: Instant, processor: ProcessorId) -> Option<ThreadId> {
         let best = (0..self.waiting.len()).min_by_key(|place| self.key(self.waiting[*place]));
-        self.running = best.map(|place| self.waiting.remove(place));
-        self.running
+        let next = best.map(|place| self.waiting.remove(place));
+        self.running[usize::from(processor.0)] = next;
+        next
     }
 
     fn wake(&mut self, now: Instant, processor: ProcessorId) -> Option<ThreadId> {
-        if self.running.is_none() { self.next(now, processor) } else { None }
+        if self.running[usize::from(processor.0)].is_none() { self.next(now, processor) } else { None }
     }
 
     fn stops(&self, _processor: ProcessorId, running: ThreadId, slice_is_over: bool) -> bool {

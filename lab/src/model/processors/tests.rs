@@ -43,7 +43,7 @@ impl<T: 'static> Scene<T> {
     }
 
     fn of_bsd() -> Self {
-        Scene::new(1, costs(), Bsd::new())
+        Scene::new(1, costs(), Bsd::new(1))
     }
 
     /// Records an event, now.
@@ -185,7 +185,7 @@ fn in_4_3bsd_two_that_compute_get_the_same() {
 #[test]
 fn in_4_3bsd_usage_decays_more_slowly_under_load() {
     let usage_after = |threads: u32| {
-        let mut bsd = Bsd::new();
+        let mut bsd = Bsd::new(1);
         for number in 0..threads {
             bsd.on_start(ThreadId(number));
             bsd.on_ready(Instant::ZERO, ThreadId(number), None);
