@@ -95,8 +95,8 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     /// Up to a zero byte.
     fn text(&mut self) -> Span {
-        let from = self.at;
-        let rest = self.body.get(from..).unwrap_or_default();
+        let from = self.at.min(self.body.len());
+        let rest = &self.body[from..];
         let to = from + rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
         self.at = to + 1;
         (from, to)
