@@ -16,7 +16,7 @@ pub(super) fn resolve(graph: &mut Graph) -> Result<usize, Anomaly> {
                     let what = format!("transaction {} found no row of key {} while there was one", look.by, look.key);
                     return Err(Anomaly::new(Kind::Absent, what));
                 }
-                [state] => {
+                [state] if is_certain(graph, state) => {
                     graph.look(look, state)?;
                     is_new = true;
                 }
@@ -31,13 +31,18 @@ pub(super) fn resolve(graph: &mut Graph) -> Result<usize, Anomaly> {
     }
 }
 
+/// Deletions of which nobody knows whether they were committed are among them: of these nothing is concluded.
 fn candidates(graph: &Graph, look: &Look) -> Vec<State> {
     let deletions = graph.written.iter().filter(|(_, of)| {
-        of.key == look.key && of.is_deletion && of.is_last && of.by != look.by && graph.is_committed(of.by)
+        of.key == look.key && of.is_deletion && of.is_last && of.by != look.by && graph.may_be_committed(of.by)
     });
     let mut versions: Vec<_> = deletions.map(|(version, _)| *version).collect();
     versions.sort_unstable();
     std::iter::once(None).chain(versions.into_iter().map(Some)).collect()
+}
+
+fn is_certain(graph: &Graph, state: State) -> bool {
+    state.is_none_or(|version| graph.is_committed(graph.written[&version].by))
 }
 
 fn is_possible(graph: &Graph, reached: &Reached, look: &Look, state: State) -> bool {

@@ -66,6 +66,7 @@ pub(super) struct Graph {
     pub last: HashMap<(Node, Key), Version>,
     writers: BTreeMap<Key, Vec<Node>>,
     committed: BTreeSet<Node>,
+    unknown: BTreeSet<Node>,
 }
 
 impl Graph {
@@ -81,6 +82,7 @@ impl Graph {
         looks.retain(|look| committed.contains(&look.by));
         let last = written.iter().filter(|(_, of)| of.is_last).map(|(version, of)| ((of.by, of.key), *version));
         let last = last.collect();
+        let unknown = history.transactions.iter().enumerate().filter(|(_, one)| one.outcome == Outcome::Unknown);
         let mut writers: BTreeMap<Key, Vec<Node>> = BTreeMap::new();
         written.values().filter(|of| of.is_last).for_each(|of| writers.entry(of.key).or_default().push(of.by));
         let mut graph = Graph {
@@ -93,6 +95,7 @@ impl Graph {
             last,
             writers,
             committed,
+            unknown: unknown.map(|(node, _)| node).collect(),
         };
         graph.order_given(history)?;
         graph.order_seen(&looks)?;
@@ -108,6 +111,11 @@ impl Graph {
 
     pub(super) fn is_committed(&self, node: Node) -> bool {
         self.committed.contains(&node)
+    }
+
+    /// Or nobody knows.
+    pub(super) fn may_be_committed(&self, node: Node) -> bool {
+        self.is_committed(node) || self.unknown.contains(&node)
     }
 
     /// One state was replaced by a version.

@@ -158,6 +158,19 @@ fn what_nobody_was_told_counts_once_it_was_seen() {
 }
 
 #[test]
+fn a_deletion_that_nobody_was_told_may_explain_that_a_row_is_gone() {
+    let unknown = Transaction { outcome: Outcome::Unknown, ..transaction(3, 4, &[delete(1, 12)]) };
+    let made = transaction(1, 2, &[read(1, 0), write(1, 11)]);
+    let gone = transaction(5, 6, &[read(1, 0)]);
+    let check =
+        |transactions: &[Transaction]| kind(&History { transactions: transactions.to_vec(), ..History::default() });
+    assert_eq!(check(&[made.clone(), unknown.clone(), gone.clone()]), None);
+    assert_eq!(check(&[made.clone(), gone.clone()]), Some(Kind::RealTime));
+    let aborted = Transaction { outcome: Outcome::Aborted, ..unknown };
+    assert_eq!(check(&[made, aborted, gone]), Some(Kind::Absent));
+}
+
+#[test]
 fn rows_that_say_what_they_replaced_give_the_order() {
     let saw = |version, over| Operation::Read {
         key: 1,
