@@ -166,6 +166,9 @@ pub struct LoadArguments {
     /// The database, if not that of the mix.
     #[arg(long, value_name = "NAME")]
     pub database: Option<String>,
+    /// The user, if not that of the mix. A password is taken from PGPASSWORD or ~/.pgpass, as by psql.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
     /// Terminals, each a connection, if not as many as the mix says.
     #[arg(long, value_name = "N")]
     pub terminals: Option<usize>,

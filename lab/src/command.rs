@@ -221,7 +221,7 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static Experiment>, Problems
         }
         if !experiment.is_simulated() && arguments.machine != Machine::Paper {
             let what = format!("{name} is measured on this machine, and simulates none");
-            return Err(Problems::from(Problem::new(&flag("--machine"), "", what)).into());
+            return Err(Problems::from(Problem::new(&flag("--machine"), "", what)));
         }
     }
     if arguments.on == Side::Local && !arguments.set.is_empty() && !uses_parameters {

@@ -55,3 +55,24 @@ pub(crate) fn take_length(bytes: &mut Bytes<'_>) -> Option<usize> {
     }
     None
 }
+
+/// Implements a trait for tuples of what has it: encoded one after the other.
+macro_rules! for_tuples {
+    ($of:ident) => {
+        for_tuples! { $of: (), (A), (A B), (A B C), (A B C D), (A B C D E), (A B C D E F) }
+    };
+    ($of:ident: $(($($name:ident)*)),*) => { $(
+        impl<$($name: $of),*> $of for ($($name,)*) {
+            #[allow(non_snake_case, unused_variables)]
+            fn encode(&self, out: &mut Vec<u8>) {
+                let ($($name,)*) = self;
+                $($name.encode(out);)*
+            }
+
+            #[allow(unused_variables)]
+            fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
+                Some(($($name::decode(bytes)?,)*))
+            }
+        }
+    )* };
+}

@@ -108,30 +108,7 @@ impl Key for String {
     }
 }
 
-macro_rules! tuple {
-    ($($name:ident)*) => {
-        impl<$($name: Key),*> Key for ($($name,)*) {
-            #[allow(non_snake_case, unused_variables)]
-            fn encode(&self, out: &mut Vec<u8>) {
-                let ($($name,)*) = self;
-                $($name.encode(out);)*
-            }
-
-            #[allow(unused_variables)]
-            fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
-                Some(($($name::decode(bytes)?,)*))
-            }
-        }
-    };
-}
-
-tuple! {}
-tuple! { A }
-tuple! { A B }
-tuple! { A B C }
-tuple! { A B C D }
-tuple! { A B C D E }
-tuple! { A B C D E F }
+for_tuples! { Key }
 
 /// A tuple with which the tuple `K` begins.
 pub trait Prefix<K>: Key {}

@@ -32,6 +32,7 @@ extern crate alloc;
 #[cfg(any(feature = "std", not(target_arch = "wasm32")))]
 extern crate std;
 
+#[macro_use]
 mod codec;
 mod function;
 mod index;

@@ -92,30 +92,7 @@ impl<R: Row> Row for Option<R> {
     }
 }
 
-macro_rules! tuple {
-    ($($name:ident)*) => {
-        impl<$($name: Row),*> Row for ($($name,)*) {
-            #[allow(non_snake_case, unused_variables)]
-            fn encode(&self, out: &mut Vec<u8>) {
-                let ($($name,)*) = self;
-                $($name.encode(out);)*
-            }
-
-            #[allow(unused_variables)]
-            fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
-                Some(($($name::decode(bytes)?,)*))
-            }
-        }
-    };
-}
-
-tuple! {}
-tuple! { A }
-tuple! { A B }
-tuple! { A B C }
-tuple! { A B C D }
-tuple! { A B C D E }
-tuple! { A B C D E F }
+for_tuples! { Row }
 
 /// A structure that can be a row. Rows that are stored already know nothing of a field that is added; it can be an
 /// `Option` at the end: it is `None` for them.

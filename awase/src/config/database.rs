@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use transactions::terminal::{User, Verifier};
 
 use super::document::TableEntries;
-use super::draft::Draft;
+use super::draft::{Draft, OF_VOLUMES};
 use super::export::{Behaviour, Export, Store};
 use super::export_keys::EXPORT_KEYS;
 use super::form::{Form, optional, path, text};
@@ -25,23 +25,8 @@ const NAME_BYTES_MAX: usize = 63;
 /// Most users.
 const USERS_MAX: usize = 1024;
 
-/// Keys that a database has in common with a disk: those of its volume.
-const OF_VOLUMES: &[&str] = &[
-    "kind",
-    "path",
-    "size",
-    "create",
-    "stable_writes",
-    "access",
-    "latency",
-    "delay",
-    "faults.read_permille",
-    "faults.write_permille",
-    "faults.flush_permille",
-    "faults.seed",
-    "overlay",
-    "overlay_size",
-];
+/// Keys of a disk that a database has, too, besides those of its volume.
+const OF_FILES: &[&str] = &["kind", "path", "create"];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Database {
@@ -64,7 +49,8 @@ static OWN_KEYS: Keys<Draft> = keys! { Draft:
 };
 
 pub static DATABASE_KEYS: LazyLock<Vec<Key<Draft>>> = LazyLock::new(|| {
-    let volume = EXPORT_KEYS.iter().filter(|key| OF_VOLUMES.contains(&key.name)).map(|key| {
+    let is_of_volume = |key: &&Key<Draft>| OF_FILES.contains(&key.name) || OF_VOLUMES.contains(&key.name);
+    let volume = EXPORT_KEYS.iter().filter(is_of_volume).map(|key| {
         let (about, allowed) = match key.name {
             "kind" => (
                 "Where it is: in a file (the default), on a block device, in memory, or on the papers' device",

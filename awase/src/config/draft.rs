@@ -14,13 +14,11 @@ use super::key::shown;
 use super::kind::{Disk, KINDS, Kind, StableWrites};
 use super::problem::{Place, Problem};
 
-/// Keys that only disks have.
-const OF_DISKS: &[&str] = &[
-    "description",
+/// Keys about the volume of a disk or database.
+pub(super) const OF_VOLUMES: &[&str] = &[
     "size",
     "overlay",
     "overlay_size",
-    "block_size",
     "stable_writes",
     "access",
     "latency",
@@ -29,12 +27,12 @@ const OF_DISKS: &[&str] = &[
     "faults.write_permille",
     "faults.flush_permille",
     "faults.seed",
-    "homes",
-    "backing",
-    "shared_device",
 ];
 
-/// Of these, the ones that a shared disk does not have.
+/// Keys that only disks have, besides.
+const OF_DISKS: &[&str] = &["description", "block_size", "homes", "backing", "shared_device"];
+
+/// Keys that a shared disk does not have, besides those of faults.
 const OF_OWN_DISKS: &[&str] =
     &["path", "create", "read_only", "overlay", "overlay_size", "stable_writes", "access", "delay"];
 
@@ -112,11 +110,11 @@ impl Draft {
     }
 
     pub fn refuse_keys_of_other_kinds(&self, kind: Kind) -> Result<(), Problem> {
-        let others = match kind {
-            Kind::Disk(_) => OF_DIRECTORIES,
-            Kind::Directory => OF_DISKS,
+        let (others, more) = match kind {
+            Kind::Disk(_) => (OF_DIRECTORIES, &[][..]),
+            Kind::Directory => (OF_VOLUMES, OF_DISKS),
         };
-        if let Some(key) = others.iter().find(|key| self.places.contains_key(**key)) {
+        if let Some(key) = others.iter().chain(more).find(|key| self.places.contains_key(**key)) {
             return Err(self.stray(key, kind));
         }
         match kind {
@@ -133,7 +131,7 @@ impl Draft {
             ("latency", self.latency.is_some() && disk != Disk::TestDevice),
         ];
         let others = if disk == Disk::Shared { OF_OWN_DISKS } else { OF_SHARED_DISKS };
-        let faults = OF_DISKS.iter().filter(|key| disk == Disk::Shared && key.starts_with("faults."));
+        let faults = OF_VOLUMES.iter().filter(|key| disk == Disk::Shared && key.starts_with("faults."));
         if let Some(key) = others.iter().chain(faults).find(|key| self.places.contains_key(**key)) {
             return Err(self.stray(key, Kind::Disk(disk)));
         }

@@ -135,6 +135,9 @@ impl Mix {
         if let Some(database) = &arguments.database {
             self.database.clone_from(database);
         }
+        if let Some(user) = &arguments.user {
+            self.user.clone_from(user);
+        }
         self.check()
     }
 

@@ -6,6 +6,7 @@ mod check;
 mod draw;
 mod measure;
 mod mix;
+mod password;
 mod plot;
 mod report;
 mod run;

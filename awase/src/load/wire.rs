@@ -13,8 +13,11 @@ use bytes::BytesMut;
 use pgwire::error::PgWireResult;
 use pgwire::messages::extendedquery::{Bind, Execute, Parse, Sync};
 use pgwire::messages::simplequery::Query;
-use pgwire::messages::startup::{Authentication, Startup};
+use pgwire::messages::startup::{Authentication, SASLInitialResponse, SASLResponse, Startup};
 use pgwire::messages::{DecodeContext, Message, PgWireBackendMessage, ProtocolVersion};
+use transactions::terminal::{Login, MECHANISM};
+
+use super::password;
 
 /// PostgreSQL's port here (5432 is that of PostgreSQL itself).
 const PORT: u16 = 5433;
@@ -30,6 +33,7 @@ pub struct Target {
     place: Place,
     database: String,
     user: String,
+    password: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -56,7 +60,21 @@ impl Target {
             address if address.contains(':') => Place::Tcp(address.to_owned()),
             address => Place::Tcp(format!("{address}:{PORT}")),
         };
-        Ok(Target { place, database: database.to_owned(), user: user.to_owned() })
+        let mut target = Target { place, database: database.to_owned(), user: user.to_owned(), password: None };
+        let (host, port) = target.entry();
+        target.password = password::find(&[&host, &port, database, user])?;
+        Ok(target)
+    }
+
+    /// Host and port as a password file has them: libpq's `localhost` is a socket in any directory.
+    fn entry(&self) -> (String, String) {
+        match &self.place {
+            Place::Unix(_) => ("localhost".to_owned(), PORT.to_string()),
+            Place::Tcp(address) => {
+                let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+                (host.trim_matches(['[', ']']).to_owned(), port.to_owned())
+            }
+        }
     }
 
     fn name(&self) -> String {
@@ -135,6 +153,9 @@ pub struct Wire {
     inbound: BytesMut,
     outbound: BytesMut,
     reply: Reply,
+    password: Option<String>,
+    /// While the server asks for the password.
+    login: Option<Login>,
 }
 
 impl AsFd for Wire {
@@ -159,7 +180,8 @@ impl Wire {
         let at = || target.name();
         let stream = target.connect().with_context(|| format!("cannot connect to {}", at()))?;
         stream.set_timeout(Some(SETUP_TIMEOUT))?;
-        let mut wire = Wire { stream, inbound: BytesMut::new(), outbound: BytesMut::new(), reply: Reply::default() };
+        let (inbound, outbound) = (BytesMut::new(), BytesMut::new());
+        let mut wire = Wire { stream, inbound, outbound, reply: Reply::default(), password: None, login: None };
         let mut startup = Startup::default();
         let mut parameters = BTreeMap::from([("user".to_owned(), target.user.clone())]);
         if !target.database.is_empty() {
@@ -167,6 +189,7 @@ impl Wire {
         }
         startup.parameters = parameters;
         encoded(startup.encode(&mut wire.outbound))?;
+        wire.password.clone_from(&target.password);
         let reply = wire.wait().with_context(|| format!("no answer from {}", at()))?;
         match reply.refusal {
             Some(Refusal { code, message }) => bail!("{} refused the terminal: {message} ({code})", at()),
@@ -296,13 +319,44 @@ impl Wire {
                     let value = usize::try_from(len).ok().and_then(|len| row.data.get(4..4 + len));
                     self.reply.value = value.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
                 }
-                Some(PgWireBackendMessage::Authentication(Authentication::Ok)) => {}
-                Some(PgWireBackendMessage::Authentication(_)) => {
-                    bail!("the server wants a password: use an address or Unix socket at which it trusts this user")
-                }
+                Some(PgWireBackendMessage::Authentication(asked)) => self.authenticate(&asked)?,
                 Some(_) => {}
             }
         }
+    }
+}
+
+impl Wire {
+    /// Answers what the server asks before the session.
+    fn authenticate(&mut self, asked: &Authentication) -> anyhow::Result<()> {
+        match asked {
+            Authentication::Ok => return Ok(()),
+            Authentication::SASL(mechanisms) if mechanisms.iter().any(|known| known == MECHANISM) => {
+                let password = self.password.as_deref().context(
+                    "the server wants a password: set PGPASSWORD, or write a line host:port:database:user:password \
+                     to ~/.pgpass",
+                )?;
+                let mut random = [0; 18];
+                getrandom::fill(&mut random).map_err(io::Error::from)?;
+                let login = Login::new(password, &random);
+                let first = SASLInitialResponse::new(MECHANISM.to_owned(), Some(login.first().into()));
+                encoded(first.encode(&mut self.outbound))?;
+                self.login = Some(login);
+            }
+            Authentication::SASLContinue(data) => {
+                let login = self.login.as_mut().context("the server continues what it has not begun")?;
+                let last = login.last(data)?;
+                encoded(SASLResponse::new(last.into()).encode(&mut self.outbound))?;
+            }
+            Authentication::SASLFinal(data) => {
+                let login = self.login.take().context("the server ends what it has not begun")?;
+                return Ok(login.finish(data)?);
+            }
+            _ => bail!(
+                "the server wants a password in a way other than {MECHANISM}, which is the one that is known here"
+            ),
+        }
+        self.send()
     }
 }
 

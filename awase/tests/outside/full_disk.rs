@@ -26,10 +26,10 @@ const FAILURES: u64 = 20;
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
 
 /// A small ext4 on a loop device. Unmounted when dropped.
-struct Small(PathBuf);
+pub struct Small(PathBuf);
 
 impl Small {
-    fn new(sandbox: &Sandbox) -> Result<Small, String> {
+    pub fn new(sandbox: &Sandbox) -> Result<Small, String> {
         let (image, mounted) = (sandbox.file("small.ext4"), sandbox.file("small"));
         File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");
         fs::create_dir(&mounted).expect("directory");
@@ -38,7 +38,7 @@ impl Small {
         Ok(Small(mounted))
     }
 
-    fn fill(&self, left: u64) {
+    pub fn fill(&self, left: u64) {
         let ballast = File::create(self.0.join("ballast")).expect("a file");
         let piece = vec![0; 1 << 20];
         let mut at = 0;
@@ -52,7 +52,7 @@ impl Small {
         ballast.sync_all().expect("synced");
     }
 
-    fn make_space(&self) {
+    pub fn make_space(&self) {
         fs::remove_file(self.0.join("ballast")).expect("removed");
     }
 

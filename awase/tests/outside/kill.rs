@@ -56,7 +56,7 @@ impl End {
 }
 
 /// Ends a server. Returns true if it ended in order, so that all acknowledged writes are durable.
-fn end(server: Server, how: End) -> bool {
+pub fn end(server: Server, how: End) -> bool {
     match how {
         End::Killed => {
             server.crash();

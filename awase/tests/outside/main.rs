@@ -5,8 +5,10 @@
 //! `AWASE_PROGRAM` (by default the one built with the tests).
 
 mod change;
+mod database;
 mod failing_disk;
 mod full_disk;
 mod hostile;
 mod kill;
 mod pressure;
+mod terminal;

@@ -250,6 +250,74 @@ fn two_thousand_idle_terminals_take_at_most_64_mib() {
 }
 
 #[test]
+fn one_connection_too_many_is_told_so_and_those_that_are_open_stay() {
+    let bank = Bank::open_with("[limits]\nconnections = 16\n");
+    let mut open: Vec<Client> = (0..8).map(|_| Client::session(&bank)).collect();
+    // Thousands at once: some are told, all are closed, nobody is served beyond what there is.
+    let mut told = 0;
+    for _ in 0..2000 {
+        let mut client = Client::connect(&bank);
+        // The server may have closed it already.
+        if client.0.write_all(&startup()).is_err() {
+            continue;
+        }
+        match client.next() {
+            Some((b'E', body)) => {
+                assert_eq!(code(&body), "53300");
+                told += 1;
+            }
+            None => {}
+            Some((kind, _)) => panic!("a message {:?}", char::from(kind)),
+        }
+    }
+    assert!(told > 1000, "{told} of 2000 were told");
+    // Those that say nothing are not waited for, and keep nobody from being told.
+    let silent: Vec<Client> = (0..100).map(|_| Client::connect(&bank)).collect();
+    for mut client in silent {
+        assert!(client.next().is_none());
+    }
+    let refusal = bank.refusal("SELECT balance(1)");
+    assert!(refusal.contains("FATAL:  sorry, too many clients already"), "{refusal}");
+    for client in &mut open {
+        client.send(&query("SELECT balance(1)"));
+        assert_eq!(client.until_ready().len(), 4);
+    }
+    open.pop();
+    let start = Instant::now();
+    while !bank.try_psql(&["SELECT balance(1)"]).status.success() {
+        assert!(start.elapsed() < Duration::from_secs(10), "a place is free");
+    }
+}
+
+/// 2,000 terminals: a fifth hang in the middle of a message or a block, a fifth never take a reply, a fifth send garbage,
+/// and the others deposit.
+#[test]
+fn of_two_thousand_terminals_those_that_behave_are_served() {
+    const TERMINALS: usize = 2000;
+    let bank = Bank::open_with("memory = \"64MiB\"\n[limits]\nconnections = 8192\n");
+    let mut terminals: Vec<Client> = (0..TERMINALS).map(|_| Client::session(&bank)).collect();
+    let deposit = query("SELECT deposit(5, 1)");
+    for (number, client) in terminals.iter_mut().enumerate() {
+        match number % 5 {
+            0 if number % 2 == 0 => client.send(&deposit[..9]),
+            0 => client.send(&query("BEGIN; SELECT balance(77)")),
+            1 => client.send(&query("SHOW ALL").repeat(20)),
+            2 => client.send(&message(b'B', b"\0\0\xff\xff\0\0")),
+            _ => client.send(&deposit),
+        }
+    }
+    let start = Instant::now();
+    for (_, client) in terminals.iter_mut().enumerate().filter(|(number, _)| number % 5 > 2) {
+        let kinds: Vec<u8> = client.until_ready().iter().map(|(kind, _)| *kind).collect();
+        assert!(kinds == b"TDCZ" || kinds == b"EZ", "{kinds:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    is_served(&bank);
+    drop(terminals);
+    is_served(&bank);
+}
+
+#[test]
 fn a_cancel_request_ends_what_runs_and_needs_the_key() {
     let bank = Bank::open();
     let mut client = Client::connect(&bank);

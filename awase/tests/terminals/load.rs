@@ -88,6 +88,37 @@ fn an_open_loop_arrives_at_its_rate_however_long_the_server_takes() {
     assert!(seconds > 1.6, "{result:#}");
 }
 
+/// As psql, from the environment or a password file.
+#[test]
+fn a_user_proves_that_it_knows_its_password() {
+    let bank = Bank::open_with("[[user]]\nname = \"ann\"\npassword = \"pencil\"\n");
+    let path = bank.sandbox.write("mix.toml", &MIX[..MIX.find("[[check]]").expect("checks")]);
+    let run = |user: &str, variable: (&str, &str)| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_awase"));
+        command.arg("load").arg(&path).args(["--quiet", "--transactions", "60", "--terminals", "3", "--user", user]);
+        command.args(["--server", &bank.host()]).env_remove("PGPASSWORD").env("PGPASSFILE", "/nonexistent");
+        let output = command.env(variable.0, variable.1).output().expect("awase runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run("ann", ("PGPASSWORD", "pencil")), (true, String::new()));
+    let file = bank.sandbox.write("pgpass", "localhost:5433:bank:ann:pencil\n");
+    let name = file.to_str().expect("UTF-8");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("chmod");
+    let (_, told) = run("ann", ("PGPASSFILE", name));
+    assert!(told.contains("may be read by others: chmod 600"), "{told}");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
+    assert_eq!(run("ann", ("PGPASSFILE", name)), (true, String::new()));
+    for (user, variable, what) in [
+        ("ann", ("PGPASSWORD", "pencils"), "password authentication failed for user \"ann\" (28P01)"),
+        ("bob", ("PGPASSWORD", "pencil"), "password authentication failed for user \"bob\" (28P01)"),
+        ("ann", ("NOTHING", ""), "the server wants a password: set PGPASSWORD"),
+        ("bob", ("PGPASSFILE", name), "the server wants a password: set PGPASSWORD"),
+    ] {
+        let (success, told) = run(user, variable);
+        assert!(!success && told.contains(what), "{told}");
+    }
+}
+
 #[test]
 fn mistakes_and_wrong_results_are_told() {
     let bank = Bank::open();

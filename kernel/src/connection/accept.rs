@@ -4,7 +4,9 @@
 //! core keep each other from the disk.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +24,12 @@ use crate::wait::WaitList;
 
 /// Delay after an accept failed on the host (no descriptors, no memory).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Clients that are told at the same time that there are too many; the connections of more are closed without a word.
+const TURNED_AWAY_MAX: u32 = 64;
+
+/// What such a client has to say, and the reply, take this long at most.
+const TURN_AWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The host's knowledge of its sockets.
 pub trait Sockets: Send + Sync + 'static {
@@ -43,6 +51,7 @@ pub struct Acceptor {
     sessions: Mutex<Vec<Arc<Sessions>>>,
     /// Listeners with an accept in flight.
     accepting: AtomicU32,
+    turned_away: AtomicU32,
     stopping: AtomicBool,
     aborting: AtomicBool,
     /// Woken when one of these changes.
@@ -71,6 +80,7 @@ impl Acceptor {
             connections: Mutex::new(connections),
             sessions: Mutex::default(),
             accepting: AtomicU32::new(0),
+            turned_away: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             aborting: AtomicBool::new(false),
             changed: WaitList::default(),
@@ -117,8 +127,7 @@ impl Acceptor {
         let Some(peer) = self.sockets.peer(connection) else { return cpu.close(connection) };
         let client = cpu.kernel().jobs().client_of(peer.origin());
         let Some(processor) = self.admit(cpu, &client, peer.core) else {
-            cpu.shutdown(connection);
-            return cpu.close(connection);
+            return self.turn_away(cpu, protocol, connection);
         };
         let (acceptor, protocol) = (Arc::clone(self), Arc::clone(protocol));
         cpu.spawn_on(processor, move |cpu| {
@@ -134,6 +143,35 @@ impl Acceptor {
                 drop(member);
                 acceptor.end(processor, &client);
             });
+        });
+    }
+
+    /// Closes a connection, after a word on why if not too many are told at the moment.
+    fn turn_away<P: Protocol>(self: &Arc<Self>, cpu: &Processor, protocol: &Arc<P>, connection: Connection) {
+        let one_more = |told: u32| (told < TURNED_AWAY_MAX).then_some(told + 1);
+        let may_tell = || self.turned_away.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok();
+        if self.is_stopping() || !may_tell() {
+            cpu.shutdown(connection);
+            return cpu.close(connection);
+        }
+        let (acceptor, protocol, here) = (Arc::clone(self), Arc::clone(protocol), cpu.clone());
+        cpu.spawn(async move {
+            let mut told = pin!(protocol.turn_away(here.clone(), connection));
+            let mut late = pin!(here.sleep(TURN_AWAY_TIMEOUT));
+            let mut is_late = false;
+            poll_fn(|cx| {
+                let told = told.as_mut().poll(cx);
+                if told.is_pending() && !is_late && late.as_mut().poll(cx).is_ready() {
+                    is_late = true;
+                    here.shutdown(connection);
+                }
+                told
+            })
+            .await;
+            here.shutdown(connection);
+            here.close(connection);
+            acceptor.turned_away.fetch_sub(1, Ordering::SeqCst);
+            acceptor.changed.wake_all();
         });
     }
 
@@ -194,7 +232,8 @@ impl Acceptor {
 
     /// Is there no connection and no accept in flight?
     pub fn is_empty(&self) -> bool {
-        self.connections.lock().sum() + self.accepting.load(Ordering::SeqCst) == 0
+        let under_way = self.accepting.load(Ordering::SeqCst) + self.turned_away.load(Ordering::SeqCst);
+        self.connections.lock().sum() + under_way == 0
     }
 }
 

@@ -3,7 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use machine::Connection;
+
 use super::{Decoder, Inbound, Peer, Session, Sessions, Step};
+use crate::Processor;
 use crate::processor::Timed;
 
 pub trait Protocol: Send + Sync + 'static {
@@ -16,6 +19,12 @@ pub trait Protocol: Send + Sync + 'static {
 
     /// The handshake before the first call. `None`: the client disconnected, was refused, or needs no calls.
     fn open(self: &Arc<Self>, session: &Session, peer: &Peer) -> impl Future<Output = Option<Self::Handler>>;
+
+    /// Tells a client that there are too many, where the protocol has words for it. The connection is shut down if that
+    /// takes long.
+    fn turn_away(self: Arc<Self>, _cpu: Processor, _connection: Connection) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 }
 
 /// Executes the calls of one client.

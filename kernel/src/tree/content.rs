@@ -40,11 +40,9 @@ impl FileTree {
             return Ok(());
         }
         self.ask_host(cpu, file).await?;
-        match file.known().stale {
-            Stale::No => Ok(()),
-            // Boxed: large and rare.
-            _ => Box::pin(self.follow_host(cpu, file)).await,
-        }
+        let is_current = file.known().stale == Stale::No;
+        // Boxed: large and rare.
+        if is_current { Ok(()) } else { Box::pin(self.follow_host(cpu, file)).await }
     }
 
     async fn ask_host(&self, cpu: &Processor, file: &Vnode) -> Result<(), Errno> {

@@ -18,5 +18,6 @@ pub mod progress;
 pub mod random;
 pub mod rounds;
 pub mod scene;
+pub mod serial;
 pub mod server;
 pub mod skip;

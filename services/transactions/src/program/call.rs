@@ -21,8 +21,9 @@ use super::guest::{Exchange, Guest, Invocation, Suspendable};
 use super::requests::{Tables, perform};
 use crate::store::Transaction;
 
-/// Fuel of a call: 50 ms of a processor for long copies, 300 ms for an empty loop (a debug build on a busy machine).
-pub const FUEL: u64 = 100_000_000;
+/// Fuel of a call: 15 ms of a processor for long copies, below 100 ms for an empty loop, where a unit takes longest. The
+/// largest transaction that the store takes, of 128 KiB in rows of ten bytes, needs a third of it.
+pub const FUEL: u64 = 30_000_000;
 
 /// Other tasks have their turn after this many requests in a row, as after a slice of fuel.
 const REQUESTS_A_SLICE: u32 = 128;

@@ -4,7 +4,8 @@
 //! some milliseconds at the start, and whoever can write there could have any machine code executed.
 //!
 //! The bound on time is fuel, about one unit an instruction, and not the clock: whether a call is ended depends on what
-//! it does, and not on what else the machine has to do. Traps are found by instructions that the compiler adds, not by
+//! it does, and not on what else the machine has to do. Considered: epochs, which cost less in loops, and are a clock: a
+//! thread of its own would advance them, and the same call would end at another place each time. Traps are found by instructions that the compiler adds, not by
 //! signals: the process's handlers of SIGSEGV, SIGBUS, SIGFPE and SIGILL stay as they are.
 
 use std::future::poll_fn;

@@ -37,6 +37,8 @@ pub struct Block {
     used: Cell<Option<Instant>>,
     is_watched: Cell<bool>,
     timeout: Cell<Option<Duration>>,
+    /// Counts the blocks that have ended.
+    ended: Cell<u64>,
 }
 
 impl Block {
@@ -75,11 +77,31 @@ impl Block {
     }
 
     pub fn put_back(&self, transaction: Transaction, explicit: bool) {
-        self.state.replace(State::Open { transaction, explicit });
+        let mut state = self.state.borrow_mut();
+        // It may have failed meanwhile.
+        if !matches!(&*state, State::Failed) {
+            *state = State::Open { transaction, explicit };
+        }
     }
 
     pub fn set(&self, state: State) {
+        if matches!(state, State::None) {
+            self.ended.set(self.ended.get() + 1);
+        }
         self.state.replace(state);
+    }
+
+    /// How many have ended.
+    pub fn ended(&self) -> u64 {
+        self.ended.get()
+    }
+
+    /// A statement of it was executed, and its client was told of a failure instead: what it read is not durable. So the
+    /// block has failed, if it is still the one after `ended` others.
+    pub fn fail(&self, ended: u64) {
+        if self.ended() == ended && matches!(self.status(), TransactionStatus::Transaction) {
+            self.set(State::Failed);
+        }
     }
 
     /// The client's turn: from now on it has `timeout` until the transaction is given up.

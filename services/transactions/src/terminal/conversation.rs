@@ -8,7 +8,7 @@ use kernel::connection::{End, Handler, Holds, Inbound, Release, Step as Next};
 use kernel::processor::Timed;
 use kernel::trace::{Event, Whose};
 use pgwire::messages::extendedquery::{BindComplete, CloseComplete, Parse, ParseComplete};
-use pgwire::messages::response::EmptyQueryResponse;
+use pgwire::messages::response::{EmptyQueryResponse, TransactionStatus};
 
 use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until};
 use super::frequent::{Bind, Named};
@@ -209,13 +209,15 @@ impl Conversation {
             return replies.fill(slot, out, release);
         }
         let (cpu, status) = (self.cpu.clone(), self.block.status());
+        let (block, ended) = (Rc::clone(&self.block), self.block.ended());
         self.cpu.spawn(async move {
             for (position, commit) in commits {
                 if let Err(error) = commit.durable(&cpu).await {
                     out.truncate(position);
                     Refusal::from(&error).write(&mut out);
+                    block.fail(ended);
                     if until == Until::Sync {
-                        ready(&mut out, status);
+                        ready(&mut out, status_after_failure(status));
                     }
                     break;
                 }
@@ -232,6 +234,13 @@ impl Conversation {
         Refusal::new(SqlState::PROTOCOL_VIOLATION, "invalid message format").write_fatal(&mut out);
         let slot = self.replies.reserve();
         self.replies.fill(slot, out, release);
+    }
+}
+
+fn status_after_failure(before: TransactionStatus) -> TransactionStatus {
+    match before {
+        TransactionStatus::Idle => TransactionStatus::Idle,
+        TransactionStatus::Transaction | TransactionStatus::Error => TransactionStatus::Error,
     }
 }
 

@@ -28,7 +28,8 @@ mod terminals;
 mod types;
 mod wire;
 
-pub use scram::Verifier;
+pub use scram::client::{Login, LoginError};
+pub use scram::{MECHANISM, Verifier};
 pub use terminals::{Terminals, User};
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use kernel::Processor;
 use kernel::connection::{Peer, Protocol, Session, Sessions};
+use machine::Connection;
 
 use super::session::Conversation;
-use super::startup::start;
+use super::startup::{Line, start, turn_away};
 use super::terminals::Terminals;
 
 impl Protocol for Terminals {
@@ -20,5 +22,9 @@ impl Protocol for Terminals {
     async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Conversation> {
         let started = start(self, session).await?;
         Some(Conversation::new(session, started))
+    }
+
+    async fn turn_away(self: Arc<Self>, cpu: Processor, connection: Connection) {
+        turn_away(&self, Line(&cpu, connection)).await;
     }
 }

@@ -42,6 +42,7 @@ impl SqlState {
     pub const INDETERMINATE_TYPE: SqlState = SqlState("42P18");
     pub const DISK_FULL: SqlState = SqlState("53100");
     pub const OUT_OF_MEMORY: SqlState = SqlState("53200");
+    pub const TOO_MANY_CONNECTIONS: SqlState = SqlState("53300");
     pub const LIMIT_EXCEEDED: SqlState = SqlState("54000");
     pub const QUERY_CANCELLED: SqlState = SqlState("57014");
     pub const SHUTDOWN: SqlState = SqlState("57P01");

@@ -6,6 +6,8 @@ use constant_time_eq::constant_time_eq;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
+pub mod client;
+
 const ITERATIONS: u32 = 4096;
 /// A verifier with more would let a client's guess cost nothing and its owner's login seconds.
 const ITERATIONS_MAX: u32 = 10_000_000;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use kernel::Processor;
 use kernel::connection::{Gone, Session, receive_exact, send_all};
+use machine::Connection;
 use pgwire::messages::cancel::CancelRequest;
 use pgwire::messages::response::TransactionStatus;
 use pgwire::messages::startup::{
@@ -79,18 +81,39 @@ pub async fn start(terminals: &Terminals, session: &Session) -> Option<Started> 
         Err(Ended::Refused(refusal)) => {
             let mut out = BytesMut::new();
             refusal.write_fatal(&mut out);
-            let _ = send(session, &out).await;
+            let _ = Line::of(session).send(&out).await;
             None
         }
     }
 }
 
-async fn send(session: &Session, bytes: &[u8]) -> Result<(), Gone> {
-    send_all(session.cpu(), session.connection(), bytes.to_vec()).await
+/// Tells a client that there are too many. It hears nothing before it has said what it wants.
+pub async fn turn_away(terminals: &Terminals, line: Line<'_>) {
+    if startup(terminals, line).await.is_ok() {
+        let mut out = BytesMut::new();
+        let refusal = Refusal::new(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already");
+        let hint = "A client gets at most half of the connections that there are (limits.connections).";
+        refusal.hint(hint).write_fatal(&mut out);
+        let _ = line.send(&out).await;
+    }
 }
 
-async fn receive(session: &Session, len: usize) -> Result<Vec<u8>, Gone> {
-    receive_exact(session.cpu(), session.connection(), len).await
+/// The connection of one client.
+#[derive(Clone, Copy)]
+pub struct Line<'a>(pub &'a Processor, pub Connection);
+
+impl Line<'_> {
+    fn of(session: &Session) -> Line<'_> {
+        Line(session.cpu(), session.connection())
+    }
+
+    async fn send(self, bytes: &[u8]) -> Result<(), Gone> {
+        send_all(self.0, self.1, bytes.to_vec()).await
+    }
+
+    async fn receive(self, len: usize) -> Result<Vec<u8>, Gone> {
+        receive_exact(self.0, self.1, len).await
+    }
 }
 
 /// Of the version that is spoken here.
@@ -101,7 +124,8 @@ fn context() -> DecodeContext {
 }
 
 async fn begin(terminals: &Terminals, session: &Session) -> Result<Started, Ended> {
-    let startup = startup(terminals, session).await?;
+    let line = Line::of(session);
+    let startup = startup(terminals, line).await?;
     let get = |name: &str| startup.parameters.get(name).map(String::as_str);
     let user = get("user").filter(|user| !user.is_empty()).ok_or_else(|| {
         Refusal::new(SqlState::INVALID_AUTHORIZATION, "no PostgreSQL user name specified in startup packet")
@@ -112,8 +136,8 @@ async fn begin(terminals: &Terminals, session: &Session) -> Result<Started, Ende
     }
     let mut out = BytesMut::new();
     negotiate_version(&startup, &mut out);
-    send(session, &out.split()).await?;
-    authenticate(terminals, session, user).await?;
+    line.send(&out.split()).await?;
+    authenticate(terminals, line, user).await?;
     let monitor = terminals.find(database).ok_or_else(|| no_database(terminals, database))?;
     let settings = settings(&startup)?;
     let process = (session.tally().number().0 & 0x7fff_ffff) as i32;
@@ -124,22 +148,22 @@ async fn begin(terminals: &Terminals, session: &Session) -> Result<Started, Ende
     super::settings::report(&mut out, "session_authorization", user);
     put(&mut out, &BackendKeyData::new(process, SecretKey::I32(key)));
     ready(&mut out, TransactionStatus::Idle);
-    send(session, &out).await?;
+    line.send(&out).await?;
     Ok(Started { monitor, user: user.to_owned(), process, settings, registered })
 }
 
 /// The client's first message that is about a session.
-async fn startup(terminals: &Terminals, session: &Session) -> Result<Startup, Ended> {
+async fn startup(terminals: &Terminals, line: Line<'_>) -> Result<Startup, Ended> {
     for _ in 0..=ENCRYPTION_REQUESTS_MAX {
-        let head = receive(session, 8).await?;
+        let head = line.receive(8).await?;
         let word = |at: usize| i32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (len, code) = (word(0) as u32, word(4));
         if !(8..=STARTUP_BYTES_MAX).contains(&len) {
             return Err(Ended::Malformed);
         }
-        let rest = receive(session, len as usize - 8).await?;
+        let rest = line.receive(len as usize - 8).await?;
         match code {
-            SSL_REQUEST | GSS_REQUEST if rest.is_empty() => send(session, b"N").await?,
+            SSL_REQUEST | GSS_REQUEST if rest.is_empty() => line.send(b"N").await?,
             CANCEL_REQUEST if len as usize == CANCEL_REQUEST_BYTES => {
                 cancel(terminals, &[head, rest].concat());
                 return Err(Ended::Gone);
@@ -220,7 +244,7 @@ fn set_options(settings: &mut Settings, options: &str) -> Result<(), Refusal> {
 }
 
 /// Where there are users, the client must be one of them.
-async fn authenticate(terminals: &Terminals, session: &Session, user: &str) -> Result<(), Ended> {
+async fn authenticate(terminals: &Terminals, line: Line<'_>, user: &str) -> Result<(), Ended> {
     let users = terminals.users();
     if users.is_empty() {
         return Ok(());
@@ -231,8 +255,8 @@ async fn authenticate(terminals: &Terminals, session: &Session, user: &str) -> R
     };
     let mut out = BytesMut::new();
     put(&mut out, &Authentication::SASL(vec![MECHANISM.to_owned()]));
-    send(session, &out.split()).await?;
-    let first = password(session, shape::check_first_proof).await?;
+    line.send(&out.split()).await?;
+    let first = password(line, shape::check_first_proof).await?;
     let first = first.into_sasl_initial_response().map_err(|_| Ended::Malformed)?;
     if first.auth_method != MECHANISM {
         return Err(Refusal::new(SqlState::PROTOCOL_VIOLATION, "client selected an invalid SASL mechanism").into());
@@ -242,24 +266,24 @@ async fn authenticate(terminals: &Terminals, session: &Session, user: &str) -> R
     let exchange = Exchange::begin(&first, user, verifier, &terminals.secret, &terminals.fresh());
     let exchange = exchange.map_err(|_| failed())?;
     put(&mut out, &Authentication::SASLContinue(exchange.server_first.clone().into()));
-    send(session, &out.split()).await?;
-    let last = password(session, |_| Ok(())).await?.into_sasl_response().map_err(|_| Ended::Malformed)?;
+    line.send(&out.split()).await?;
+    let last = password(line, |_| Ok(())).await?.into_sasl_response().map_err(|_| Ended::Malformed)?;
     let ours = exchange.finish(&last.data).map_err(|_| failed())?;
     put(&mut out, &Authentication::SASLFinal(ours.into()));
-    Ok(send(session, &out).await?)
+    Ok(line.send(&out).await?)
 }
 
 /// A message of the kind that clients prove who they are with. `check`: of its content.
 async fn password(
-    session: &Session,
+    line: Line<'_>,
     check: impl Fn(&[u8]) -> Result<(), Misshapen>,
 ) -> Result<PasswordMessageFamily, Ended> {
-    let head = receive(session, 5).await?;
+    let head = line.receive(5).await?;
     let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
     if head[0] != b'p' || !(4..=PASSWORD_BYTES_MAX).contains(&len) {
         return Err(Ended::Malformed);
     }
-    let rest = receive(session, len as usize - 4).await?;
+    let rest = line.receive(len as usize - 4).await?;
     check(&rest).map_err(|_| Ended::Malformed)?;
     let mut bytes = BytesMut::from(&[head, rest].concat()[..]);
     PasswordMessageFamily::decode(&mut bytes, &context()).ok().flatten().ok_or(Ended::Malformed)

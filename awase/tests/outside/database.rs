@@ -1,0 +1,210 @@
+//! Databases: what a terminal was told of survives `kill -9` and a full disk, and no money is made or lost.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::progress::Progress;
+use testkit::random::Random;
+use testkit::rounds::Rounds;
+use testkit::server::{Sandbox, Server};
+use testkit::skip;
+
+use transactions::program::BANK;
+
+use crate::full_disk::Small;
+use crate::kill::{ARGUMENTS, CLIENTS, End, end};
+use crate::terminal::Terminal;
+
+/// Accounts of the bank, and what is in each at first.
+const ACCOUNTS: i64 = 1000;
+const BALANCE: i64 = 1000;
+/// Bounds the wait for acknowledgements where a disk fails.
+const LOAD_MAX: Duration = Duration::from_secs(5);
+/// Free at the begin of a round of the full disk: less than the log takes.
+const LEFT: u64 = 1 << 20;
+const FAILURES: u64 = 20;
+const RECOVERY_TIME: Duration = Duration::from_secs(60);
+
+/// What one client knows of its account, to which it alone adds.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    number: i64,
+    /// Deposits of 1 that were acknowledged.
+    told: i64,
+    /// Those of which it was not told how they ended.
+    doubtful: i64,
+}
+
+struct Load {
+    accounts: Vec<Account>,
+    progress: Progress,
+    socket: PathBuf,
+}
+
+impl Load {
+    fn new(sandbox: &Sandbox) -> Load {
+        let new = |client| Account { number: client as i64 + 1, told: 0, doubtful: 0 };
+        let accounts = (0..CLIENTS).map(new).collect();
+        Load { accounts, progress: Progress::default(), socket: sandbox.file("awase-data/.s.PGSQL.5433") }
+    }
+
+    fn open(&self) -> Terminal {
+        Terminal::open(&self.socket, "bank").expect("a server")
+    }
+
+    /// All clients deposit during `task`, or until their connections end.
+    fn during<T>(&mut self, task: impl FnOnce(&Progress) -> T) -> T {
+        let Load { accounts, progress, socket } = self;
+        progress.resume();
+        thread::scope(|scope| {
+            for account in accounts {
+                let mut terminal = Terminal::open(socket, "bank").expect("a server");
+                let progress = &*progress;
+                scope
+                    .spawn(move || while !progress.is_stopped() && account.deposit(&mut terminal, progress).is_ok() {});
+            }
+            let result = task(progress);
+            progress.stop();
+            result
+        })
+    }
+
+    /// What was told is there, what was not may be, and there is nothing else.
+    fn verify(&mut self) -> Result<(), String> {
+        let mut terminal = self.open();
+        let mut ask = |sql: &str| {
+            let answer = terminal.ask(sql).map_err(|error| format!("{sql}: {error}"))?;
+            answer.value.and_then(|value| value.parse::<i64>().ok()).ok_or(format!("{sql}: {:?}", answer.error))
+        };
+        let mut sum = ACCOUNTS * BALANCE;
+        for account in &mut self.accounts {
+            let found = ask(&format!("SELECT balance({})", account.number))? - BALANCE;
+            if !(account.told..=account.told + account.doubtful).contains(&found) {
+                return Err(format!("{account:?} has {found}"));
+            }
+            (account.told, account.doubtful) = (found, 0);
+            sum += found;
+        }
+        match ask("SELECT total()")? {
+            total if total == sum => Ok(()),
+            total => Err(format!("the sum is {total} in place of {sum}")),
+        }
+    }
+}
+
+impl Account {
+    fn deposit(&mut self, terminal: &mut Terminal, progress: &Progress) -> io::Result<()> {
+        self.doubtful += 1;
+        let answer = terminal.ask(&format!("SELECT deposit({}, 1)", self.number))?;
+        if answer.error.is_none() {
+            self.doubtful -= 1;
+            self.told += 1;
+            progress.note(true);
+        } else {
+            progress.note_failure();
+        }
+        Ok(())
+    }
+}
+
+/// A database with the bank that is shipped, in `file`.
+fn configure(sandbox: &Sandbox, file: &str) -> String {
+    fs::create_dir_all(sandbox.file("programs")).expect("a directory");
+    fs::write(sandbox.file("programs/bank.wasm"), BANK).expect("written");
+    let text = format!("[[database]]\nname = \"bank\"\npath = \"{file}\"\nsize = \"48MiB\"\nprograms = \"programs\"\n");
+    sandbox.write("awase.toml", &text).display().to_string()
+}
+
+/// pgbench moves money between accounts of its own, in blocks and in single calls, until the server is gone.
+fn pgbench(sandbox: &Sandbox) -> io::Result<Child> {
+    let draw = "\\set a random(501, 520)\n\\set b random(501, 520)\n";
+    let block = "BEGIN;\nSELECT transfer(:a, :b, 1);\nSELECT transfer(:b, :a, 1);\nEND;\n";
+    let scripts = [
+        sandbox.write("transfer.sql", &format!("{draw}SELECT transfer(:a, :b, 1);\n")),
+        sandbox.write("block.sql", &format!("{draw}{block}")),
+    ];
+    let mut command = Command::new("pgbench");
+    command.args(["-n", "-p", "5433", "-c", "8", "-T", "600", "-M", "prepared", "--max-tries=1000", "-h"]);
+    command.arg(sandbox.file("awase-data"));
+    for script in &scripts {
+        command.arg("-f").arg(script);
+    }
+    command.arg("bank").stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+#[test]
+fn what_terminals_were_told_survives_kill_under_pgbench() {
+    let sandbox = Sandbox::new();
+    let config = configure(&sandbox, "bank.db");
+    let mut load = Load::new(&sandbox);
+    for seed in Rounds::new("what_terminals_were_told_survives_kill_under_pgbench", 3) {
+        let random = &mut Random(seed);
+        let chosen = ARGUMENTS[seed as usize % ARGUMENTS.len()];
+        let arguments = [chosen, &["--memory", "32MiB", "--config", &config]].concat();
+        let how = End::drawn(random);
+        let server = sandbox.serve(&arguments);
+        let mut bench = match pgbench(&sandbox) {
+            Ok(bench) => bench,
+            Err(error) => skip!("pgbench cannot be run: {error}"),
+        };
+        load.during(|progress| {
+            progress.await_durable(10 + random.below(1000), LOAD_MAX);
+            end(server, how);
+        });
+        let _ = bench.kill();
+        bench.wait().expect("it was started");
+        let server = sandbox.serve(&arguments);
+        load.verify().unwrap_or_else(|what| panic!("{arguments:?} seed {seed} {how:?}: {what}"));
+        assert_eq!(load.progress.failed(), 0, "calls failed on a sound disk");
+        server.crash();
+    }
+}
+
+#[test]
+fn a_database_survives_a_full_disk_which_recovers() {
+    let sandbox = Sandbox::new();
+    let small = match Small::new(&sandbox) {
+        Ok(small) => small,
+        Err(reason) => skip!("no file system can be mounted: {reason}"),
+    };
+    let config = configure(&sandbox, "small/bank.db");
+    let arguments = ["--memory", "64MiB", "--config", &config];
+    for seed in Rounds::new("a_database_survives_a_full_disk_which_recovers", 2) {
+        let random = &mut Random(seed);
+        let _ = fs::remove_file(sandbox.file("small/bank.db"));
+        let mut load = Load::new(&sandbox);
+        let mut server = sandbox.serve(&arguments);
+        load.during(|_| small.fill(LEFT));
+        load.during(|progress| assert!(progress.await_failures(FAILURES), "seed {seed}: nothing fails"));
+        if random.chance(500) {
+            server.crash();
+            server = sandbox.serve(&arguments);
+            load.verify().unwrap_or_else(|what| panic!("seed {seed}, full: {what}"));
+        }
+        small.make_space();
+        await_deposit(&mut load);
+        let failed = load.progress.failed();
+        load.during(|progress| progress.await_durable(100, LOAD_MAX));
+        assert_eq!(load.progress.failed(), failed, "seed {seed}: calls fail although there is space");
+        end(server, End::drawn(random));
+        let server: Server = sandbox.serve(&arguments);
+        load.verify().unwrap_or_else(|what| panic!("seed {seed}, recovered: {what}"));
+        server.crash();
+    }
+}
+
+/// Deposits until one succeeds.
+fn await_deposit(load: &mut Load) {
+    let start = Instant::now();
+    let mut terminal = load.open();
+    let told = load.accounts[0].told;
+    while load.accounts[0].told == told {
+        assert!(start.elapsed() < RECOVERY_TIME, "there is space again, and calls fail");
+        load.accounts[0].deposit(&mut terminal, &load.progress).expect("a server that lives");
+        thread::yield_now();
+    }
+}
