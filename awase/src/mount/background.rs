@@ -37,7 +37,11 @@ pub fn start() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait()?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0).map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .filter(|code| *code != 0)
+        .map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Tells the parent, and lets go of what is the parent's: its output and errors, terminal and directory.

@@ -1,8 +1,8 @@
 //! A mount from its begin to its end.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -43,11 +43,18 @@ enum Event {
 /// The host is told of stale content by a thread: while it takes that, it may wait for a read that the mount's processor is
 /// about to answer.
 struct ToHost {
+    /// From the begin of the session on.
+    notifier: OnceLock<Notifier>,
     changed: Mutex<Sender<NodeId>>,
     messages: Arc<Messages>,
 }
 
 impl Host for ToHost {
+    fn attributes_changed(&self, NodeId(id): NodeId) {
+        // For attributes the host waits for nothing. It may have forgotten the file meanwhile.
+        let _ = self.notifier.get().map(|notifier| notifier.inval_inode(INodeNo(id), -1, 0));
+    }
+
     fn content_changed(&self, id: NodeId) {
         // It is heard until the mount ends.
         let _ = self.changed.lock().send(id);
@@ -73,9 +80,10 @@ pub fn run(
     let directory = std::fs::canonicalize(directory)?;
     let processors = start_processors(options)?;
     let (sender, changed) = channel();
-    let host = Arc::new(ToHost { changed: Mutex::new(sender), messages: Arc::clone(messages) });
-    let files = open(&processors, url, options, messages, host)?;
-    let result = serve(&processors, &files, options, (url, &directory), (messages, changed), ready);
+    let (notifier, changes) = (OnceLock::new(), Mutex::new(sender));
+    let host = Arc::new(ToHost { notifier, changed: changes, messages: Arc::clone(messages) });
+    let files = open(&processors, url, options, messages, Arc::clone(&host))?;
+    let result = serve(&processors, &files, options, (url, &directory), (&host, changed), ready);
     let flushed = flush(&processors, &files);
     files.server().close();
     processors.stop();
@@ -92,8 +100,7 @@ fn start_processors(options: &MountOptions) -> anyhow::Result<Processors> {
     };
     let mode = sizing::Mode::Dynamic;
     let sizing = sizing::Config { mode, fixed_bytes: options.cache, ..sizing::Config::default() };
-    let switches =
-        Switches { read_ahead: options.read_ahead, trace: trace::Mode::Off, ..Switches::default() };
+    let switches = Switches { read_ahead: options.read_ahead, trace: trace::Mode::Off, ..Switches::default() };
     let kernel = |processors| KernelConfig {
         processors,
         memory_max: options.cache,
@@ -152,16 +159,17 @@ fn serve(
     files: &Arc<Files>,
     options: &MountOptions,
     (url, directory): (&Url, &PathBuf),
-    (messages, changed): (&Arc<Messages>, Receiver<NodeId>),
+    (host, changed): (&Arc<ToHost>, Receiver<NodeId>),
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mailbox = Arc::clone(processors.kernel().mailbox(PROCESSOR));
     let adapter = Adapter { files: Arc::clone(files), mailbox, direct_io: options.direct_io };
     // From here on, so that none is missed that comes as soon as it is ready.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let session = fuser::Session::new(adapter, directory, &config(url, options))
-        .map_err(|error| refusal(error, directory))?;
+    let session =
+        fuser::Session::new(adapter, directory, &config(url, options)).map_err(|error| refusal(error, directory))?;
     let notifier = session.notifier();
+    let _ = host.notifier.set(session.notifier());
     std::thread::Builder::new().name("mount-notify".into()).spawn(move || notify(&notifier, &changed))?;
     let (events, happened) = channel();
     let unmounted = events.clone();
@@ -174,7 +182,7 @@ fn serve(
             let _ = events.send(Event::Signal);
         }
     })?;
-    let result = ready().and_then(|()| until_unmounted(processors, files, directory, messages, &happened));
+    let result = ready().and_then(|()| until_unmounted(processors, files, directory, &host.messages, &happened));
     handle.close();
     result
 }
@@ -209,7 +217,9 @@ fn flush(processors: &Processors, files: &Arc<Files>) -> anyhow::Result<()> {
     let files = Arc::clone(files);
     let flushed = processors.start_task(PROCESSOR, move |cpu| async move { files.flush_all(&cpu).await });
     let flushed = flushed.recv_timeout(LAST_FLUSH_TIMEOUT);
-    flushed.context("the server does not answer: what it has not stored is lost")?.context("not everything could be stored")
+    flushed
+        .context("the server does not answer: what it has not stored is lost")?
+        .context("not everything could be stored")
 }
 
 fn notify(notifier: &Notifier, changed: &Receiver<NodeId>) {

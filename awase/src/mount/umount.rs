@@ -69,10 +69,13 @@ pub fn is_own_mount(directory: &Path) -> io::Result<bool> {
     let directory = absolute(directory)?;
     let mounts = std::fs::read("/proc/self/mounts")?;
     Ok(mounts.split(|byte| *byte == b'\n').any(|line| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(1);
-        let (path, kind) = (fields.next().map(unescaped), fields.next());
+        let mut fields = line.split(|byte| *byte == b' ');
+        let (source, path, kind) = (fields.next(), fields.next().map(unescaped), fields.next());
+        // Root's own mounts have no subtype.
+        let is_ours = [&b"fuse"[..], b"fuse.awase"].contains(&kind.unwrap_or_default());
         path.as_deref() == Some(directory.as_os_str().as_bytes())
-            && kind == Some(format!("fuse.{SUBTYPE}").as_bytes())
+            && is_ours
+            && source.is_some_and(|source| source.starts_with(b"nfs://"))
     }))
 }
 

@@ -62,7 +62,11 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Url { host, port, path } = self;
         write!(f, "nfs://")?;
-        if host.contains(':') { write!(f, "[{host}]")? } else { write!(f, "{host}")? }
+        if host.contains(':') {
+            write!(f, "[{host}]")?
+        } else {
+            write!(f, "{host}")?
+        }
         port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
         write!(f, "{path}")
     }

@@ -16,7 +16,6 @@ use machine::Errno;
 use parking_lot::Mutex;
 use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, Stability};
 
-use crate::attributes::Change;
 use crate::client::{Server, Written};
 use crate::handle::Handle;
 use crate::known::Known;
@@ -198,11 +197,15 @@ impl RemoteFile {
         if before.verifier.is_none() {
             return Ok(());
         }
+        let asked = cpu.now();
         let result = if before.is_mixed {
             Ok(None)
         } else {
             self.server.commit(cpu, &self.handle).await.map(|(change, verifier)| {
-                self.known.on_own_change(cpu.now(), Change { before: None, ..change });
+                // It changes nothing: what is new now is somebody else's.
+                if let Some(attributes) = change.after {
+                    self.known.note(cpu.now(), asked, attributes);
+                }
                 Some(verifier)
             })
         };

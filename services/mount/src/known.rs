@@ -146,6 +146,14 @@ impl Known {
         state.holds = Duration::ZERO;
     }
 
+    /// We have removed one of the file's names. Returns whether it was the last, as far as we know.
+    pub fn on_name_removed(&self) -> bool {
+        self.on_renamed();
+        let links = &mut self.state.lock().attributes.links;
+        *links = links.saturating_sub(1);
+        *links == 0
+    }
+
     /// Is what is cached of the content stale?
     pub fn is_stale(&self) -> bool {
         self.state.lock().is_stale

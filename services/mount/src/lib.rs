@@ -21,8 +21,7 @@ pub use attributes::{Attributes, Kind, Time};
 pub use client::{Limits, Server, Space};
 pub use device::Transfers;
 pub use files::{
-    Creation, Files, Found, Host, Listed, LookupCache, New, NewTime, Opening, Options, Sink, Special, StreamId,
-    Wanted,
+    Creation, Files, Found, Host, Listed, LookupCache, New, NewTime, Opening, Options, Sink, Special, StreamId, Wanted,
 };
 pub use handle::Handle;
 pub use known::Bounds;

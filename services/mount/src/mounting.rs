@@ -21,11 +21,8 @@ const RPCBIND: Program = Program { number: portmap::PROGRAM, version: portmap::V
 const NFS_PORT: Port = Port(2049);
 
 /// For each of the calls before the mount is there, whose user waits for an error.
-const TIMEOUTS: Timeouts = Timeouts {
-    reply: Duration::from_secs(5),
-    fails_after: Some(Duration::from_secs(10)),
-    fails_unconnected: true,
-};
+const TIMEOUTS: Timeouts =
+    Timeouts { reply: Duration::from_secs(5), fails_after: Some(Duration::from_secs(10)), fails_unconnected: true };
 
 /// The ports that the user says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +48,7 @@ pub struct Export {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountError {
-    #[error("the server cannot be reached at port {port}: {failure}")]
+    #[error("no answer at port {port}: {failure}")]
     Unreachable { port: u16, failure: Failure },
     #[error("the server has no export {0:?}")]
     NoExport(String),

@@ -45,8 +45,8 @@ pub(crate) struct State {
     pub opens: u64,
     pub content: Option<Arc<Content>>,
     names: Vec<Name>,
-    /// Its name since it was removed while it was open.
-    pub hidden: Option<Name>,
+    /// Its names since it was removed while it was open: one for each that it had.
+    pub hidden: Vec<(Arc<Node>, Vec<u8>)>,
     /// Rights that the user has, and until when that holds.
     pub granted: Option<(Access, Instant)>,
     /// A task makes what was written durable, after which the node may be forgotten.
@@ -92,7 +92,11 @@ impl Nodes {
     /// Adds an object, by the server's number if that is free.
     pub fn insert(&mut self, handle: &Handle, file_id: u64, kind: Kind, known: Arc<Known>) -> Arc<Node> {
         let mut id = if self.by_id.is_empty() { NodeId::ROOT } else { NodeId(file_id) };
-        if id.0 == 0 || id.0 >= ALIASES || (id == NodeId::ROOT && !self.by_id.is_empty()) || self.by_id.contains_key(&id) {
+        if id.0 == 0
+            || id.0 >= ALIASES
+            || (id == NodeId::ROOT && !self.by_id.is_empty())
+            || self.by_id.contains_key(&id)
+        {
             id = NodeId(ALIASES + self.aliases);
             self.aliases += 1;
         }

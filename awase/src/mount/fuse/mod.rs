@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use kernel::Processor;
 use kernel::processor::Mailbox;
@@ -239,9 +239,10 @@ impl Filesystem for Adapter {
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.reply_empty(reply, move |files, cpu| async move {
-            files.remove_directory(&cpu, node(parent), &name).await
-        });
+        self.reply_empty(
+            reply,
+            move |files, cpu| async move { files.remove_directory(&cpu, node(parent), &name).await },
+        );
     }
 
     fn symlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -273,9 +274,10 @@ impl Filesystem for Adapter {
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.reply_entry(reply, move |files, cpu| async move {
-            files.link(&cpu, node(ino), node(parent), &name).await
-        });
+        self.reply_entry(
+            reply,
+            move |files, cpu| async move { files.link(&cpu, node(ino), node(parent), &name).await },
+        );
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -446,9 +448,10 @@ impl Filesystem for Adapter {
     }
 
     fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        self.reply_empty(reply, move |files, cpu| async move {
-            files.check_access(&cpu, node(ino), wanted(mask)).await
-        });
+        self.reply_empty(
+            reply,
+            move |files, cpu| async move { files.check_access(&cpu, node(ino), wanted(mask)).await },
+        );
     }
 }
 

@@ -84,9 +84,8 @@ impl Server {
     /// Makes all of a file that was written before durable. Returns the verifier.
     pub(crate) async fn commit(&self, cpu: &Processor, file: &Handle) -> Result<(Change, [u8; 8]), Errno> {
         let arguments = COMMIT3args { file: file.wire(), offset: 0, count: 0 };
-        let results = self.ask(cpu, Nfs::NFSPROC3_COMMIT, &arguments, |results| {
-            Some((results.change()?, results.verifier()?))
-        });
+        let results =
+            self.ask(cpu, Nfs::NFSPROC3_COMMIT, &arguments, |results| Some((results.change()?, results.verifier()?)));
         Ok(results.await?)
     }
 

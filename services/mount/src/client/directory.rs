@@ -50,8 +50,7 @@ impl Server {
             let arguments = READDIR3args { dir, cookie, cookieverf, count: REPLY_BYTES };
             return Ok(self.ask(cpu, Nfs::NFSPROC3_READDIR, &arguments, |results| listing(results, false)).await?);
         }
-        let arguments =
-            READDIRPLUS3args { dir, cookie, cookieverf, dircount: NAMES_BYTES, maxcount: REPLY_BYTES };
+        let arguments = READDIRPLUS3args { dir, cookie, cookieverf, dircount: NAMES_BYTES, maxcount: REPLY_BYTES };
         Ok(self.ask(cpu, Nfs::NFSPROC3_READDIRPLUS, &arguments, |results| listing(results, true)).await?)
     }
 }

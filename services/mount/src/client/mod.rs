@@ -10,8 +10,8 @@ use std::time::Duration;
 use kernel::Processor;
 use machine::Errno;
 use nfs3_types::nfs3::{
-    self, ACCESS3args, FSINFO3args, FSSTAT3args, GETATTR3args, NFS_PROGRAM as Nfs, PATHCONF3args, SETATTR3args,
-    sattr3, sattrguard3,
+    self, ACCESS3args, FSINFO3args, FSSTAT3args, GETATTR3args, NFS_PROGRAM as Nfs, PATHCONF3args, SETATTR3args, sattr3,
+    sattrguard3,
 };
 use nfs3_types::xdr_codec::Pack;
 
@@ -120,8 +120,7 @@ impl Server {
     }
 
     pub async fn set_attributes(&self, cpu: &Processor, object: &Handle, new: sattr3) -> Result<Change, Errno> {
-        let arguments =
-            SETATTR3args { object: object.wire(), new_attributes: new, guard: sattrguard3::None };
+        let arguments = SETATTR3args { object: object.wire(), new_attributes: new, guard: sattrguard3::None };
         Ok(self.ask(cpu, Nfs::NFSPROC3_SETATTR, &arguments, |results| results.change()).await?)
     }
 

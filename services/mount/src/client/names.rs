@@ -105,9 +105,7 @@ impl Server {
         name: &[u8],
     ) -> Result<Made, Errno> {
         match self.ask(cpu, procedure, arguments, made).await {
-            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => {
-                self.lookup(cpu, directory, name).await
-            }
+            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => self.lookup(cpu, directory, name).await,
             result => Ok(result?),
         }
     }
@@ -157,9 +155,8 @@ impl Server {
         name: &[u8],
     ) -> Result<(Option<Attributes>, Change), Errno> {
         let arguments = LINK3args { file: object.wire(), link: place(directory, name) };
-        let linked = self.ask(cpu, Nfs::NFSPROC3_LINK, &arguments, |results| {
-            Some((results.after()?, results.change()?))
-        });
+        let linked =
+            self.ask(cpu, Nfs::NFSPROC3_LINK, &arguments, |results| Some((results.after()?, results.change()?)));
         or_done_before(linked.await, libc::EEXIST)
     }
 }

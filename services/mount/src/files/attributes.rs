@@ -103,7 +103,8 @@ impl Files {
         Ok(())
     }
 
-    /// Drops what is cached of the content if others have changed it. `tells`: the host must hear of it.
+    /// Drops what is cached of the content if others have changed it. `tells`: the host's
+    /// cache must go, too (at an opening it does so anyway).
     pub(super) async fn follow(&self, cpu: &Processor, node: &Arc<Node>, tells: bool) -> Result<(), Errno> {
         if !node.known.is_stale() || node.kind != Kind::File {
             return Ok(());
@@ -128,6 +129,8 @@ impl Files {
                 }
             }
         }
+        // Its size above all: the host would not read beyond the one that it knows.
+        self.host.attributes_changed(node.id);
         if tells {
             self.host.content_changed(node.id);
         }

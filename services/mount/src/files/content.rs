@@ -135,11 +135,12 @@ impl Files {
             if state.opens > 0 {
                 return;
             }
-            state.hidden.take()
+            std::mem::take(&mut state.hidden)
         };
-        if let Some((directory, name)) = hidden {
-            self.remove_hidden(cpu, &node, directory, &name).await;
-        } else if node.content().is_some() {
+        for (directory, name) in hidden {
+            self.remove_hidden(cpu, &node, &directory, &name).await;
+        }
+        if node.content().is_some() {
             self.note_closed(id);
         }
         self.forget_unused(&node);

@@ -165,8 +165,7 @@ impl Files {
         sink: &mut impl Sink,
     ) -> Result<bool, Errno> {
         let Entry { file_id, name, cookie, .. } = entry;
-        let mut listed =
-            Listed { name, cookie: *cookie, file_id: *file_id, found: None, kind: Kind::Directory };
+        let mut listed = Listed { name, cookie: *cookie, file_id: *file_id, found: None, kind: Kind::Directory };
         if name == b"." || name == b".." {
             return Ok(sink.add(&listed));
         }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use kernel::queue::DiskQueue;
 use kernel::Processor;
+use kernel::queue::DiskQueue;
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::queue;
@@ -28,9 +28,9 @@ use crate::known::{Bounds, Known};
 use crate::node::{Node, NodeId, Nodes};
 pub use attributes::{New, NewTime, Wanted};
 pub use content::Opening;
+use listing::Streams;
 pub use listing::{Listed, Sink, StreamId};
 pub use names::{Creation, Special};
-use listing::Streams;
 
 /// Which names are remembered by the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,10 @@ pub struct Options {
 
 /// What is told about a mount, from its processor.
 pub trait Host: Send + Sync + 'static {
-    /// What the host has of this file's content is stale.
+    /// The attributes that the host remembers of this file are stale. It has taken note of that when this returns.
+    fn attributes_changed(&self, id: NodeId);
+
+    /// What the host has cached of this file's content is stale.
     fn content_changed(&self, id: NodeId);
 
     /// A line for people.
@@ -171,12 +174,7 @@ impl Files {
             LookupCache::None => Duration::ZERO,
             LookupCache::Positive | LookupCache::All => directory.known.holds(cpu.now()),
         };
-        Found {
-            id: node.id,
-            attributes: self.shown(node),
-            attributes_hold: node.known.holds(cpu.now()),
-            name_holds,
-        }
+        Found { id: node.id, attributes: self.shown(node), attributes_hold: node.known.holds(cpu.now()), name_holds }
     }
 
     /// The attributes of a node, with what was written and the server does not have yet.

@@ -290,9 +290,7 @@ impl Files {
 
     /// A name of a file that is not open is gone. With the last one, so is the file, and what was not written yet.
     fn on_name_removed(&self, node: &Node) {
-        let was_last = node.known.attributes().links <= 1;
-        node.known.on_renamed();
-        if was_last
+        if node.known.on_name_removed()
             && let Some(content) = node.state.lock().content.take()
         {
             content.volume.stop();
@@ -300,7 +298,7 @@ impl Files {
     }
 
     /// Gives an open file a name of its own, under which it lasts until it is closed.
-    async fn hide(&self, cpu: &Processor, directory: &Node, name: &[u8], node: &Node) -> Result<(), Errno> {
+    async fn hide(&self, cpu: &Processor, directory: &Arc<Node>, name: &[u8], node: &Node) -> Result<(), Errno> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let hidden = format!(".nfs{:016x}{:08x}", node.known.attributes().file_id, serial as u32).into_bytes();
         let change = self.server.rename(cpu, (&directory.handle, name), (&directory.handle, &hidden)).await?;
@@ -309,15 +307,12 @@ impl Files {
         let mut nodes = self.nodes.lock();
         nodes.remove_name(directory.id, name);
         drop(nodes);
-        let mut state = node.state.lock();
-        // Of several names that were removed, the last is remembered: the others go with it only if they are the file's last.
-        state.hidden = Some((directory.id, hidden));
+        node.state.lock().hidden.push((Arc::clone(directory), hidden));
         Ok(())
     }
 
     /// Removes a file that was hidden, at its last closing. What was written and not sent goes with it.
-    pub(super) async fn remove_hidden(&self, cpu: &Processor, node: &Arc<Node>, directory: NodeId, name: &[u8]) {
-        let Ok(directory) = self.node(directory) else { return };
+    pub(super) async fn remove_hidden(&self, cpu: &Processor, node: &Node, directory: &Node, name: &[u8]) {
         if node.known.attributes().links > 1
             && let Some(content) = node.content()
         {

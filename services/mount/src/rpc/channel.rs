@@ -117,13 +117,8 @@ impl Channel {
     /// Queues a call.
     pub(super) fn begin(&self, cpu: &Processor, xid: u32, call: Call) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::default());
-        let pending = Pending {
-            call: Arc::new(call),
-            waiter: Arc::clone(&waiter),
-            begun: cpu.now(),
-            sent: None,
-            times_sent: 0,
-        };
+        let pending =
+            Pending { call: Arc::new(call), waiter: Arc::clone(&waiter), begun: cpu.now(), sent: None, times_sent: 0 };
         let mut state = self.state.lock();
         if state.is_closed {
             waiter.give(Err(Failure::Closed));
@@ -328,7 +323,14 @@ async fn send(channel: Arc<Channel>, cpu: Processor, generation: u64, outbound: 
             let Payload { frames, offset, len } = call.payload.clone();
             let release = Release { requests: 1, bytes: 0 };
             let padding = call.payload.padding();
-            outbound.push(kernel::connection::Reply { header: call.header.clone(), frames, offset, len, padding, release });
+            outbound.push(kernel::connection::Reply {
+                header: call.header.clone(),
+                frames,
+                offset,
+                len,
+                padding,
+                release,
+            });
         }
         if outbound.is_broken() {
             return;

@@ -1,7 +1,7 @@
 //! Calls and replies of ONC RPC (RFC 5531, sections 9 to 11), as a client writes and reads them.
 
-use kernel::connection::Header;
 use kernel::Frames;
+use kernel::connection::Header;
 use nfs3_types::rpc::{RPC_VERSION_2, accept_stat, auth_unix, msg_type, opaque_auth, reply_stat};
 use nfs3_types::xdr_codec::{Opaque, Pack};
 

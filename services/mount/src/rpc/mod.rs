@@ -13,11 +13,11 @@ use kernel::connection::{Inbound, Limits, Sessions, Step};
 use kernel::frame::segments;
 use machine::{Connection, Errno};
 
-use channel::{Call, Channel};
 pub(crate) use channel::Reply;
+use channel::{Call, Channel};
 pub use message::{Caller, Program};
-pub(crate) use message::{Payload, packed};
 use message::{Parsed, encode, parse};
+pub(crate) use message::{Payload, packed};
 use record::Records;
 
 /// A TCP port.
