@@ -124,6 +124,8 @@ install: docs
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
 	install -m 644 packaging/awase.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.socket
+	sed 's|/usr/bin/awase|$(PREFIX)/bin/awase|' packaging/awase-mount@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase-mount@.service
+	install -D -m 755 packaging/mount.awase $(DESTDIR)$(PREFIX)/sbin/mount.awase
 
 # The program that `awase lab` runs.
 install-lab:

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{CONTROL_NAME, Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
+use crate::mount::arguments::{MOUNT_EXAMPLES, MountArguments, UmountArguments};
 
 /// Serves disks, directories and transactions over the network through its own I/O path in user space.
 #[derive(Debug, Parser)]
@@ -23,6 +24,7 @@ Examples:
   awase serve                                  a new disk, a directory and a database
   awase serve --export name=vm,kind=file,path=vm.img
   awase check --config /etc/awase/awase.toml   is the configuration right?
+  awase mount nfs://server/home ~/home         a directory of any NFS server, without root
   awase iotest --device testdev --processes 4  the papers' device test
   awase lab run all                            what each technique is worth, on the papers' machines
 
@@ -68,6 +70,11 @@ pub enum Command {
     /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or a breakdown of the time.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
+    /// Mount a directory that a server exports over NFS, as an ordinary user.
+    #[command(after_long_help = MOUNT_EXAMPLES)]
+    Mount(MountArguments),
+    /// Unmount what was mounted by awase mount.
+    Umount(UmountArguments),
     /// Make a load of transactions on a database, and measure it.
     #[command(after_long_help = LOAD_EXAMPLES)]
     Load(LoadArguments),

@@ -20,6 +20,7 @@ pub mod load;
 pub mod media;
 pub mod membership;
 pub mod metrics;
+pub mod mount;
 pub mod open_files;
 pub mod predecessor;
 pub mod processors;

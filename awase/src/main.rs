@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::{check, control, generate, iotest, lab, load, program, serve, top, trace};
+use awase::{check, control, generate, iotest, lab, load, mount, program, serve, top, trace};
 use clap::Parser;
 
 /// The configuration or the command line is wrong.
@@ -31,6 +31,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Set(arguments) => control::set(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Program { command } => program::program(&command),
         Command::Trace(arguments) => trace::trace(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Mount(arguments) => mount::mount(&arguments),
+        Command::Umount(arguments) => mount::umount(&arguments),
         Command::Load(arguments) => load::load(&arguments),
         Command::Lab { arguments } => match lab::lab(&arguments)? {},
         Command::Completions { shell } => generate::completions(shell, &mut cli::command()).map(|()| ExitCode::SUCCESS),

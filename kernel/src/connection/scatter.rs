@@ -288,9 +288,11 @@ impl Scatter {
             let Some(piece) = self.landed.front_mut() else { return };
             let within = filling.filled % FRAME_BYTES;
             let len = piece.len().min(filling.end - filling.filled).min(FRAME_BYTES - within);
-            let frame = &mut filling.frames[filling.filled / FRAME_BYTES];
-            let Some(bytes) = frame.bytes_mut() else { return };
-            piece.copy(&self.buffer, &mut bytes[within..within + len]);
+            let to = filling.frames[filling.filled / FRAME_BYTES].segment(within, len);
+            // SAFETY: the frames are given to be filled by what arrives, which is this copy as well as a receive into them;
+            // the cache may have shares in them (a block that is being loaded), but nobody reads or writes them meanwhile.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(to.ptr, len) };
+            piece.copy(&self.buffer, bytes);
             piece.skip(len);
             filling.filled += len;
             self.drop_empty();

@@ -1,0 +1,74 @@
+//! `awase mount`: an export of any NFSv3 server as a directory of this host, without root and without a kernel module.
+//!
+//! A mount is a process of its own, as a server that mounted itself could wait for itself. In the background it is a second
+//! process that this one starts and that says when it is ready.
+
+pub mod arguments;
+mod background;
+mod dial;
+mod fuse;
+mod messages;
+mod options;
+mod session;
+mod umount;
+mod url;
+
+use std::fs::File;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+
+use arguments::MountArguments;
+use messages::Messages;
+use options::MountOptions;
+pub use umount::umount;
+use url::Url;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// When nothing could be mounted.
+pub fn mount(arguments: &MountArguments) -> anyhow::Result<ExitCode> {
+    let url = Url::parse(&arguments.url)?;
+    let mut options = MountOptions::parse(arguments.options.iter().map(String::as_str))?;
+    options.ports.nfs = url.port.map(mount::Port).or(options.ports.nfs);
+    check_directory(arguments)?;
+    let is_background_child = background::is_child();
+    if !arguments.foreground && !is_background_child {
+        return background::start();
+    }
+    let log = arguments.log.as_ref().map(|path| {
+        let file = File::options().create(true).append(true).open(path);
+        file.with_context(|| format!("cannot write to {}", path.display()))
+    });
+    let messages = Arc::new(Messages::new(url.to_string(), log.transpose()?, is_background_child));
+    session::run(&url, &options, &arguments.directory, &messages, || {
+        if is_background_child {
+            background::report_ready()
+        } else {
+            println!("mounted {url} on {}", arguments.directory.display());
+            Ok(())
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether something can be mounted there, for an error before anything is tried.
+fn check_directory(arguments: &MountArguments) -> anyhow::Result<()> {
+    let directory = &arguments.directory;
+    match std::fs::metadata(directory) {
+        Ok(found) if !found.is_dir() => bail!("{} is no directory", directory.display()),
+        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => bail!(
+            "{} is a mount whose process has ended; awase umount {} takes it away",
+            directory.display(),
+            directory.display()
+        ),
+        Err(error) => return Err(error).with_context(|| format!("cannot mount on {}", directory.display())),
+    }
+    if umount::is_own_mount(directory)? {
+        bail!("something is already mounted on {} by awase", directory.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! A mount from its begin to its end.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use fuser::{INodeNo, MountOption, Notifier, SessionACL};
+use kernel::trace::{self, Tracer};
+use kernel::{KernelConfig, Switches};
+use machine::linux;
+use mount::{Caller, Export, Files, Host, NodeId};
+use parking_lot::Mutex;
+use policy::unit::ProcessorId;
+use policy::{idle, sizing, writeback};
+use rustix::process::{getegid, geteuid, getgroups};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::dial::{Dial, addresses};
+use super::fuse::Adapter;
+use super::messages::Messages;
+use super::options::MountOptions;
+use super::umount::{SUBTYPE, take_away};
+use super::url::Url;
+use crate::processors::Processors;
+use crate::stack::disk_in_memory;
+
+/// The one processor of a mount.
+const PROCESSOR: ProcessorId = ProcessorId(0);
+
+/// For what could not be stored before, when the mount ends.
+const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What ends a mount.
+enum Event {
+    Signal,
+    /// It was unmounted, or the host's kernel refuses to go on.
+    Unmounted(std::io::Result<()>),
+}
+
+/// The host is told of stale content by a thread: while it takes that, it may wait for a read that the mount's processor is
+/// about to answer.
+struct ToHost {
+    /// From the begin of the session on.
+    notifier: OnceLock<Notifier>,
+    changed: Mutex<Sender<NodeId>>,
+    messages: Arc<Messages>,
+}
+
+impl Host for ToHost {
+    fn attributes_changed(&self, NodeId(id): NodeId) {
+        // For attributes the host waits for nothing. It may have forgotten the file meanwhile.
+        let _ = self.notifier.get().map(|notifier| notifier.inval_inode(INodeNo(id), -1, 0));
+    }
+
+    fn content_changed(&self, id: NodeId) {
+        // It is heard until the mount ends.
+        let _ = self.changed.lock().send(id);
+    }
+
+    fn report(&self, line: &str) {
+        self.messages.line(line);
+    }
+}
+
+/// Mounts, calls `ready`, and returns when it is unmounted.
+///
+/// # Errors
+/// When it cannot be mounted, or something that was written could not be stored.
+pub fn run(
+    url: &Url,
+    options: &MountOptions,
+    directory: &Path,
+    messages: &Arc<Messages>,
+    ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    addresses(&url.host, mount::Port(0)).with_context(|| format!("no server {:?}", url.host))?;
+    let directory = std::fs::canonicalize(directory)?;
+    let processors = start_processors(options)?;
+    let (sender, changed) = channel();
+    let (notifier, changes) = (OnceLock::new(), Mutex::new(sender));
+    let host = Arc::new(ToHost { notifier, changed: changes, messages: Arc::clone(messages) });
+    let files = open(&processors, url, options, messages, Arc::clone(&host))?;
+    let result = serve(&processors, &files, options, (url, &directory), (&host, changed), ready);
+    let flushed = flush(&processors, &files);
+    files.server().close();
+    processors.stop();
+    result.and(flushed)
+}
+
+fn start_processors(options: &MountOptions) -> anyhow::Result<Processors> {
+    let machine = linux::Config {
+        processors: linux::Processors::Count(1),
+        engine: linux::Engine::Auto,
+        // A mount is one of many processes: it takes a core when it has something to do, and any.
+        pin: false,
+        idle: idle::Config { longest: Duration::ZERO },
+    };
+    let mode = sizing::Mode::Dynamic;
+    let sizing = sizing::Config { mode, fixed_bytes: options.cache, ..sizing::Config::default() };
+    let switches = Switches { read_ahead: options.read_ahead, trace: trace::Mode::Off, ..Switches::default() };
+    let kernel = |processors| KernelConfig {
+        processors,
+        memory_max: options.cache,
+        chunk_bytes: None,
+        sizing: Some(sizing),
+        write_back: writeback::Config::default(),
+        switches,
+    };
+    Processors::start_kernel(&machine, kernel, |_| Tracer::none())
+}
+
+/// Finds the export.
+fn open(
+    processors: &Processors,
+    url: &Url,
+    options: &MountOptions,
+    messages: &Arc<Messages>,
+    host: Arc<ToHost>,
+) -> anyhow::Result<Arc<Files>> {
+    let mut serial = [0; 8];
+    getrandom::fill(&mut serial).map_err(std::io::Error::from)?;
+    let serial = u64::from_ne_bytes(serial);
+    let export = Export {
+        connector: Arc::new(Dial { host: url.host.clone(), messages: Arc::clone(messages) }),
+        caller: caller()?,
+        path: url.path.clone(),
+        ports: options.ports,
+        connections: options.connections,
+        timeouts: options.timeouts,
+        serial,
+    };
+    let (files, disk) = (options.files.clone(), disk_in_memory());
+    let opened = processors.start_task(PROCESSOR, move |cpu| async move {
+        let server = mount::mount(&cpu, &export).await?;
+        let opened = Files::open(&cpu, server, disk, files, serial, host).await;
+        opened.map_err(|errno| anyhow!("the server does not say what the export's root is: {errno}"))
+    });
+    opened.recv().context("the mount's processor has ended")?.with_context(|| format!("cannot mount {url}"))
+}
+
+/// The user who mounts, in whose name everything is done.
+fn caller() -> anyhow::Result<Caller> {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let groups = getgroups().context("cannot read this user's groups")?;
+    Ok(Caller {
+        machine,
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
+        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+    })
+}
+
+/// Serves the host's kernel until it is unmounted.
+fn serve(
+    processors: &Processors,
+    files: &Arc<Files>,
+    options: &MountOptions,
+    (url, directory): (&Url, &PathBuf),
+    (host, changed): (&Arc<ToHost>, Receiver<NodeId>),
+    ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mailbox = Arc::clone(processors.kernel().mailbox(PROCESSOR));
+    let adapter = Adapter { files: Arc::clone(files), mailbox, direct_io: options.direct_io };
+    // From here on, so that none is missed that comes as soon as it is ready.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let session =
+        fuser::Session::new(adapter, directory, &config(url, options)).map_err(|error| refusal(error, directory))?;
+    let notifier = session.notifier();
+    let _ = host.notifier.set(session.notifier());
+    std::thread::Builder::new().name("mount-notify".into()).spawn(move || notify(&notifier, &changed))?;
+    let (events, happened) = channel();
+    let unmounted = events.clone();
+    std::thread::Builder::new().name("mount-session".into()).spawn(move || {
+        let _ = unmounted.send(Event::Unmounted(session.run()));
+    })?;
+    let handle = signals.handle();
+    std::thread::Builder::new().name("mount-signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            let _ = events.send(Event::Signal);
+        }
+    })?;
+    let result = ready().and_then(|()| until_unmounted(processors, files, directory, &host.messages, &happened));
+    handle.close();
+    result
+}
+
+fn until_unmounted(
+    processors: &Processors,
+    files: &Arc<Files>,
+    directory: &Path,
+    messages: &Messages,
+    happened: &Receiver<Event>,
+) -> anyhow::Result<()> {
+    let mut is_ending = false;
+    loop {
+        match happened.recv().context("the mount's threads have ended")? {
+            Event::Unmounted(result) => return result.context("the host has ended the mount"),
+            // Nobody wants to wait any longer.
+            Event::Signal if is_ending => return take_away(directory, true),
+            Event::Signal => {
+                is_ending = true;
+                if let Err(error) = flush(processors, files) {
+                    messages.line(&format!("{error:#}"));
+                }
+                // Those who use it may go on until they let go of it.
+                take_away(directory, true)?;
+            }
+        }
+    }
+}
+
+/// Makes everything durable that was written.
+fn flush(processors: &Processors, files: &Arc<Files>) -> anyhow::Result<()> {
+    let files = Arc::clone(files);
+    let flushed = processors.start_task(PROCESSOR, move |cpu| async move { files.flush_all(&cpu).await });
+    let flushed = flushed.recv_timeout(LAST_FLUSH_TIMEOUT);
+    flushed
+        .context("the server does not answer: what it has not stored is lost")?
+        .context("not everything could be stored")
+}
+
+fn notify(notifier: &Notifier, changed: &Receiver<NodeId>) {
+    for NodeId(id) in changed {
+        // The host may have forgotten it meanwhile.
+        let _ = notifier.inval_inode(INodeNo(id), 0, 0);
+    }
+}
+
+fn config(url: &Url, options: &MountOptions) -> fuser::Config {
+    let mut config = fuser::Config::default();
+    let name = url.to_string();
+    // The host's list of options ends at a comma.
+    let name = name.replace(',', "_");
+    config.mount_options = vec![MountOption::FSName(name), MountOption::Subtype(SUBTYPE.into())];
+    config.mount_options.extend(options.of_host.iter().cloned());
+    if options.files.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    if options.allow_other {
+        // Others' rights are checked by the host: the server knows only who mounted.
+        config.mount_options.push(MountOption::DefaultPermissions);
+        config.acl = SessionACL::All;
+    }
+    config
+}
+
+/// Why the host does not mount, in words that help.
+fn refusal(error: std::io::Error, directory: &Path) -> anyhow::Error {
+    let directory = directory.display();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            anyhow!("cannot mount on {directory}: fusermount3 (package fuse3) and /dev/fuse are needed: {error}")
+        }
+        _ => anyhow!("cannot mount on {directory}: {error}"),
+    }
+}

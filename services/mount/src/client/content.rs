@@ -1,0 +1,100 @@
+//! READ, WRITE, COMMIT, READLINK.
+
+use kernel::Processor;
+use machine::Errno;
+use nfs3_types::nfs3::{COMMIT3args, NFS_PROGRAM as Nfs, READ3args, READLINK3args, stable_how};
+use nfs3_types::xdr_codec::Pack;
+use policy::unit::{ByteRange, Stability};
+
+use super::{Server, take};
+use crate::attributes::{Attributes, Change};
+use crate::handle::Handle;
+use crate::rpc::{Payload, packed};
+
+/// Longest target of a symbolic link, in bytes (PATH_MAX).
+const TARGET_BYTES_MAX: usize = 4096;
+
+/// What WRITE says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub change: Change,
+    /// Bytes.
+    pub count: u32,
+    pub is_stable: bool,
+    pub verifier: [u8; 8],
+}
+
+/// What READ says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub attributes: Option<Attributes>,
+    /// Bytes that went to the place.
+    pub count: usize,
+    pub is_end: bool,
+}
+
+impl Server {
+    /// Reads from `range` into `place`, which has its length: fewer bytes at the end of the file, or as the server likes.
+    pub(crate) async fn read(
+        &self,
+        cpu: &Processor,
+        file: &Handle,
+        range: ByteRange,
+        place: Payload,
+    ) -> Result<Read, Errno> {
+        let arguments = READ3args { file: file.wire(), offset: range.at.0, count: range.len as u32 };
+        let payload = Payload::default();
+        let reply = self.reply(cpu, Nfs::NFSPROC3_READ, &packed(&arguments), &payload, Some(&place)).await?;
+        let read = take(&reply, |results| {
+            let attributes = results.after()?;
+            let (count, is_end) = (results.u32()? as usize, results.boolean()?);
+            // What came is what counts.
+            (count == reply.data).then_some(Read { attributes, count, is_end })
+        });
+        Ok(read?)
+    }
+
+    /// Writes `data`, which has the range's length; the server may take less.
+    pub(crate) async fn write(
+        &self,
+        cpu: &Processor,
+        file: &Handle,
+        range: ByteRange,
+        data: Payload,
+        stability: Stability,
+    ) -> Result<Written, Errno> {
+        let stable = if stability == Stability::Stable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE };
+        let mut arguments = packed(&file.wire());
+        arguments.extend_from_slice(&range.at.0.to_be_bytes());
+        arguments.extend_from_slice(&(range.len as u32).to_be_bytes());
+        // Into memory; see `packed`.
+        let _ = stable.pack(&mut arguments);
+        arguments.extend_from_slice(&(range.len as u32).to_be_bytes());
+        let reply = self.reply(cpu, Nfs::NFSPROC3_WRITE, &arguments, &data, None).await?;
+        let written = take(&reply, |results| {
+            let (change, count) = (results.change()?, results.u32()?);
+            let is_stable = results.u32()? != stable_how::UNSTABLE as u32;
+            let verifier = results.verifier()?;
+            let is_kept = is_stable || stability == Stability::Unstable;
+            (u64::from(count) <= range.len && is_kept).then_some(Written { change, count, is_stable, verifier })
+        });
+        Ok(written?)
+    }
+
+    /// Makes all of a file that was written before durable. Returns the verifier.
+    pub(crate) async fn commit(&self, cpu: &Processor, file: &Handle) -> Result<(Change, [u8; 8]), Errno> {
+        let arguments = COMMIT3args { file: file.wire(), offset: 0, count: 0 };
+        let results =
+            self.ask(cpu, Nfs::NFSPROC3_COMMIT, &arguments, |results| Some((results.change()?, results.verifier()?)));
+        Ok(results.await?)
+    }
+
+    pub async fn read_link(&self, cpu: &Processor, link: &Handle) -> Result<Vec<u8>, Errno> {
+        let arguments = READLINK3args { symlink: link.wire() };
+        let target = self.ask(cpu, Nfs::NFSPROC3_READLINK, &arguments, |results| {
+            results.after()?;
+            results.opaque(TARGET_BYTES_MAX).map(<[u8]>::to_vec)
+        });
+        Ok(target.await?)
+    }
+}

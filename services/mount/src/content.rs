@@ -1,0 +1,127 @@
+//! The content of a file that is in use: a volume over the file on the server.
+
+use std::sync::Arc;
+
+use kernel::device::DeviceRef;
+use kernel::queue::{DiskQueue, Queued};
+use kernel::request::Context;
+use kernel::volume::{Attempt, VolumeConfig};
+use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Processor, Volume};
+use machine::Errno;
+use policy::unit::{ByteOffset, ByteRange, Stability};
+
+use crate::device::RemoteFile;
+
+/// Reads during which the file's size changes, in a row.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// Flushes in a row for which the server has restarted meanwhile.
+const RESTARTS_MAX: u32 = 64;
+
+pub(crate) struct Content {
+    pub volume: Arc<Volume>,
+    pub device: Arc<RemoteFile>,
+}
+
+impl Content {
+    /// # Errors
+    /// When too many files are in use.
+    pub fn open(
+        cpu: &Processor,
+        device: RemoteFile,
+        queue: &Arc<DiskQueue>,
+        read_only: bool,
+    ) -> Result<Arc<Content>, Errno> {
+        let device = Arc::new(device);
+        let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(queue), Arc::clone(&device) as DeviceRef));
+        let config = VolumeConfig {
+            name: String::new(),
+            read_only,
+            // FILE_SYNC: one call instead of two.
+            forced_unit_access: ForcedUnitAccess::Alone,
+            grows: true,
+        };
+        let volume = Volume::open(cpu.kernel(), queued, config, cpu.id()).map_err(|_| Errno(libc::ENFILE))?;
+        Ok(Arc::new(Content { volume, device }))
+    }
+
+    /// Reads `range`, cut at the end of the file. The first byte lies `range.at % 4096` bytes into the first frame.
+    pub async fn read(&self, cpu: &Processor, range: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+        for _ in 0..ATTEMPTS_MAX {
+            let range = self.volume.clip(range);
+            if range.len == 0 {
+                return Ok((range, Frames::new()));
+            }
+            let context = Context::synchronous(cpu.job());
+            if let Attempt::Done(frames) = self.volume.attempt_read(cpu, range, context).await? {
+                return Ok((range, frames));
+            }
+        }
+        Err(Errno(libc::EAGAIN))
+    }
+
+    /// Writes `data` at `at`.
+    pub async fn write(&self, cpu: &Processor, at: ByteOffset, data: &[u8], stability: Stability) -> Result<(), Errno> {
+        let range = ByteRange { at, len: data.len() as u64 };
+        let mut frames = cpu.kernel().allocate(cpu, range.blocks().len() as usize).await;
+        copy_in(&mut frames, at.in_block(), data);
+        let context = Context::synchronous(cpu.job()).with_stability(stability);
+        loop {
+            let restarts = self.device.restarts();
+            let result = self.volume.write(cpu, range, frames.clone(), context).await;
+            // A server that restarted between the write and its commit: it stays to be written, and is flushed again.
+            match result {
+                Err(_) if self.device.restarts() != restarts => return self.flush(cpu).await,
+                result => return result,
+            }
+        }
+    }
+
+    /// Has the server all that was written, be it durable or not?
+    pub fn is_written(&self) -> bool {
+        self.volume.dirty_blocks() == 0
+    }
+
+    /// Sends all that was written to the server, without making it durable.
+    ///
+    /// # Errors
+    /// The server's: what failed stays to be written.
+    pub async fn write_out(&self, cpu: &Processor) -> Result<(), Errno> {
+        if self.is_written() {
+            return Ok(());
+        }
+        let failures = self.volume.failures_so_far();
+        self.volume.write_out_unflushed(cpu, Context::synchronous(cpu.job())).await;
+        if self.is_written() || self.volume.failures_so_far() == failures {
+            return Ok(());
+        }
+        Err(self.device.last_error().unwrap_or(Errno::IO))
+    }
+
+    /// Makes all that was written durable, also if the server restarts meanwhile.
+    ///
+    /// # Errors
+    /// The server's: some of it may not be durable, and stays to be written.
+    pub async fn flush(&self, cpu: &Processor) -> Result<(), Errno> {
+        for _ in 0..RESTARTS_MAX {
+            let restarts = self.device.restarts();
+            let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
+            if result.is_ok() || self.device.restarts() == restarts {
+                return result;
+            }
+        }
+        Err(Errno::IO)
+    }
+}
+
+/// Copies `data` to the `offset`-th byte of frames that nobody shares.
+fn copy_in(frames: &mut Frames, offset: usize, data: &[u8]) {
+    let (mut at, mut left) = (offset, data);
+    for frame in frames {
+        let (here, rest) = left.split_at(left.len().min(FRAME_BYTES - at));
+        if let Some(bytes) = frame.bytes_mut() {
+            bytes[at..at + here.len()].copy_from_slice(here);
+        }
+        (at, left) = (0, rest);
+    }
+}

@@ -1,0 +1,206 @@
+//! Attributes, rights, and the space of the tree.
+
+use std::sync::Arc;
+
+use kernel::Processor;
+use machine::Errno;
+use nfs3_types::nfs3::{Nfs3Option, sattr3, set_atime, set_mtime};
+
+use super::Files;
+use crate::attributes::{Attributes, Kind, Time};
+use crate::client::{Access, Space};
+use crate::node::{Node, NodeId};
+
+/// A time to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewTime {
+    /// The server's present time.
+    Now,
+    Given(Time),
+}
+
+/// Attributes to be set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct New {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub accessed: Option<NewTime>,
+    pub modified: Option<NewTime>,
+}
+
+impl New {
+    pub(super) fn wire(self) -> sattr3 {
+        sattr3 {
+            mode: option(self.mode),
+            uid: option(self.uid),
+            gid: option(self.gid),
+            size: option(self.size),
+            atime: match self.accessed {
+                None => set_atime::DONT_CHANGE,
+                Some(NewTime::Now) => set_atime::SET_TO_SERVER_TIME,
+                Some(NewTime::Given(time)) => set_atime::SET_TO_CLIENT_TIME(time.into()),
+            },
+            mtime: match self.modified {
+                None => set_mtime::DONT_CHANGE,
+                Some(NewTime::Now) => set_mtime::SET_TO_SERVER_TIME,
+                Some(NewTime::Given(time)) => set_mtime::SET_TO_CLIENT_TIME(time.into()),
+            },
+        }
+    }
+}
+
+fn option<T: nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack>(value: Option<T>) -> Nfs3Option<T> {
+    value.map_or(Nfs3Option::None, Nfs3Option::Some)
+}
+
+/// Rights, as access(2) asks for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub reads: bool,
+    pub writes: bool,
+    pub executes: bool,
+}
+
+impl Wanted {
+    /// As the wire has them. Which mean something depends on the object.
+    fn of(self, kind: Kind) -> Access {
+        let is_directory = kind == Kind::Directory;
+        let rights = [
+            (self.reads, Access::READ),
+            (self.writes, Access::MODIFY | Access::EXTEND),
+            (self.executes, if is_directory { Access::LOOKUP } else { Access::EXECUTE }),
+        ];
+        let wanted = rights.into_iter().filter(|(is_wanted, _)| *is_wanted);
+        wanted.fold(Access::default(), |all, (_, right)| all | right)
+    }
+}
+
+impl Files {
+    /// An object's attributes, and how long they hold. What was written is sent first: it decides on size and times.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn attributes(&self, cpu: &Processor, id: NodeId) -> Result<(Attributes, std::time::Duration), Errno> {
+        let node = self.node(id)?;
+        if let Some(content) = node.content() {
+            // What fails is told to those who wrote it.
+            let _ = content.write_out(cpu).await;
+        }
+        if node.known.holds(cpu.now()).is_zero() {
+            self.refresh(cpu, &node).await?;
+            self.follow(cpu, &node, true).await?;
+        }
+        Ok((self.shown(&node), node.known.holds(cpu.now())))
+    }
+
+    /// Asks the server.
+    pub(super) async fn refresh(&self, cpu: &Processor, node: &Node) -> Result<(), Errno> {
+        let asked = cpu.now();
+        let attributes = self.server.attributes(cpu, &node.handle).await?;
+        node.known.note(cpu.now(), asked, attributes);
+        Ok(())
+    }
+
+    /// Drops what is cached of the content if others have changed it. `tells`: the host's
+    /// cache must go, too (at an opening it does so anyway).
+    pub(super) async fn follow(&self, cpu: &Processor, node: &Arc<Node>, tells: bool) -> Result<(), Errno> {
+        if !node.known.is_stale() || node.kind != Kind::File {
+            return Ok(());
+        }
+        let _one_at_a_time = node.following.lock().await;
+        if !node.known.take_stale() {
+            return Ok(());
+        }
+        if let Some(content) = node.content() {
+            let ask = async {
+                self.refresh(cpu, node).await?;
+                Ok(node.known.attributes().size)
+            };
+            match content.volume.follow_host(cpu, ask).await {
+                // What was found meanwhile is dropped, too.
+                Ok(true) => drop(node.known.take_stale()),
+                // Something that could not be sent is still cached, in blocks that are older otherwise.
+                Ok(false) => node.known.set_stale(),
+                Err(errno) => {
+                    node.known.set_stale();
+                    return Err(errno);
+                }
+            }
+        }
+        // Its size above all: the host would not read beyond the one that it knows.
+        self.host.attributes_changed(node.id);
+        if tells {
+            self.host.content_changed(node.id);
+        }
+        Ok(())
+    }
+
+    /// Sets attributes; returns all of them and how long they hold.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn set_attributes(
+        &self,
+        cpu: &Processor,
+        id: NodeId,
+        new: New,
+    ) -> Result<(Attributes, std::time::Duration), Errno> {
+        let node = self.node(id)?;
+        if new.size.is_some_and(|size| size > self.server.limits().file_max) {
+            return Err(Errno::FILE_TOO_LARGE);
+        }
+        let content = node.content();
+        if let Some(content) = &content {
+            // Sent later, it would change the times again, or be refused.
+            let _ = content.write_out(cpu).await;
+        }
+        let change = async {
+            let change = self.server.set_attributes(cpu, &node.handle, new.wire()).await?;
+            node.known.on_own_change(cpu.now(), change);
+            Ok(())
+        };
+        match (content, new.size) {
+            (Some(content), Some(size)) => content.volume.resize(cpu, size, change).await?,
+            _ => change.await?,
+        }
+        node.state.lock().granted = None;
+        if node.known.holds(cpu.now()).is_zero() {
+            self.refresh(cpu, &node).await?;
+        }
+        Ok((self.shown(&node), node.known.holds(cpu.now())))
+    }
+
+    /// Has the user the rights `wanted`? The server says so, at the latest when attributes would be asked for again.
+    ///
+    /// # Errors
+    /// `EACCES` if not, or the server's.
+    pub async fn check_access(&self, cpu: &Processor, id: NodeId, wanted: Wanted) -> Result<(), Errno> {
+        let node = self.node(id)?;
+        let granted = node.state.lock().granted;
+        let granted = match granted {
+            Some((granted, until)) if cpu.now() < until => granted,
+            _ => self.ask_access(cpu, &node).await?,
+        };
+        if granted.includes(wanted.of(node.kind)) { Ok(()) } else { Err(Errno(libc::EACCES)) }
+    }
+
+    /// Asks the server for all rights, and notes the attributes that come with them.
+    pub(super) async fn ask_access(&self, cpu: &Processor, node: &Node) -> Result<Access, Errno> {
+        let asked = cpu.now();
+        let (granted, attributes) = self.server.access(cpu, &node.handle, Access::ALL).await?;
+        match attributes {
+            Some(attributes) => node.known.note(cpu.now(), asked, attributes),
+            None => node.known.expire(),
+        }
+        node.state.lock().granted = Some((granted, cpu.now() + node.known.holds(cpu.now())));
+        Ok(granted)
+    }
+
+    /// # Errors
+    /// The server's.
+    pub async fn space(&self, cpu: &Processor) -> Result<Space, Errno> {
+        self.server.space(cpu).await
+    }
+}

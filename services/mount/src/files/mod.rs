@@ -1,0 +1,188 @@
+//! What a host asks of a mounted directory tree, call by call.
+//!
+//! Everything runs on one processor: a mount is one user's work, and its calls wait for the wire, not for a processor.
+
+mod attributes;
+mod content;
+mod listing;
+mod names;
+mod settle;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use kernel::Processor;
+use kernel::queue::DiskQueue;
+use machine::Errno;
+use parking_lot::Mutex;
+use policy::queue;
+use policy::unit::{DiskNo, Instant};
+
+use crate::attributes::{Attributes, Kind};
+use crate::client::Server;
+use crate::device::{Transfers, transfers};
+use crate::handle::Handle;
+use crate::known::{Bounds, Known};
+use crate::node::{Node, NodeId, Nodes};
+pub use attributes::{New, NewTime, Wanted};
+pub use content::Opening;
+use listing::Streams;
+pub use listing::{Listed, Sink, StreamId};
+pub use names::{Creation, Special};
+
+/// Which names are remembered by the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LookupCache {
+    #[default]
+    All,
+    /// Those that exist.
+    Positive,
+    None,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Longest transfers, in bytes.
+    pub read_size: u32,
+    pub write_size: u32,
+    pub read_only: bool,
+    /// How long attributes hold.
+    pub files: Bounds,
+    pub directories: Bounds,
+    pub lookup_cache: LookupCache,
+    /// Is the server asked about a file whenever it is opened?
+    pub close_to_open: bool,
+    /// Is every write durable before it returns?
+    pub is_sync: bool,
+}
+
+/// What is told about a mount, from its processor.
+pub trait Host: Send + Sync + 'static {
+    /// The attributes that the host remembers of this file are stale. It has taken note of that when this returns.
+    fn attributes_changed(&self, id: NodeId);
+
+    /// What the host has cached of this file's content is stale.
+    fn content_changed(&self, id: NodeId);
+
+    /// A line for people.
+    fn report(&self, line: &str);
+}
+
+/// An object, as the host is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub id: NodeId,
+    pub attributes: Attributes,
+    /// How long the attributes hold, and how long the name.
+    pub attributes_hold: Duration,
+    pub name_holds: Duration,
+}
+
+/// A mounted tree.
+pub struct Files {
+    server: Arc<Server>,
+    options: Options,
+    transfers: Transfers,
+    disk: DiskNo,
+    queue: Arc<DiskQueue>,
+    host: Arc<dyn Host>,
+    nodes: Mutex<Nodes>,
+    streams: Mutex<Streams>,
+    /// Files whose content is cached, not open, in the order of their closing.
+    closed: Mutex<VecDeque<NodeId>>,
+    /// Numbers names of removed files, and verifiers of exclusive creation.
+    serial: AtomicU64,
+}
+
+impl Files {
+    /// The tree of `server`, whose requests go through the queue of `disk`. `serial`: a number that no other mount draws.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn open(
+        cpu: &Processor,
+        server: Server,
+        disk: DiskNo,
+        options: Options,
+        serial: u64,
+        host: Arc<dyn Host>,
+    ) -> Result<Arc<Files>, Errno> {
+        let attributes = server.attributes(cpu, server.root()).await?;
+        if attributes.kind != Kind::Directory {
+            return Err(Errno(libc::ENOTDIR));
+        }
+        let transfers = transfers(&server, options.read_size, options.write_size);
+        let transfer_bytes_max = transfers.read_max.max(transfers.write_max);
+        let config = queue::Config { transfer_bytes_max, ..queue::Config::default() };
+        let queue = cpu.kernel().queue_of_disk(disk, || DiskQueue::new(config));
+        let known = Known::new(cpu.now(), attributes, options.directories);
+        let mut nodes = Nodes::default();
+        nodes.insert(server.root(), attributes.file_id, Kind::Directory, known);
+        Ok(Arc::new(Files {
+            server: Arc::new(server),
+            options,
+            transfers,
+            disk,
+            queue,
+            host,
+            nodes: Mutex::new(nodes),
+            streams: Mutex::default(),
+            closed: Mutex::default(),
+            serial: AtomicU64::new(serial),
+        }))
+    }
+
+    /// The lengths of transfers in use.
+    pub fn transfers(&self) -> Transfers {
+        self.transfers
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
+        // The host forgets a number before it is given to another object.
+        self.nodes.lock().get(id).ok_or(Errno::STALE)
+    }
+
+    fn bounds(&self, kind: Kind) -> Bounds {
+        if kind == Kind::Directory { self.options.directories } else { self.options.files }
+    }
+
+    /// The object of a handle, with the attributes of an answer to what was `asked` then.
+    fn note_object(&self, cpu: &Processor, asked: Instant, handle: &Handle, attributes: Attributes) -> Arc<Node> {
+        let mut nodes = self.nodes.lock();
+        if let Some(node) = nodes.of_handle(handle).filter(|node| node.kind == attributes.kind) {
+            node.known.note(cpu.now(), asked, attributes);
+            return node;
+        }
+        let known = Known::new(cpu.now(), attributes, self.bounds(attributes.kind));
+        nodes.insert(handle, attributes.file_id, attributes.kind, known)
+    }
+
+    /// The host refers to the object once more.
+    fn found(&self, cpu: &Processor, directory: &Node, node: &Node) -> Found {
+        node.state.lock().lookups += 1;
+        self.described(cpu, directory, node)
+    }
+
+    fn described(&self, cpu: &Processor, directory: &Node, node: &Node) -> Found {
+        let name_holds = match self.options.lookup_cache {
+            LookupCache::None => Duration::ZERO,
+            LookupCache::Positive | LookupCache::All => directory.known.holds(cpu.now()),
+        };
+        Found { id: node.id, attributes: self.shown(node), attributes_hold: node.known.holds(cpu.now()), name_holds }
+    }
+
+    /// The attributes of a node, with what was written and the server does not have yet.
+    fn shown(&self, node: &Node) -> Attributes {
+        let attributes = node.known.attributes();
+        match node.content() {
+            Some(content) if !content.is_written() => Attributes { size: content.volume.size(), ..attributes },
+            _ => attributes,
+        }
+    }
+}

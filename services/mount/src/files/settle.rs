@@ -1,0 +1,91 @@
+//! What becomes of files that the host forgets, and of everything at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Processor;
+use machine::Errno;
+
+use super::Files;
+use crate::node::{Node, NodeId};
+
+/// Between two attempts to write what the server refuses.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Attempts, before it is given up and reported.
+const ATTEMPTS_MAX: u32 = 60;
+
+impl Files {
+    /// The host has dropped `count` of its references.
+    pub fn forget(self: &Arc<Self>, cpu: &Processor, id: NodeId, count: u64) {
+        let Ok(node) = self.node(id) else { return };
+        {
+            let mut state = node.state.lock();
+            state.lookups = state.lookups.saturating_sub(count);
+        }
+        self.forget_unused(&node);
+        self.settle(cpu, &node);
+    }
+
+    /// Forgets a node that nobody refers to, unless it has something that is not durable.
+    pub(super) fn forget_unused(&self, node: &Arc<Node>) {
+        let is_clean = node.content().is_none_or(|content| content.volume.is_clean());
+        if is_clean && self.nodes.lock().remove(node) {
+            if let Some(content) = node.state.lock().content.take() {
+                content.volume.stop();
+            }
+            self.closed.lock().retain(|id| *id != node.id);
+        }
+    }
+
+    /// Makes durable what a node has that nobody refers to, and forgets it then. Until then it stays known: another opening
+    /// of the file must find what was written.
+    fn settle(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
+        {
+            let mut state = node.state.lock();
+            if state.lookups > 0 || state.opens > 0 || state.content.is_none() || state.is_settling {
+                return;
+            }
+            state.is_settling = true;
+        }
+        let (files, node, here) = (Arc::clone(self), Arc::clone(node), cpu.clone());
+        cpu.spawn(async move {
+            files.settle_now(&here, &node).await;
+            node.state.lock().is_settling = false;
+            files.forget_unused(&node);
+        });
+    }
+
+    async fn settle_now(&self, cpu: &Processor, node: &Node) {
+        let Some(content) = node.content() else { return };
+        let mut last = Errno::IO;
+        for _ in 0..ATTEMPTS_MAX {
+            match content.flush(cpu).await {
+                Ok(()) => return,
+                Err(Errno::STALE) => {
+                    last = Errno::STALE;
+                    break;
+                }
+                Err(errno) => last = errno,
+            }
+            cpu.sleep(AGAIN).await;
+        }
+        let id = node.id.0;
+        self.host.report(&format!("what was written to file {id} is lost, it could not be stored: {last}"));
+        content.volume.stop();
+        node.state.lock().content = None;
+    }
+
+    /// Makes all that was written durable.
+    ///
+    /// # Errors
+    /// The first of the server's.
+    pub async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
+        let nodes = self.nodes.lock().all();
+        let mut result = Ok(());
+        for content in nodes.iter().filter_map(|node| node.content()) {
+            result = result.and(content.flush(cpu).await);
+        }
+        result
+    }
+}

@@ -1,0 +1,281 @@
+//! What is known of a file: its attributes, how long they hold, and which state of its content the caches have.
+//!
+//! Attributes hold for a time that doubles while the file does not change, within the bounds of the mount, as with the
+//! host's own client. A state of the content that is neither the one known nor explained by our own changes is somebody
+//! else's: what is cached of the content is stale. While our own writes are in flight, replies say nothing about that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use policy::unit::Instant;
+
+use crate::attributes::{Attributes, Change, Version};
+
+/// How long attributes hold, at least and at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub min: Duration,
+    pub max: Duration,
+}
+
+pub(crate) struct Known {
+    bounds: Bounds,
+    state: Mutex<State>,
+}
+
+struct State {
+    attributes: Attributes,
+    /// When they were asked for: later answers count more, whatever the server's clock says.
+    asked: Instant,
+    /// When they came.
+    fetched: Instant,
+    holds: Duration,
+    /// Of the content that the caches have.
+    version: Version,
+    is_stale: bool,
+    /// Our own change was not described: the next state is taken to be its result.
+    adopts: Adopts,
+    writes_begun: u64,
+    writes_in_flight: u64,
+    last_write_ended: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adopts {
+    Nothing,
+    /// A change that leaves size and time of modification, as of the number of names.
+    Changed,
+    Any,
+}
+
+impl Known {
+    pub fn new(now: Instant, attributes: Attributes, bounds: Bounds) -> Arc<Known> {
+        let state = State {
+            attributes,
+            asked: now,
+            fetched: now,
+            holds: bounds.min,
+            version: attributes.version(),
+            is_stale: false,
+            adopts: Adopts::Nothing,
+            writes_begun: 0,
+            writes_in_flight: 0,
+            last_write_ended: Instant::ZERO,
+        };
+        Arc::new(Known { bounds, state: Mutex::new(state) })
+    }
+
+    pub fn attributes(&self) -> Attributes {
+        self.state.lock().attributes
+    }
+
+    /// How long the attributes still hold.
+    pub fn holds(&self, now: Instant) -> Duration {
+        let state = self.state.lock();
+        state.holds.saturating_sub(now.since(state.fetched))
+    }
+
+    /// The attributes do not hold any more.
+    pub fn expire(&self) {
+        self.state.lock().holds = Duration::ZERO;
+    }
+
+    /// The server's answer to a question that was `asked` then.
+    pub fn note(&self, now: Instant, asked: Instant, attributes: Attributes) {
+        let mut state = self.state.lock();
+        if asked < state.asked && attributes.changed < state.attributes.changed {
+            return;
+        }
+        let version = attributes.version();
+        let is_quiet = state.writes_in_flight == 0 && state.last_write_ended <= asked;
+        if version == state.version {
+            if now.since(state.fetched) >= state.holds {
+                state.holds = (2 * state.holds).clamp(self.bounds.min, self.bounds.max);
+            }
+        } else {
+            state.holds = self.bounds.min;
+            let is_ours = match state.adopts {
+                Adopts::Nothing => false,
+                Adopts::Changed => (version.size, version.modified) == (state.version.size, state.version.modified),
+                Adopts::Any => true,
+            };
+            if is_quiet {
+                state.is_stale |= !is_ours;
+                state.adopts = Adopts::Nothing;
+            }
+            state.version = version;
+        }
+        (state.attributes, state.asked, state.fetched) = (attributes, asked, now);
+    }
+
+    /// A write of ours begins.
+    pub fn begin_write(&self) -> Writing<'_> {
+        let mut state = self.state.lock();
+        let is_alone = state.writes_in_flight == 0;
+        state.writes_begun += 1;
+        state.writes_in_flight += 1;
+        Writing { known: self, began: state.writes_begun, is_alone }
+    }
+
+    /// We have changed the file, and the server said this of it.
+    pub fn on_own_change(&self, now: Instant, change: Change) {
+        let mut state = self.state.lock();
+        if change.before.is_some_and(|before| before != state.version) && state.adopts == Adopts::Nothing {
+            state.is_stale = true;
+        }
+        let Some(after) = change.after else {
+            state.adopts = Adopts::Any;
+            state.holds = Duration::ZERO;
+            return;
+        };
+        // Replies of concurrent calls may come in any order.
+        if after.changed < state.attributes.changed {
+            return;
+        }
+        (state.attributes, state.version) = (after, after.version());
+        (state.asked, state.fetched, state.holds) = (now, now, self.bounds.min);
+    }
+
+    /// We have given the file another name, or taken one away.
+    pub fn on_renamed(&self) {
+        let mut state = self.state.lock();
+        if state.adopts == Adopts::Nothing {
+            state.adopts = Adopts::Changed;
+        }
+        state.holds = Duration::ZERO;
+    }
+
+    /// We have removed one of the file's names. Returns whether it was the last, as far as we know.
+    pub fn on_name_removed(&self) -> bool {
+        self.on_renamed();
+        let links = &mut self.state.lock().attributes.links;
+        *links = links.saturating_sub(1);
+        *links == 0
+    }
+
+    /// Is what is cached of the content stale?
+    pub fn is_stale(&self) -> bool {
+        self.state.lock().is_stale
+    }
+
+    /// Takes note that it is, to be done something about.
+    pub fn take_stale(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_stale)
+    }
+
+    pub fn set_stale(&self) {
+        self.state.lock().is_stale = true;
+    }
+}
+
+/// A write of ours in flight, until dropped.
+pub(crate) struct Writing<'a> {
+    known: &'a Known,
+    began: u64,
+    is_alone: bool,
+}
+
+impl Writing<'_> {
+    /// The server has done it.
+    pub fn end(self, now: Instant, change: Change) {
+        // What was before it is known only if nothing of ours was written meanwhile.
+        let is_alone = self.is_alone && self.known.state.lock().writes_begun == self.began;
+        let before = change.before.filter(|_| is_alone);
+        self.known.on_own_change(now, Change { before, ..change });
+        let mut state = self.known.state.lock();
+        state.last_write_ended = now;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.known.state.lock().writes_in_flight -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::{Kind, Time};
+
+    const BOUNDS: Bounds = Bounds { min: Duration::from_secs(3), max: Duration::from_secs(60) };
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn file(size: u64, changed: u32) -> Attributes {
+        let time = Time { seconds: changed, nanoseconds: 0 };
+        Attributes {
+            kind: Kind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size,
+            used: size,
+            device: (0, 0),
+            file_id: 5,
+            accessed: time,
+            modified: time,
+            changed: time,
+        }
+    }
+
+    #[test]
+    fn attributes_hold_longer_while_nothing_changes() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        assert_eq!(known.holds(at(1)), Duration::from_secs(2));
+        let mut now = 3;
+        for held in [6, 12, 24, 48, 60, 60] {
+            known.note(at(now), at(now), file(1, 1));
+            assert_eq!(known.holds(at(now)), Duration::from_secs(held));
+            now += held;
+        }
+        known.note(at(now), at(now), file(2, 2));
+        assert_eq!(known.holds(at(now)), BOUNDS.min);
+    }
+
+    #[test]
+    fn what_others_change_makes_the_content_stale() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.note(at(1), at(1), file(1, 1));
+        assert!(!known.take_stale());
+        known.note(at(2), at(2), file(1, 2));
+        assert!(known.take_stale() && !known.take_stale());
+    }
+
+    #[test]
+    fn what_we_write_does_not() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        let (writing, during) = (known.begin_write(), at(1));
+        writing.end(at(2), Change { before: None, after: Some(file(9, 2)) });
+        known.note(at(3), during, file(9, 3));
+        known.note(at(4), at(4), file(9, 3));
+        assert!(!known.is_stale());
+        known.begin_write().end(at(5), Change { before: Some(file(9, 4).version()), after: Some(file(9, 5)) });
+        assert!(known.is_stale(), "somebody else was before us");
+    }
+
+    #[test]
+    fn an_older_answer_that_comes_later_is_ignored() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        let early = at(1);
+        known.note(at(3), at(2), file(7, 3));
+        known.note(at(4), early, file(1, 1));
+        assert_eq!(known.attributes().size, 7);
+    }
+
+    #[test]
+    fn another_name_leaves_the_content_as_it_is() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.on_renamed();
+        assert_eq!(known.holds(at(0)), Duration::ZERO);
+        let renamed = Attributes { changed: Time { seconds: 2, nanoseconds: 0 }, ..file(1, 1) };
+        known.note(at(1), at(1), renamed);
+        assert!(!known.is_stale());
+        known.note(at(2), at(2), file(1, 3));
+        assert!(known.is_stale());
+    }
+}

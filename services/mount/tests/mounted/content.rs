@@ -1,0 +1,196 @@
+//! What was written is read, whatever the network and the server do meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Processor;
+use mount::{Creation, Files, NodeId, Opening};
+use policy::unit::{ByteOffset, ByteRange, Stability};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+
+use crate::scene::{Scene, options};
+
+const NEW: Creation = Creation { mode: 0o644, is_exclusive: false, truncates: true };
+const BOTH: Opening = Opening { reads: true, writes: true };
+const FILE_BYTES_MAX: usize = 300_000;
+
+/// The server asks its host for changes that others made there after this simulated time at the latest.
+const SERVER_NOTICES: Duration = Duration::from_secs(5);
+
+/// A file and what it must contain.
+struct Model {
+    files: Arc<Files>,
+    id: NodeId,
+    content: Vec<u8>,
+}
+
+impl Model {
+    async fn create(cpu: &Processor, files: &Arc<Files>, name: &str) -> Model {
+        let found = files.create(cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
+        Model { files: Arc::clone(files), id: found.id, content: Vec::new() }
+    }
+
+    async fn write(&mut self, cpu: &Processor, at: usize, data: &[u8], stability: Stability) {
+        let offset = ByteOffset(at as u64);
+        self.files.write(cpu, self.id, offset, data, stability).await.expect("written");
+        self.content.resize(self.content.len().max(at + data.len()), 0);
+        self.content[at..at + data.len()].copy_from_slice(data);
+    }
+
+    async fn check(&self, cpu: &Processor, at: usize, len: usize) {
+        let range = ByteRange::new(at as u64, len as u64);
+        let (got, frames) = self.files.read(cpu, self.id, range).await.expect("read");
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().iter().copied()).collect();
+        let end = self.content.len().min(at + len);
+        let expected = &self.content[at.min(end)..end];
+        assert_eq!(got.len as usize, expected.len(), "length at {at}+{len} of {}", self.content.len());
+        let bytes = bytes.get(at % 4096..at % 4096 + expected.len()).unwrap_or_default();
+        assert!(bytes == expected, "content at {at}+{len}");
+    }
+
+    /// One random call.
+    async fn step(&mut self, cpu: &Processor, random: &mut Random) {
+        let at = random.below(FILE_BYTES_MAX as u64 / 2) as usize;
+        let most = [10, 5000, 100_000][random.below(3) as usize];
+        let len = 1 + random.below(most) as usize;
+        match random.below(10) {
+            0..4 => {
+                let byte = random.next() as u8;
+                let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
+                let stability = if random.chance(100) { Stability::Stable } else { Stability::Unstable };
+                self.write(cpu, at, &data, stability).await;
+            }
+            4..8 => self.check(cpu, at, len).await,
+            8 => self.files.flush(cpu, self.id).await.expect("flushed"),
+            _ if random.chance(500) => {
+                let new = mount::New { size: Some(at as u64), ..Default::default() };
+                self.files.set_attributes(cpu, self.id, new).await.expect("resized");
+                self.content.resize(at, 0);
+            }
+            _ => {
+                self.files.write_out(cpu, self.id).await.expect("sent");
+                let (attributes, _) = self.files.attributes(cpu, self.id).await.expect("asked");
+                assert_eq!(attributes.size as usize, self.content.len());
+            }
+        }
+    }
+}
+
+async fn live(cpu: &Processor, files: &Arc<Files>, seed: u64, steps: u64) -> Vec<Vec<u8>> {
+    let mut random = Random(seed);
+    let mut models = vec![Model::create(cpu, files, "a").await, Model::create(cpu, files, "b").await];
+    for _ in 0..steps {
+        let which = random.below(2) as usize;
+        models[which].step(cpu, &mut random).await;
+    }
+    let mut contents = Vec::new();
+    for model in models {
+        files.flush(cpu, model.id).await.expect("flushed");
+        model.check(cpu, 0, FILE_BYTES_MAX).await;
+        files.close_file(cpu, model.id).await;
+        contents.push(model.content);
+    }
+    contents
+}
+
+fn assert_on_server(scene: &Scene, contents: &[Vec<u8>], is_durable: bool) {
+    for (name, content) in ["a", "b"].iter().zip(contents) {
+        let found = if is_durable {
+            scene.world.tree_durable_content(scene.tree, name)
+        } else {
+            scene.world.tree_content(scene.tree, name)
+        };
+        let found = found.expect("it is there");
+        let first = found.iter().zip(content).position(|(a, b)| a != b);
+        assert_eq!((found.len(), first), (content.len(), None), "{name} (length, first difference)");
+    }
+}
+
+#[test]
+fn random_reads_and_writes_agree_with_a_model_and_the_servers_disk() {
+    for_seeds("random_reads_and_writes_agree_with_a_model_and_the_servers_disk", 6, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let contents = scene.run(async move |cpu| live(&cpu, &files, seed, 120).await);
+        assert_on_server(&scene, &contents, true);
+    });
+}
+
+#[test]
+fn connections_that_are_reset_are_made_again_and_nothing_is_lost_or_done_twice() {
+    for_seeds("connections_that_are_reset_are_made_again_and_nothing_is_lost_or_done_twice", 6, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        scene.resets_per_million = 3000;
+        let contents = scene.run(async move |cpu| live(&cpu, &files, seed, 120).await);
+        assert_on_server(&scene, &contents, true);
+    });
+}
+
+#[test]
+fn what_fsync_promised_outlives_a_client_that_is_killed() {
+    for_seeds("what_fsync_promised_outlives_a_client_that_is_killed", 6, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let content: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(seed as u32 | 1) >> 7) as u8).collect();
+        let written = content.clone();
+        scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &files, "a").await;
+            model.write(&cpu, 0, &written, Stability::Unstable).await;
+            files.flush(&cpu, model.id).await.expect("flushed");
+            // And something that is not promised.
+            model.write(&cpu, 200_000, &written, Stability::Unstable).await;
+        });
+        scene.kill_client();
+        scene.crash_server(true);
+        let found = scene.world.tree_durable_content(scene.tree, "a").expect("it is there");
+        assert!(found.len() >= content.len() && found[..content.len()] == content[..]);
+    });
+}
+
+#[test]
+fn who_opens_a_file_sees_what_others_closed_before() {
+    for_seeds("who_opens_a_file_sees_what_others_closed_before", 4, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let own = Arc::clone(&files);
+        let id = scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &own, "a").await;
+            model.write(&cpu, 0, &[1; 9000], Stability::Unstable).await;
+            own.flush(&cpu, model.id).await.expect("flushed");
+            own.close_file(&cpu, model.id).await;
+            model.id
+        });
+        scene.world.write_tree(scene.tree, "a", ByteOffset(4000), &[2; 200]);
+        scene.run(async move |cpu| {
+            cpu.sleep(SERVER_NOTICES).await;
+            let keeps_cache = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            assert!(!keeps_cache, "the host must not keep what it has");
+            let mut content = vec![1; 9000];
+            content[4000..4200].fill(2);
+            Model { files, id, content }.check(&cpu, 0, 9000).await;
+        });
+    });
+}
+
+#[test]
+fn without_attribute_caching_changes_of_others_are_seen_at_once() {
+    let mut scene = Scene::new(3);
+    let never = mount::Bounds { min: Duration::ZERO, max: Duration::ZERO };
+    let files = scene.mount_with(mount::Options { files: never, directories: never, ..options() }, 1);
+    let own = Arc::clone(&files);
+    let id = scene.run(async move |cpu| {
+        let mut model = Model::create(&cpu, &own, "a").await;
+        model.write(&cpu, 0, &[1; 5000], Stability::Unstable).await;
+        own.flush(&cpu, model.id).await.expect("flushed");
+        model.check(&cpu, 0, 5000).await;
+        model.id
+    });
+    scene.world.write_tree(scene.tree, "a", ByteOffset(0), &[7; 5000]);
+    scene.run(async move |cpu| {
+        cpu.sleep(SERVER_NOTICES).await;
+        Model { files, id, content: vec![7; 5000] }.check(&cpu, 0, 5000).await;
+    });
+    assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
+}

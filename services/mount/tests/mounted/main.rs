@@ -1,0 +1,5 @@
+//! The client and a whole server on a simulated network that delays and drops, with crashes of either.
+
+mod content;
+mod names;
+mod scene;

@@ -1,0 +1,154 @@
+//! Names, and files that lose theirs while they are open.
+
+use std::sync::Arc;
+
+use kernel::Processor;
+use machine::Errno;
+use mount::{Creation, Files, Found, Listed, NodeId, Sink, Special};
+use policy::unit::{ByteOffset, ByteRange, Stability};
+
+use crate::scene::Scene;
+
+const NEW: Creation = Creation { mode: 0o644, is_exclusive: true, truncates: false };
+
+async fn find(cpu: &Processor, files: &Files, name: &str) -> Option<Found> {
+    files.lookup(cpu, NodeId::ROOT, name.as_bytes()).await.expect("asked").ok()
+}
+
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    cookies: Vec<u64>,
+    room: usize,
+}
+
+impl Sink for Names {
+    fn add(&mut self, entry: &Listed<'_>) -> bool {
+        if self.names.len() == self.room {
+            return false;
+        }
+        self.names.push(String::from_utf8_lossy(entry.name).into_owned());
+        self.cookies.push(entry.cookie);
+        true
+    }
+}
+
+/// All names of the root, some at a time.
+async fn list(cpu: &Processor, files: &Files, room: usize) -> Vec<String> {
+    let stream = files.open_directory(NodeId::ROOT).expect("opened");
+    let (mut names, mut cookie) = (Vec::new(), 0);
+    loop {
+        let mut some = Names { room, ..Names::default() };
+        files.list(cpu, stream, cookie, true, &mut some).await.expect("listed");
+        let Some(last) = some.cookies.last() else { break };
+        cookie = *last;
+        names.extend(some.names);
+    }
+    files.close_directory(stream);
+    names.retain(|name| name != "." && name != "..");
+    names.sort();
+    names
+}
+
+#[test]
+fn an_exclusive_creation_is_refused_where_the_name_exists() {
+    let mut scene = Scene::new(1);
+    let files = scene.mount();
+    scene.run(async move |cpu| {
+        let found = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
+        assert_eq!(found.attributes.mode, 0o644);
+        let again = files.create(&cpu, NodeId::ROOT, b"a", NEW).await;
+        assert_eq!(again.err(), Some(Errno(libc::EEXIST)));
+    });
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_open_lasts_until_it_is_closed() {
+    let mut scene = Scene::new(2);
+    let files = scene.mount();
+    scene.run(async move |cpu| {
+        let found = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
+        files.write(&cpu, found.id, ByteOffset(0), b"hello", Stability::Unstable).await.expect("written");
+        files.unlink(&cpu, NodeId::ROOT, b"a").await.expect("removed");
+        assert!(find(&cpu, &files, "a").await.is_none());
+        files.flush(&cpu, found.id).await.expect("flushed");
+        let (range, frames) = files.read(&cpu, found.id, ByteRange::new(0, 100)).await.expect("read");
+        assert_eq!((range.len, &frames[0].bytes()[..5]), (5, &b"hello"[..]));
+        assert_eq!(list(&cpu, &files, 100).await.len(), 1, "it has a name of its own");
+        files.close_file(&cpu, found.id).await;
+        assert_eq!(list(&cpu, &files, 100).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_file_that_another_one_replaces_while_it_is_open_lasts_until_it_is_closed() {
+    let mut scene = Scene::new(3);
+    let files = scene.mount();
+    scene.run(async move |cpu| {
+        let old = files.create(&cpu, NodeId::ROOT, b"old", NEW).await.expect("created");
+        files.write(&cpu, old.id, ByteOffset(0), b"old", Stability::Unstable).await.expect("written");
+        let new = files.create(&cpu, NodeId::ROOT, b"new", NEW).await.expect("created");
+        files.write(&cpu, new.id, ByteOffset(0), b"new!", Stability::Unstable).await.expect("written");
+        files.close_file(&cpu, new.id).await;
+        files.rename(&cpu, (NodeId::ROOT, b"new"), (NodeId::ROOT, b"old")).await.expect("renamed");
+        let (range, _) = files.read(&cpu, old.id, ByteRange::new(0, 100)).await.expect("read");
+        assert_eq!(range.len, 3);
+        let found = find(&cpu, &files, "old").await.expect("it has the name");
+        assert_eq!(found.id, new.id);
+        files.close_file(&cpu, old.id).await;
+        assert_eq!(list(&cpu, &files, 100).await, ["old"]);
+        let (range, frames) = files.read(&cpu, new.id, ByteRange::new(0, 100)).await.expect("read");
+        assert_eq!((range.len, &frames[0].bytes()[..4]), (4, &b"new!"[..]));
+    });
+}
+
+#[test]
+fn every_kind_of_object_is_made_and_listed_whole_whatever_the_room() {
+    let mut scene = Scene::new(4);
+    let files = scene.mount();
+    scene.run(async move |cpu| {
+        let directory = files.make_directory(&cpu, NodeId::ROOT, b"d", 0o755).await.expect("made");
+        files.make_symlink(&cpu, NodeId::ROOT, b"s", b"d/x").await.expect("made");
+        let link = find(&cpu, &files, "s").await.expect("made");
+        assert_eq!(files.read_link(&cpu, link.id).await.expect("read"), b"d/x");
+        files.make_special(&cpu, NodeId::ROOT, b"f", Special::Fifo, 0o600).await.expect("made");
+        let mut expected = vec!["d".to_owned(), "f".into(), "s".into()];
+        for number in 0..200 {
+            let name = format!("file-{number:03}");
+            let found = files.create(&cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
+            files.close_file(&cpu, found.id).await;
+            expected.push(name);
+        }
+        expected.sort();
+        for room in [1, 7, 1000] {
+            assert_eq!(list(&cpu, &files, room).await, expected, "{room} at a time");
+        }
+        let file = find(&cpu, &files, "file-007").await.expect("there");
+        let linked = files.link(&cpu, file.id, directory.id, b"other").await.expect("linked");
+        assert_eq!((linked.id, linked.attributes.links), (file.id, 2));
+        let refused = files.remove_directory(&cpu, NodeId::ROOT, b"d").await;
+        assert_eq!(refused, Err(Errno(libc::ENOTEMPTY)));
+        files.unlink(&cpu, directory.id, b"other").await.expect("removed");
+        files.remove_directory(&cpu, NodeId::ROOT, b"d").await.expect("removed");
+        assert!(find(&cpu, &files, "d").await.is_none());
+    });
+}
+
+#[test]
+fn names_are_made_once_where_connections_are_reset() {
+    let mut scene = Scene::new(5);
+    let files: Arc<Files> = scene.mount();
+    scene.resets_per_million = 5000;
+    scene.run(async move |cpu| {
+        for number in 0..60 {
+            let (name, other) = (format!("a{number}"), format!("b{number}"));
+            files.make_directory(&cpu, NodeId::ROOT, name.as_bytes(), 0o755).await.expect("made");
+            let to = (NodeId::ROOT, other.as_bytes());
+            files.rename(&cpu, (NodeId::ROOT, name.as_bytes()), to).await.expect("renamed");
+            if number % 2 == 0 {
+                files.remove_directory(&cpu, NodeId::ROOT, other.as_bytes()).await.expect("removed");
+            }
+        }
+        assert_eq!(list(&cpu, &files, 1000).await.len(), 30);
+    });
+}
