@@ -66,14 +66,11 @@ impl Content {
         let mut frames = cpu.kernel().allocate(cpu, range.blocks().len() as usize).await;
         copy_in(&mut frames, at.in_block(), data);
         let context = Context::synchronous(cpu.job()).with_stability(stability);
-        loop {
-            let restarts = self.device.restarts();
-            let result = self.volume.write(cpu, range, frames.clone(), context).await;
-            // A server that restarted between the write and its commit: it stays to be written, and is flushed again.
-            match result {
-                Err(_) if self.device.restarts() != restarts => return self.flush(cpu).await,
-                result => return result,
-            }
+        let restarts = self.device.restarts();
+        match self.volume.write(cpu, range, frames, context).await {
+            // The server restarted between the write and its commit: it stays to be written, and is flushed again.
+            Err(_) if self.device.restarts() != restarts => self.flush(cpu).await,
+            result => result,
         }
     }
 

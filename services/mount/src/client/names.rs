@@ -57,7 +57,7 @@ impl Server {
     ) -> Result<Made, Errno> {
         let arguments = CREATE3args { where_: place(directory, name), how };
         // Repeated or not: an exclusive one is recognised by its verifier, an unchecked one may find what it made.
-        Ok(self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, |results| made(results)).await?)
+        Ok(self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, made).await?)
     }
 
     pub(crate) async fn make_directory(
