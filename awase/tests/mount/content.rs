@@ -136,6 +136,20 @@ with open('m', 'r+b') as f:
 }
 
 #[test]
+fn who_opens_a_file_sees_what_another_client_closed() {
+    let Some(f) = Fixture::new("") else { return };
+    let other = Mount::new(&f.sandbox, f.port, "other", "");
+    for round in 0..20u8 {
+        // The size stays: only the times tell.
+        fs::write(f.path("a"), [round; 5000]).expect("write");
+        assert!(fs::read(other.directory.join("a")).expect("read") == [round; 5000], "round {round}");
+        fs::write(other.directory.join("a"), [round + 100; 5000]).expect("write");
+        assert!(fs::read(f.path("a")).expect("read") == [round + 100; 5000], "round {round}");
+    }
+    other.end();
+}
+
+#[test]
 fn a_read_only_mount_refuses_changes() {
     let Some(f) = Fixture::new("ro") else { return };
     fs::write(f.served("a"), "x").expect("write");

@@ -120,7 +120,7 @@ impl Known {
 }
 
 /// A time after `before`, so that clients notice a change; the host's if possible.
-fn later(before: Time, host: Time) -> Time {
+pub(super) fn later(before: Time, host: Time) -> Time {
     let next = match before.nanoseconds {
         999_999_999 => Time { seconds: before.seconds + 1, nanoseconds: 0 },
         nanoseconds => Time { nanoseconds: nanoseconds + 1, ..before },

@@ -7,7 +7,7 @@ use parking_lot::MutexGuard;
 use policy::unit::ByteRange;
 
 use super::device::GrowingFile;
-use super::known::{Known, Stale};
+use super::known::{Known, Stale, later};
 use super::node_for_records;
 use super::verifier::Verifier;
 use crate::frame::Frames;
@@ -100,10 +100,12 @@ impl Vnode {
         if self.known().stale == Stale::Yes { host } else { self.attributes() }
     }
 
+    /// The clock of files advances in steps of milliseconds: of two writes in one step, the second is given a later time, so
+    /// that a client that has seen the first notices the second.
     pub(super) fn note_write(&self, now: Time) {
         let mut known = self.known();
-        known.modified = known.modified.max(now);
-        known.changed = known.changed.max(now);
+        known.modified = later(known.modified, now);
+        known.changed = later(known.changed, now);
     }
 
     /// Makes its content durable.
