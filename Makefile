@@ -7,15 +7,16 @@ ARGS ?=
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-# program=package; python3:module=package
+# program=package[,package]; python3:module=package
 BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils \
     git=git tcc=tcc make=make chromium=chromium mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs losetup=mount umount=mount \
     psql=postgresql-client pgbench=postgresql python3:psycopg2=python3-psycopg2 /usr/share/java/postgresql.jar=libpostgresql-jdbc-java \
-    clang=clang wasm-ld=lld java=default-jdk-headless unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common etcd=etcd-server
+    clang=clang wasm-ld=lld java=default-jdk-headless unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common etcd=etcd-server \
+    fusermount3=fuse3 ganesha.nfsd=nfs-ganesha,nfs-ganesha-vfs
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
-BENCH_FILES_NEEDS := cc=gcc /usr/include/nfsc/libnfs.h=libnfs-dev ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount \
+BENCH_FILES_NEEDS := cc=gcc /usr/include/nfsc/libnfs.h=libnfs-dev ganesha.nfsd=nfs-ganesha,nfs-ganesha-vfs rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
 # Duration of `make test-long`, without compilation.
 MINUTES ?= 60
