@@ -66,12 +66,15 @@ impl Content {
         let mut frames = cpu.kernel().allocate(cpu, range.blocks().len() as usize).await;
         copy_in(&mut frames, at.in_block(), data);
         let context = Context::synchronous(cpu.job()).with_stability(stability);
-        let restarts = self.device.restarts();
-        match self.volume.write(cpu, range, frames, context).await {
-            // The server restarted between the write and its commit: it stays to be written, and is flushed again.
-            Err(_) if self.device.restarts() != restarts => self.flush(cpu).await,
-            result => result,
+        for _ in 0..RESTARTS_MAX {
+            let errors = self.device.errors();
+            match self.volume.write(cpu, range, frames.clone(), context).await {
+                // The server has restarted: with much to write again, the volume takes no more until that is done.
+                Err(Errno::IO) if self.device.errors() == errors => self.flush(cpu).await?,
+                result => return result,
+            }
         }
+        Err(Errno::IO)
     }
 
     /// Has the server all that was written, be it durable or not?
@@ -84,15 +87,18 @@ impl Content {
     /// # Errors
     /// The server's: what failed stays to be written.
     pub async fn write_out(&self, cpu: &Processor) -> Result<(), Errno> {
-        if self.is_written() {
-            return Ok(());
+        for _ in 0..RESTARTS_MAX {
+            if self.is_written() {
+                return Ok(());
+            }
+            let errors = self.device.errors();
+            self.volume.write_out_unflushed(cpu, Context::synchronous(cpu.job())).await;
+            if self.device.errors() != errors && !self.is_written() {
+                return Err(self.device.last_error().unwrap_or(Errno::IO));
+            }
         }
-        let failures = self.volume.failures_so_far();
-        self.volume.write_out_unflushed(cpu, Context::synchronous(cpu.job())).await;
-        if self.is_written() || self.volume.failures_so_far() == failures {
-            return Ok(());
-        }
-        Err(self.device.last_error().unwrap_or(Errno::IO))
+        // Others write faster than it is sent.
+        Ok(())
     }
 
     /// Makes all that was written durable, also if the server restarts meanwhile.
@@ -101,9 +107,9 @@ impl Content {
     /// The server's: some of it may not be durable, and stays to be written.
     pub async fn flush(&self, cpu: &Processor) -> Result<(), Errno> {
         for _ in 0..RESTARTS_MAX {
-            let restarts = self.device.restarts();
+            let errors = self.device.errors();
             let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
-            if result.is_ok() || self.device.restarts() == restarts {
+            if result.is_ok() || self.device.errors() != errors {
                 return result;
             }
         }

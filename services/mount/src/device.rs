@@ -2,7 +2,7 @@
 //!
 //! What was written UNSTABLE is durable when a COMMIT returns the verifier that the writes returned. Another one means
 //! that the server has restarted and may have lost any of them: then the flush fails, for which the volume has all that
-//! it covered written again ([`RemoteFile::restarts`] says that the reason was this one, and the flush is repeated).
+//! it covered written again. That is no error ([`RemoteFile::errors`] does not count it): the flush is repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub struct RemoteFile {
     size: u64,
     known: Arc<Known>,
     unstable: Mutex<Unstable>,
-    restarts: AtomicU64,
+    errors: AtomicU64,
     last_error: Mutex<Option<Errno>>,
 }
 
@@ -103,17 +103,23 @@ impl RemoteFile {
             size,
             known,
             unstable: Mutex::default(),
-            restarts: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
             last_error: Mutex::default(),
         }
     }
 
-    /// Counts the flushes that failed because the server had restarted.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts.load(Ordering::Relaxed)
+    /// Counts what the server refused. A restart is not counted.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
     }
 
-    /// Why a write or a flush failed last.
+    fn note_error(&self, errno: Errno) -> Errno {
+        *self.last_error.lock() = Some(errno);
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        errno
+    }
+
+    /// What it refused last.
     pub(crate) fn last_error(&self) -> Option<Errno> {
         *self.last_error.lock()
     }
@@ -121,7 +127,8 @@ impl RemoteFile {
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: &Frames) -> Result<(), Errno> {
         let pieces = pieces(range, self.transfers.read_max);
         let reads = pieces.map(|piece| self.read_piece(cpu, piece, (piece.at - range.at) as usize, frames));
-        join_all(reads).await.into_iter().collect()
+        let result: Result<(), Errno> = join_all(reads).await.into_iter().collect();
+        result.map_err(|errno| self.note_error(errno))
     }
 
     /// Reads `range` to the `offset`-th byte of `frames`.
@@ -158,10 +165,7 @@ impl RemoteFile {
             self.write_piece(cpu, piece, offset, frames, stability)
         });
         let result: Result<(), Errno> = join_all(writes).await.into_iter().collect();
-        if let Err(errno) = result {
-            *self.last_error.lock() = Some(errno);
-        }
-        result
+        result.map_err(|errno| self.note_error(errno))
     }
 
     /// Writes `range` from the `offset`-th byte of `frames`.
@@ -215,16 +219,9 @@ impl RemoteFile {
                 self.unstable.lock().on_restart();
                 Verdict::Restarted
             }
-            Err(errno) => {
-                *self.last_error.lock() = Some(errno);
-                return Err(errno);
-            }
+            Err(errno) => return Err(self.note_error(errno)),
         };
-        if verdict == Verdict::Restarted {
-            self.restarts.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::IO);
-        }
-        Ok(())
+        if verdict == Verdict::Restarted { Err(Errno::IO) } else { Ok(()) }
     }
 }
 

@@ -129,6 +129,20 @@ fn connections_that_are_reset_are_made_again_and_nothing_is_lost_or_done_twice()
 }
 
 #[test]
+fn a_server_that_restarts_gets_again_what_it_may_have_lost() {
+    for power in [false, true] {
+        for_seeds("a_server_that_restarts_gets_again_what_it_may_have_lost", 6, |seed| {
+            let mut scene = Scene::new(seed);
+            let files = scene.mount();
+            let interval = Duration::from_millis(20 + 13 * (seed % 7));
+            let contents =
+                scene.run_with_crashes(interval, power, async move |cpu| live(&cpu, &files, seed, 200).await);
+            assert_on_server(&scene, &contents, true);
+        });
+    }
+}
+
+#[test]
 fn what_fsync_promised_outlives_a_client_that_is_killed() {
     for_seeds("what_fsync_promised_outlives_a_client_that_is_killed", 6, |seed| {
         let mut scene = Scene::new(seed);

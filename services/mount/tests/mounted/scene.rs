@@ -172,6 +172,34 @@ impl Scene {
         result.take().expect("just looked")
     }
 
+    /// As [`Scene::run`]; the server crashes and restarts after this time, and again each time twice as long after that.
+    pub fn run_with_crashes<T: 'static>(
+        &mut self,
+        mut interval: Duration,
+        power: bool,
+        task: impl AsyncFnOnce(Processor) -> T + 'static,
+    ) -> T {
+        let cpu = self.client.as_ref().expect("it runs").processors[0].clone();
+        let result = spawn(&cpu, task);
+        self.world.kick(self.client_host, cpu.id());
+        let mut crashes = 0;
+        while result.borrow().is_none() {
+            let (slot, world, until) = (std::rc::Rc::clone(&result), self.world.clone(), self.world.now() + interval);
+            // Something must happen at that time, or the world stands still.
+            let alarm = cpu.clone();
+            cpu.spawn(async move { alarm.sleep(interval).await });
+            self.drive(|| slot.borrow().is_some() || world.now() >= until);
+            if result.borrow().is_none() && crashes < 12 {
+                crashes += 1;
+                interval *= 2;
+                self.crash_server(power);
+                self.start_server();
+            }
+        }
+        assert!(crashes > 0, "seed {}: the server never crashed", self.seed);
+        result.take().expect("just looked")
+    }
+
     pub fn mount(&mut self) -> Arc<Files> {
         self.mount_with(options(), 2)
     }
