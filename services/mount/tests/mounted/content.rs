@@ -134,7 +134,7 @@ fn a_server_that_restarts_gets_again_what_it_may_have_lost() {
         for_seeds("a_server_that_restarts_gets_again_what_it_may_have_lost", 6, |seed| {
             let mut scene = Scene::new(seed);
             let files = scene.mount();
-            let interval = Duration::from_millis(20 + 13 * (seed % 7));
+            let interval = Duration::from_millis(4 + 3 * (seed % 7));
             let contents =
                 scene.run_with_crashes(interval, power, async move |cpu| live(&cpu, &files, seed, 200).await);
             assert_on_server(&scene, &contents, true);
