@@ -120,20 +120,22 @@ impl WaitList {
 
 /// A lock that a task may hold while it waits.
 #[derive(Debug, Default)]
-pub(crate) struct TaskMutex {
+pub struct TaskMutex {
     is_locked: AtomicBool,
     unlocked: WaitList,
 }
 
 impl TaskMutex {
     /// Waits for the lock, which is held until the result is dropped.
-    pub(crate) async fn lock(&self) -> TaskMutexGuard<'_> {
+    pub async fn lock(&self) -> TaskMutexGuard<'_> {
         self.unlocked.until(|| (!self.is_locked.swap(true, Ordering::AcqRel)).then_some(())).await;
         TaskMutexGuard(self)
     }
 }
 
-pub(crate) struct TaskMutexGuard<'a>(&'a TaskMutex);
+/// Holds a [`TaskMutex`].
+#[must_use]
+pub struct TaskMutexGuard<'a>(&'a TaskMutex);
 
 impl Drop for TaskMutexGuard<'_> {
     fn drop(&mut self) {

@@ -17,7 +17,7 @@ Options (-o, separated by commas; defaults in brackets):
   lookupcache=all|positive|none   names that are remembered while attributes hold [all]
   cto, nocto             ask for attributes at each open or not [cto]
   sync, async            every write durable before it returns, or with fsync [async]
-  readahead=N|adaptive   blocks of 4 KiB read ahead of a reader, 0 for none [adaptive]
+  readahead=N|adaptive   blocks of 4 KiB read ahead of a reader, 0 for none, nor by the host [adaptive]
   cache=SIZE             memory for what is read ahead and not yet written [256MiB]
   direct_io              the host caches no content of its own
   allow_other            other users may use it (user_allow_other in /etc/fuse.conf)

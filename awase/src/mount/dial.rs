@@ -7,6 +7,7 @@ use std::time::Duration;
 use machine::linux::net;
 use machine::{Connection, Errno};
 use mount::{Connector, Port};
+use parking_lot::Mutex;
 
 use super::messages::Messages;
 
@@ -22,11 +23,16 @@ pub struct Dial {
 impl Connector for Dial {
     fn connect(&self, port: Port, made: Box<dyn FnOnce(Result<Connection, Errno>) + Send>) {
         let host = self.host.clone();
-        let dialling = move || made(dial(&host, port));
-        // Without a thread the attempt has neither succeeded nor failed, and the channel waits: a host that is so short of
-        // threads does nothing else either.
+        // Also if there is no thread for it.
+        let made = Arc::new(Mutex::new(Some(made)));
+        let tell = move |result| made.lock().take().into_iter().for_each(|made| made(result));
+        let dialling = {
+            let tell = tell.clone();
+            move || tell(dial(&host, port))
+        };
         if let Err(error) = std::thread::Builder::new().name("mount-dial".into()).spawn(dialling) {
             self.messages.line(&format!("no thread to connect to the server: {error}"));
+            tell(Err(Errno(libc::EAGAIN)));
         }
     }
 

@@ -41,11 +41,6 @@ const IGNORED: &[&str] = &[
     "diratime",
     "nodiratime",
     "noresvport",
-    "ac",
-    "rw",
-    "async",
-    "hard",
-    "cto",
     "loud",
     "silent",
 ];
@@ -111,6 +106,7 @@ const NAMES: &[&str] = &[
     "acdirmin",
     "acdirmax",
     "actimeo",
+    "ac",
     "noac",
     "lookupcache",
     "cto",
@@ -162,13 +158,17 @@ impl MountOptions {
     /// The first that is wrong.
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<MountOptions, OptionError> {
         let mut options = MountOptions::default();
-        let mut soft = Soft::default();
+        let mut last = Last::default();
         for given in lists.into_iter().flat_map(|list| list.split(',')).filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
-            options.set(Given { name, value }, &mut soft)?;
+            options.set(Given { name, value }, &mut last)?;
         }
         options.timeouts.fails_after =
-            soft.is_soft.then(|| options.timeouts.reply.saturating_mul(soft.repeats.saturating_add(1)));
+            last.is_soft.then(|| options.timeouts.reply.saturating_mul(last.repeats.saturating_add(1)));
+        if last.is_uncached {
+            options.files.files = Bounds { min: Duration::ZERO, max: Duration::ZERO };
+            (options.files.directories, options.files.is_sync) = (options.files.files, true);
+        }
         let Bounds { min, max } = options.files.files;
         let of_directories = options.files.directories;
         if min > max || of_directories.min > of_directories.max {
@@ -177,7 +177,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    fn set(&mut self, given: Given<'_>, soft: &mut Soft) -> Result<(), OptionError> {
+    fn set(&mut self, given: Given<'_>, last: &mut Last) -> Result<(), OptionError> {
         let files = &mut self.files;
         match given.name {
             "ro" => files.read_only = true,
@@ -187,12 +187,12 @@ impl MountOptions {
             "nconnect" => self.connections = given.number(1, CONNECTIONS_MAX, "1 to 16")? as usize,
             "rsize" => files.read_size = given.transfer()?,
             "wsize" => files.write_size = given.transfer()?,
-            "soft" => soft.is_soft = true,
-            "hard" => soft.is_soft = false,
+            "soft" => last.is_soft = true,
+            "hard" => last.is_soft = false,
             "timeo" => {
                 self.timeouts.reply = Duration::from_millis(100 * given.number(1, 36_000, "1 to 36000")?);
             }
-            "retrans" => soft.repeats = given.number(0, 1000, "0 to 1000")? as u32,
+            "retrans" => last.repeats = given.number(0, 1000, "0 to 1000")? as u32,
             "acregmin" => files.files.min = given.seconds()?,
             "acregmax" => files.files.max = given.seconds()?,
             "acdirmin" => files.directories.min = given.seconds()?,
@@ -202,11 +202,8 @@ impl MountOptions {
                 files.files = Bounds { min: seconds, max: seconds };
                 files.directories = files.files;
             }
-            "noac" => {
-                files.files = Bounds { min: Duration::ZERO, max: Duration::ZERO };
-                files.directories = files.files;
-                files.is_sync = true;
-            }
+            "ac" => last.is_uncached = false,
+            "noac" => last.is_uncached = true,
             "lookupcache" => {
                 files.lookup_cache = match given.needed()? {
                     "all" => LookupCache::All,
@@ -250,14 +247,17 @@ impl MountOptions {
     }
 }
 
-struct Soft {
+/// What counts when all options are known.
+struct Last {
     is_soft: bool,
     repeats: u32,
+    /// Attributes do not hold, and writes are synchronous.
+    is_uncached: bool,
 }
 
-impl Default for Soft {
+impl Default for Last {
     fn default() -> Self {
-        Soft { is_soft: false, repeats: 2 }
+        Last { is_soft: false, repeats: 2, is_uncached: false }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A mount from its begin to its end.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use anyhow::{Context, anyhow};
 use fuser::{INodeNo, MountOption, Notifier, SessionACL};
 use kernel::trace::{self, Tracer};
 use kernel::{KernelConfig, Switches};
-use machine::linux;
+use machine::{Errno, linux};
 use mount::{Caller, Export, Files, Host, NodeId};
 use parking_lot::Mutex;
 use policy::unit::ProcessorId;
-use policy::{idle, sizing, writeback};
+use policy::{idle, readahead, sizing, writeback};
 use rustix::process::{getegid, geteuid, getgroups};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -36,8 +36,17 @@ const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 /// What ends a mount.
 enum Event {
     Signal,
+    /// After the first signal: what was written is stored, or cannot be.
+    Flushed(Result<(), Errno>),
     /// It was unmounted, or the host's kernel refuses to go on.
     Unmounted(std::io::Result<()>),
+}
+
+/// How a mount has ended.
+enum End {
+    Unmounted,
+    /// By a second signal: nobody wants to wait any longer.
+    AtOnce,
 }
 
 /// The host is told of stale content by a thread: while it takes that, it may wait for a read that the mount's processor is
@@ -83,11 +92,14 @@ pub fn run(
     let (notifier, changes) = (OnceLock::new(), Mutex::new(sender));
     let host = Arc::new(ToHost { notifier, changed: changes, messages: Arc::clone(messages) });
     let files = open(&processors, url, options, messages, Arc::clone(&host))?;
-    let result = serve(&processors, &files, options, (url, &directory), (&host, changed), ready);
-    let flushed = flush(&processors, &files);
+    let ended = serve(&processors, &files, options, (url, &directory), (&host, changed), ready);
+    let flushed = match ended {
+        Ok(End::AtOnce) => Err(anyhow!("ended at once: what the server has not stored is lost")),
+        _ => flush(&processors, &files),
+    };
     files.server().close();
     processors.stop();
-    result.and(flushed)
+    ended.and(flushed)
 }
 
 fn start_processors(options: &MountOptions) -> anyhow::Result<Processors> {
@@ -161,9 +173,10 @@ fn serve(
     (url, directory): (&Url, &PathBuf),
     (host, changed): (&Arc<ToHost>, Receiver<NodeId>),
     ready: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<End> {
     let mailbox = Arc::clone(processors.kernel().mailbox(PROCESSOR));
-    let adapter = Adapter { files: Arc::clone(files), mailbox, direct_io: options.direct_io };
+    let reads_ahead = options.read_ahead != readahead::Mode::Off;
+    let adapter = Adapter { files: Arc::clone(files), mailbox, direct_io: options.direct_io, reads_ahead };
     // From here on, so that none is missed that comes as soon as it is ready.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let session =
@@ -172,17 +185,18 @@ fn serve(
     let _ = host.notifier.set(session.notifier());
     std::thread::Builder::new().name("mount-notify".into()).spawn(move || notify(&notifier, &changed))?;
     let (events, happened) = channel();
-    let unmounted = events.clone();
+    let (unmounted, signalled) = (events.clone(), events.clone());
     std::thread::Builder::new().name("mount-session".into()).spawn(move || {
         let _ = unmounted.send(Event::Unmounted(session.run()));
     })?;
     let handle = signals.handle();
     std::thread::Builder::new().name("mount-signals".into()).spawn(move || {
         for _ in signals.forever() {
-            let _ = events.send(Event::Signal);
+            let _ = signalled.send(Event::Signal);
         }
     })?;
-    let result = ready().and_then(|()| until_unmounted(processors, files, directory, &host.messages, &happened));
+    let result =
+        ready().and_then(|()| until_unmounted(processors, files, directory, &host.messages, (&events, &happened)));
     handle.close();
     result
 }
@@ -192,18 +206,37 @@ fn until_unmounted(
     files: &Arc<Files>,
     directory: &Path,
     messages: &Messages,
-    happened: &Receiver<Event>,
-) -> anyhow::Result<()> {
+    (events, happened): (&Sender<Event>, &Receiver<Event>),
+) -> anyhow::Result<End> {
     let mut is_ending = false;
+    let mut wait = Duration::MAX;
     loop {
-        match happened.recv().context("the mount's threads have ended")? {
-            Event::Unmounted(result) => return result.context("the host has ended the mount"),
-            // Nobody wants to wait any longer.
-            Event::Signal if is_ending => return take_away(directory, true),
+        let event = match happened.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => Event::Flushed(Err(Errno::TIMED_OUT)),
+            event => event.context("the mount's threads have ended")?,
+        };
+        match event {
+            Event::Unmounted(result) => return result.context("the host has ended the mount").map(|()| End::Unmounted),
+            Event::Signal if is_ending => {
+                // It may be away already.
+                let _ = take_away(directory, true);
+                return Ok(End::AtOnce);
+            }
             Event::Signal => {
                 is_ending = true;
-                if let Err(error) = flush(processors, files) {
-                    messages.line(&format!("{error:#}"));
+                wait = LAST_FLUSH_TIMEOUT;
+                let (files, events) = (Arc::clone(files), events.clone());
+                processors.start_task(PROCESSOR, move |cpu| async move {
+                    // Who waits for it may be gone.
+                    let _ = events.send(Event::Flushed(files.flush_all(&cpu).await));
+                });
+            }
+            // After a timeout it is flushed once more.
+            Event::Flushed(_) if wait == Duration::MAX => {}
+            Event::Flushed(flushed) => {
+                wait = Duration::MAX;
+                if let Err(errno) = flushed {
+                    messages.line(&format!("not everything could be stored so far: {errno}"));
                 }
                 // Those who use it may go on until they let go of it.
                 take_away(directory, true)?;

@@ -89,7 +89,8 @@ impl From<&fattr3> for Attributes {
             links: wire.nlink,
             uid: wire.uid,
             gid: wire.gid,
-            size: wire.size,
+            // Nothing can be longer here.
+            size: wire.size.min(i64::MAX as u64),
             used: wire.used,
             device: (wire.rdev.specdata1, wire.rdev.specdata2),
             file_id: wire.fileid,

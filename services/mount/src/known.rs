@@ -2,7 +2,8 @@
 //!
 //! Attributes hold for a time that doubles while the file does not change, within the bounds of the mount, as with the
 //! host's own client. A state of the content that is neither the one known nor explained by our own changes is somebody
-//! else's: what is cached of the content is stale. While our own writes are in flight, replies say nothing about that.
+//! else's: what is cached of the content is stale. While our own writes are in flight, replies say nothing about that: who
+//! writes a file at the same time as others do must lock it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,11 +77,6 @@ impl Known {
         state.holds.saturating_sub(now.since(state.fetched))
     }
 
-    /// The attributes do not hold any more.
-    pub fn expire(&self) {
-        self.state.lock().holds = Duration::ZERO;
-    }
-
     /// The server's answer to a question that was `asked` then.
     pub fn note(&self, now: Instant, asked: Instant, attributes: Attributes) {
         let mut state = self.state.lock();
@@ -134,6 +130,7 @@ impl Known {
             return;
         }
         (state.attributes, state.version) = (after, after.version());
+        state.adopts = Adopts::Nothing;
         (state.asked, state.fetched, state.holds) = (now, now, self.bounds.min);
     }
 

@@ -11,7 +11,6 @@ mod device;
 mod files;
 mod handle;
 mod known;
-mod lock;
 mod mounting;
 mod node;
 mod results;

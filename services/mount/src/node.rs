@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use kernel::wait::TaskMutex;
 use parking_lot::Mutex;
 use policy::unit::Instant;
 
@@ -11,7 +12,6 @@ use crate::client::Access;
 use crate::content::Content;
 use crate::handle::Handle;
 use crate::known::Known;
-use crate::lock::Lock;
 
 /// What the host calls an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub kind: Kind,
     pub known: Arc<Known>,
     /// Held while what is cached of the content is renewed.
-    pub following: Lock,
+    pub following: TaskMutex,
     pub state: Mutex<State>,
 }
 
@@ -100,7 +100,7 @@ impl Nodes {
             id = NodeId(ALIASES + self.aliases);
             self.aliases += 1;
         }
-        let (following, state) = (Lock::default(), Mutex::default());
+        let (following, state) = (TaskMutex::default(), Mutex::default());
         let node = Arc::new(Node { id, handle: handle.clone(), kind, known, following, state });
         self.by_id.insert(id, Arc::clone(&node));
         self.by_handle.insert(handle.clone(), id);

@@ -50,6 +50,8 @@ pub struct Adapter {
     pub files: Arc<Files>,
     pub mailbox: Arc<Mailbox>,
     pub direct_io: bool,
+    /// May the host read ahead, too?
+    pub reads_ahead: bool,
 }
 
 fn node(ino: INodeNo) -> NodeId {
@@ -127,7 +129,8 @@ impl Filesystem for Adapter {
         }
         // Each sets the nearest that is possible.
         let _ = config.set_max_write(TRANSFER_BYTES_MAX);
-        if let Err(possible) = config.set_max_readahead(TRANSFER_BYTES_MAX) {
+        let read_ahead = if self.reads_ahead { TRANSFER_BYTES_MAX } else { 0 };
+        if let Err(possible) = config.set_max_readahead(read_ahead) {
             let _ = config.set_max_readahead(possible);
         }
         let _ = config.set_max_background(BACKGROUND_MAX);

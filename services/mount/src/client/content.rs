@@ -7,7 +7,7 @@ use nfs3_types::xdr_codec::Pack;
 use policy::unit::{ByteRange, Stability};
 
 use super::{Server, take};
-use crate::attributes::{Attributes, Change};
+use crate::attributes::Change;
 use crate::handle::Handle;
 use crate::rpc::{Payload, packed};
 
@@ -27,7 +27,6 @@ pub(crate) struct Written {
 /// What READ says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
-    pub attributes: Option<Attributes>,
     /// Bytes that went to the place.
     pub count: usize,
     pub is_end: bool,
@@ -46,10 +45,10 @@ impl Server {
         let payload = Payload::default();
         let reply = self.reply(cpu, Nfs::NFSPROC3_READ, &packed(&arguments), &payload, Some(&place)).await?;
         let read = take(&reply, |results| {
-            let attributes = results.after()?;
+            results.after()?;
             let (count, is_end) = (results.u32()? as usize, results.boolean()?);
             // What came is what counts.
-            (count == reply.data).then_some(Read { attributes, count, is_end })
+            (count == reply.data).then_some(Read { count, is_end })
         });
         Ok(read?)
     }
@@ -73,7 +72,12 @@ impl Server {
         let reply = self.reply(cpu, Nfs::NFSPROC3_WRITE, &arguments, &data, None).await?;
         let written = take(&reply, |results| {
             let (change, count) = (results.change()?, results.u32()?);
-            let is_stable = results.u32()? != stable_how::UNSTABLE as u32;
+            // DATA_SYNC may have left out a new size.
+            let is_stable = match results.u32()? {
+                level if level == stable_how::FILE_SYNC as u32 => true,
+                level if level <= stable_how::DATA_SYNC as u32 => false,
+                _ => return None,
+            };
             let verifier = results.verifier()?;
             let is_kept = is_stable || stability == Stability::Unstable;
             (u64::from(count) <= range.len && is_kept).then_some(Written { change, count, is_stable, verifier })

@@ -171,13 +171,16 @@ impl Server {
         payload: &Payload,
         place: Option<&Payload>,
     ) -> Result<Reply, Refused> {
-        let mut pause = LATER_MIN;
+        let (mut pause, begun) = (LATER_MIN, cpu.now());
         loop {
             let (payload, place) = (payload.clone(), place.cloned());
             let reply = self.remote.call_with(cpu, procedure as u32, arguments, payload, place).await;
             let reply = reply.map_err(|failure| Refused { errno: failure.errno(), was_repeated: false })?;
             if !status::is_jukebox(reply.results()) {
                 return Ok(reply);
+            }
+            if self.remote.fails_after().is_some_and(|most| cpu.now().since(begun) >= most) {
+                return Err(Refused { errno: Errno::TIMED_OUT, was_repeated: false });
             }
             cpu.sleep(pause).await;
             pause = (2 * pause).min(LATER_MAX);

@@ -90,8 +90,8 @@ impl Files {
         }
         if node.known.holds(cpu.now()).is_zero() {
             self.refresh(cpu, &node).await?;
-            self.follow(cpu, &node, true).await?;
         }
+        self.follow(cpu, &node, true).await?;
         Ok((self.shown(&node), node.known.holds(cpu.now())))
     }
 
@@ -192,7 +192,7 @@ impl Files {
         let (granted, attributes) = self.server.access(cpu, &node.handle, Access::ALL).await?;
         match attributes {
             Some(attributes) => node.known.note(cpu.now(), asked, attributes),
-            None => node.known.expire(),
+            None => self.refresh(cpu, node).await?,
         }
         node.state.lock().granted = Some((granted, cpu.now() + node.known.holds(cpu.now())));
         Ok(granted)

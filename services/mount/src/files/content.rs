@@ -157,6 +157,11 @@ impl Files {
             let mut state = node.state.lock();
             let is_idle = state.opens == 0 && !state.is_settling;
             state.content.take_if(|content| is_idle && content.volume.is_clean());
+            let stays = state.content.is_some();
+            drop(state);
+            if stays {
+                self.closed.lock().push_back(node.id);
+            }
         }
     }
 }

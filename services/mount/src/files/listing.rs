@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernel::Processor;
+use kernel::wait::TaskMutex;
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::unit::Instant;
@@ -12,7 +13,6 @@ use policy::unit::Instant;
 use super::{Files, Found};
 use crate::attributes::Kind;
 use crate::client::{Entry, Listing};
-use crate::lock::Lock;
 use crate::node::{Node, NodeId};
 
 /// Directories open at a time, at most: the host's limit of open files is below.
@@ -48,7 +48,7 @@ pub(super) struct Streams {
 struct Stream {
     directory: Arc<Node>,
     /// One reading at a time.
-    reading: Lock,
+    reading: TaskMutex,
     part: Mutex<Part>,
 }
 
@@ -85,7 +85,9 @@ impl Files {
         }
         streams.next += 1;
         let stream = StreamId(streams.next);
-        streams.open.insert(stream, Arc::new(Stream { directory, reading: Lock::default(), part: Mutex::default() }));
+        streams
+            .open
+            .insert(stream, Arc::new(Stream { directory, reading: TaskMutex::default(), part: Mutex::default() }));
         Ok(stream)
     }
 

@@ -134,11 +134,6 @@ impl Files {
         }))
     }
 
-    /// The lengths of transfers in use.
-    pub fn transfers(&self) -> Transfers {
-        self.transfers
-    }
-
     pub fn server(&self) -> &Server {
         &self.server
     }
@@ -177,11 +172,14 @@ impl Files {
         Found { id: node.id, attributes: self.shown(node), attributes_hold: node.known.holds(cpu.now()), name_holds }
     }
 
-    /// The attributes of a node, with what was written and the server does not have yet.
+    /// The attributes of a node, with what was written and is not durable: a server that restarts may not have it any more,
+    /// and gets it again.
     fn shown(&self, node: &Node) -> Attributes {
         let attributes = node.known.attributes();
         match node.content() {
-            Some(content) if !content.is_written() => Attributes { size: content.volume.size(), ..attributes },
+            Some(content) if !content.volume.is_clean() => {
+                Attributes { size: attributes.size.max(content.volume.size()), ..attributes }
+            }
             _ => attributes,
         }
     }

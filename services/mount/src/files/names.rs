@@ -131,9 +131,14 @@ impl Files {
                 self.close_file(cpu, node.id).await;
                 return Err(errno);
             }
-        } else if creation.truncates && node.content().is_some() {
-            node.known.set_stale();
-            self.follow(cpu, &node, true).await?;
+        } else if let Some(content) = node.content().filter(|_| creation.truncates) {
+            // The server has truncated it: nothing that was cached or not yet sent is of it any more.
+            if let Err(errno) = content.volume.resize(cpu, 0, async { Ok(()) }).await {
+                self.close_file(cpu, node.id).await;
+                return Err(errno);
+            }
+            self.host.attributes_changed(node.id);
+            self.host.content_changed(node.id);
         }
         Ok(self.found(cpu, &directory, &node))
     }
@@ -236,7 +241,7 @@ impl Files {
         directory.known.on_own_change(cpu.now(), change);
         self.nodes.lock().remove_name(directory.id, name);
         if let Some(node) = node {
-            self.on_name_removed(&node);
+            self.on_name_removed(cpu, &node).await;
         }
         Ok(())
     }
@@ -274,25 +279,30 @@ impl Files {
         let change = self.server.rename(cpu, (&from.handle, name), (&to.handle, new_name)).await?;
         from.known.on_own_change(cpu.now(), change.from);
         to.known.on_own_change(cpu.now(), change.to);
-        let mut nodes = self.nodes.lock();
-        nodes.remove_name(from.id, name);
-        nodes.remove_name(to.id, new_name);
-        if let Some(moved) = &moved {
-            nodes.set_name(moved, to.id, new_name);
-            moved.known.on_renamed();
+        {
+            let mut nodes = self.nodes.lock();
+            nodes.remove_name(from.id, name);
+            nodes.remove_name(to.id, new_name);
+            if let Some(moved) = &moved {
+                nodes.set_name(moved, to.id, new_name);
+                moved.known.on_renamed();
+            }
         }
-        drop(nodes);
         if let Some(replaced) = replaced.filter(|node| !node.is_open()) {
-            self.on_name_removed(replaced);
+            self.on_name_removed(cpu, replaced).await;
         }
         Ok(())
     }
 
-    /// A name of a file that is not open is gone. With the last one, so is the file, and what was not written yet.
-    fn on_name_removed(&self, node: &Node) {
-        if node.known.on_name_removed()
-            && let Some(content) = node.state.lock().content.take()
-        {
+    /// A name of a file that is not open is gone. With the last one, so is the file, and what was not written yet. Others
+    /// may have given it more names than are known here.
+    async fn on_name_removed(&self, cpu: &Processor, node: &Node) {
+        let Some(content) = node.content() else { return };
+        if !node.known.on_name_removed() {
+            return;
+        }
+        if content.volume.is_clean() || self.refresh(cpu, node).await == Err(Errno::STALE) {
+            node.state.lock().content = None;
             content.volume.stop();
         }
     }
@@ -304,10 +314,16 @@ impl Files {
         let change = self.server.rename(cpu, (&directory.handle, name), (&directory.handle, &hidden)).await?;
         directory.known.on_own_change(cpu.now(), change.to);
         node.known.on_renamed();
-        let mut nodes = self.nodes.lock();
-        nodes.remove_name(directory.id, name);
-        drop(nodes);
-        node.state.lock().hidden.push((Arc::clone(directory), hidden));
+        self.nodes.lock().remove_name(directory.id, name);
+        let left = {
+            let mut state = node.state.lock();
+            state.hidden.push((Arc::clone(directory), hidden));
+            // It may have been closed meanwhile.
+            if state.opens == 0 { std::mem::take(&mut state.hidden) } else { Vec::new() }
+        };
+        for (directory, hidden) in left {
+            self.remove_hidden(cpu, node, &directory, &hidden).await;
+        }
         Ok(())
     }
 
@@ -322,9 +338,9 @@ impl Files {
         match self.server.remove(cpu, &directory.handle, name).await {
             Ok(change) => {
                 directory.known.on_own_change(cpu.now(), change);
-                self.on_name_removed(node);
+                self.on_name_removed(cpu, node).await;
             }
-            Err(Errno(libc::ENOENT) | Errno::STALE) => self.on_name_removed(node),
+            Err(Errno(libc::ENOENT) | Errno::STALE) => self.on_name_removed(cpu, node).await,
             Err(errno) => {
                 let name = String::from_utf8_lossy(name).into_owned();
                 self.host.report(&format!("{name} could not be removed: {errno}"));

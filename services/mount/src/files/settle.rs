@@ -70,10 +70,16 @@ impl Files {
             }
             cpu.sleep(AGAIN).await;
         }
+        let mut state = node.state.lock();
+        if state.opens > 0 || state.lookups > 0 {
+            // It is in use again: whoever uses it is told, and the next one to forget it settles it.
+            return;
+        }
+        state.content = None;
+        drop(state);
         let id = node.id.0;
         self.host.report(&format!("what was written to file {id} is lost, it could not be stored: {last}"));
         content.volume.stop();
-        node.state.lock().content = None;
     }
 
     /// Makes all that was written durable.

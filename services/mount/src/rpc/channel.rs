@@ -57,6 +57,9 @@ pub(super) struct Waiter {
     answered: WaitList,
 }
 
+/// A call that is not answered for so many times the timeout is late, whatever else is answered.
+const LATE_TIMES_MAX: u32 = 8;
+
 impl Waiter {
     pub async fn answer(&self) -> Answer {
         self.answered.until(|| self.answer.lock().take()).await
@@ -84,6 +87,8 @@ struct State {
     /// The present connection; numbered, so that none is mistaken for an earlier one.
     connection: Option<(u64, Connection)>,
     generation: u64,
+    /// The server's last sign of life on it.
+    heard: Instant,
     is_closed: bool,
     is_reported: bool,
 }
@@ -156,8 +161,9 @@ impl Channel {
     }
 
     /// A call was answered. One that is not in flight any more was answered before.
-    pub(super) fn answer(&self, xid: u32, answer: Result<(Vec<u8>, usize, usize), Failure>) {
+    pub(super) fn answer(&self, now: Instant, xid: u32, answer: Result<(Vec<u8>, usize, usize), Failure>) {
         let mut state = self.state.lock();
+        state.heard = now;
         let Some(pending) = state.pending.remove(&xid) else { return };
         if std::mem::take(&mut state.is_reported) {
             self.connector.report("the server answers again");
@@ -212,8 +218,9 @@ impl Channel {
         made.1.until(|| made.0.lock().take()).await
     }
 
-    fn on_connected(&self, connection: Connection) -> u64 {
+    fn on_connected(&self, now: Instant, connection: Connection) -> u64 {
         let mut state = self.state.lock();
+        state.heard = now;
         state.generation += 1;
         state.connection = Some((state.generation, connection));
         // In the order in which they were made.
@@ -280,7 +287,13 @@ impl Channel {
                 let over: Vec<u32> =
                     state.pending.iter().filter(|(_, pending)| is_over(pending)).map(|(xid, _)| *xid).collect();
                 let failed: Vec<_> = over.iter().filter_map(|xid| state.pending.remove(xid)).collect();
-                let is_late = |pending: &Pending| pending.sent.is_some_and(|sent| now.since(sent) >= reply);
+                let heard = state.heard;
+                // While a slow server takes what was sent it answers other calls.
+                let is_late = |pending: &Pending| {
+                    pending.sent.is_some_and(|sent| {
+                        now.since(sent.max(heard)) >= reply || now.since(sent) >= reply.saturating_mul(LATE_TIMES_MAX)
+                    })
+                };
                 let is_any_late = state.pending.values().chain(&failed).any(is_late);
                 (state.connection.filter(|_| is_any_late).map(|(_, connection)| connection), failed)
             };
@@ -307,7 +320,7 @@ impl Protocol for Calls {
 
     async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Replies> {
         let channel = Arc::clone(&self.0);
-        let generation = channel.on_connected(session.connection());
+        let generation = channel.on_connected(session.cpu().now(), session.connection());
         let (cpu, outbound) = (session.cpu().clone(), std::rc::Rc::clone(session.outbound()));
         session.cpu().spawn(send(Arc::clone(&channel), cpu, generation, outbound));
         Some(Replies { channel, generation })

@@ -84,6 +84,7 @@ pub struct Remote {
     channels: Vec<Arc<Channel>>,
     sessions: Arc<Sessions>,
     next: AtomicU32,
+    timeouts: Timeouts,
 }
 
 /// How a program is reached.
@@ -118,6 +119,7 @@ impl Remote {
             channels: (0..route.connections.max(1)).map(|_| channel()).collect(),
             sessions,
             next: AtomicU32::new(route.first_xid),
+            timeouts: route.timeouts,
         }
     }
 
@@ -147,6 +149,11 @@ impl Remote {
             return Err(Failure::Closed);
         };
         channel.begin(cpu, xid, Call { header, payload, place }).answer().await
+    }
+
+    /// Until a call fails; `None`: never.
+    pub(crate) fn fails_after(&self) -> Option<Duration> {
+        self.timeouts.fails_after
     }
 
     /// Ends all connections; calls in flight fail.
@@ -187,10 +194,12 @@ async fn receive(
             if let Some(place) = place.filter(|_| rest == 0) {
                 data = copy_data(&bytes[at..], place);
             }
-            channel.answer(xid, Ok((bytes, at, data)));
+            channel.answer(inbound.session().cpu().now(), xid, Ok((bytes, at, data)));
         }
-        Parsed::Refused(failure) => channel.answer(xid, Err(failure)),
-        Parsed::More(_) | Parsed::Malformed => channel.answer(xid, Err(Failure::Garbage)),
+        Parsed::Refused(failure) => channel.answer(inbound.session().cpu().now(), xid, Err(failure)),
+        Parsed::More(_) | Parsed::Malformed => {
+            channel.answer(inbound.session().cpu().now(), xid, Err(Failure::Garbage))
+        }
     }
     Step::Continue(())
 }

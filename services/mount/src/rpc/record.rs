@@ -29,13 +29,16 @@ pub(crate) struct Records {
     /// Of the present fragment.
     left: usize,
     is_last: bool,
+    /// The record has several fragments.
+    is_split: bool,
     bytes: Vec<u8>,
 }
 
 impl Records {
     pub fn new(awaits_data: impl Fn(u32) -> bool + 'static) -> Self {
         let awaits_data = Box::new(awaits_data);
-        Records { awaits_data, mark: [0; MARK_BYTES], marked: 0, left: 0, is_last: false, bytes: Vec::new() }
+        let (mark, bytes) = ([0; MARK_BYTES], Vec::new());
+        Records { awaits_data, mark, marked: 0, left: 0, is_last: false, is_split: false, bytes }
     }
 
     /// Reads the mark of the next fragment. False: it is longer than any reply.
@@ -43,6 +46,7 @@ impl Records {
         let mark = u32::from_be_bytes(self.mark);
         self.marked = 0;
         self.is_last = mark & LAST_FRAGMENT != 0;
+        self.is_split |= !self.is_last;
         self.left = (mark & !LAST_FRAGMENT) as usize;
         self.bytes.len() + self.left <= RECORD_BYTES_MAX
     }
@@ -56,7 +60,7 @@ impl Records {
         let all = self.left;
         let Some(xid) = self.number() else { return all.min(4) };
         // A record in several fragments is collected as a whole.
-        if !self.is_last || !(self.awaits_data)(xid) {
+        if self.is_split || !(self.awaits_data)(xid) {
             return all;
         }
         let needed = match head_of_read(&self.bytes) {
@@ -69,7 +73,7 @@ impl Records {
     fn take(&mut self) -> Option<Arrived> {
         let xid = self.number()?;
         let arrived = Arrived { xid, bytes: std::mem::take(&mut self.bytes), rest: self.left };
-        (self.left, self.is_last) = (0, false);
+        (self.left, self.is_last, self.is_split) = (0, false, false);
         Some(arrived)
     }
 }
@@ -138,5 +142,59 @@ impl Decoder for Records {
 
     fn headers(&self) -> Headers {
         Headers { first: 0, each: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Number 7, accepted, of READ with attributes, end of file and `data`.
+    fn reply(data: &[u8]) -> Vec<u8> {
+        let mut reply: Vec<u8> = [7, 1, 0, 0, 0, 0, 0, 1].into_iter().flat_map(u32::to_be_bytes).collect();
+        reply.extend([0; 84]);
+        for number in [data.len() as u32, 1, data.len() as u32] {
+            reply.extend(number.to_be_bytes());
+        }
+        reply.extend(data);
+        reply
+    }
+
+    /// What arrives if the fragments come as much at a time as is asked for; what follows it is not consumed.
+    fn arrived(fragments: &[&[u8]]) -> Arrived {
+        let mut stream = Vec::new();
+        for (number, fragment) in fragments.iter().enumerate() {
+            let last = if number + 1 == fragments.len() { LAST_FRAGMENT } else { 0 };
+            stream.extend((fragment.len() as u32 | last).to_be_bytes());
+            stream.extend_from_slice(fragment);
+        }
+        let (mut records, mut stream) = (Records::new(|_| true), &stream[..]);
+        loop {
+            match records.next() {
+                Next::Call(arrived) => return arrived,
+                Next::Bytes(most) => {
+                    records.give(most, |into| {
+                        let (here, rest) = stream.split_at(into.len().min(stream.len()));
+                        assert!(!here.is_empty(), "more is asked for than there is");
+                        into[..here.len()].copy_from_slice(here);
+                        stream = rest;
+                        here.len()
+                    });
+                }
+                Next::Skip(_) | Next::Malformed => panic!("it is well-formed, and all of it counts"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_data_of_a_read_is_not_collected_unless_the_record_comes_in_pieces() {
+        let (data, whole) = ([9; 10_000], reply(&[9; 10_000]));
+        let head = whole.len() - data.len();
+        let one = arrived(&[&whole]);
+        assert_eq!((one.xid, one.bytes.len(), one.rest), (7, head, data.len()));
+        for cut in [3, 20, head - 1, head, head + 1, head + 5000] {
+            let split = arrived(&[&whole[..cut], &whole[cut..]]);
+            assert!(split.bytes == whole && split.rest == 0, "cut at {cut}");
+        }
     }
 }

@@ -54,6 +54,9 @@ impl ToHost for Noted {
     }
 }
 
+/// Connections that are reset in a scene, at most: where the network takes single bytes, a call never ends otherwise.
+const RESETS_MAX: u32 = 40;
+
 pub struct Scene {
     pub world: World,
     pub tree: TreeId,
@@ -67,6 +70,8 @@ pub struct Scene {
     random: Random,
     /// Connections that are reset, of a million steps.
     pub resets_per_million: u64,
+    /// Connections that were reset.
+    pub resets: u32,
     pub noted: Arc<Noted>,
 }
 
@@ -93,6 +98,7 @@ impl Scene {
             made: Vec::new(),
             random: Random(seed ^ 0x5eed),
             resets_per_million: 0,
+            resets: 0,
             noted: Arc::default(),
         };
         scene.start_server();
@@ -140,8 +146,19 @@ impl Scene {
 
     /// Runs both until `done`.
     fn drive(&mut self, mut done: impl FnMut() -> bool) {
-        let Scene { world, server, client, wanted, made, random, resets_per_million, client_host, server_host, .. } =
-            self;
+        let Scene {
+            world,
+            server,
+            client,
+            wanted,
+            made,
+            random,
+            resets_per_million,
+            resets,
+            client_host,
+            server_host,
+            ..
+        } = self;
         let mut hosts: Vec<&Host> = client.iter().collect();
         hosts.extend(server.iter().map(|(host, _)| host));
         let ended = drive(world, &hosts, || {
@@ -153,8 +170,10 @@ impl Scene {
                 client.iter().for_each(|host| world.kick(host.id, host.processors[0].id()));
             }
             if random.below(1_000_000) < *resets_per_million
+                && *resets < RESETS_MAX
                 && let Some(connection) = made.pop()
             {
+                *resets += 1;
                 world.reset_connection(connection);
             }
             done()
