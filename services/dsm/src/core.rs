@@ -250,6 +250,7 @@ impl Shared {
         match message {
             Message::Grant { data: Some(_), .. } => {
                 if self.is_lost(core, page) {
+                    self.note_granted(cpu, core, page, to);
                     send(None, true);
                     return Progress::Done;
                 }

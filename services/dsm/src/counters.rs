@@ -34,7 +34,7 @@ pub struct Counters {
     pub messages: Counter,
     /// Sends in which they left.
     pub batches: Counter,
-    /// From a request of this node to its grant, all fetches together. Nanoseconds, as all times.
+    /// From a request of this node to its grant, of the first fetch of each page. Nanoseconds, as all times.
     pub fetch_ns: Counter,
     /// At this home: from a request's arrival to its grant.
     pub home_ns: Counter,

@@ -16,6 +16,9 @@ const MOVES: usize = 4096;
 /// Requests whose time is taken, at most.
 const TIMED_MAX: usize = 4096;
 
+/// What takes longer is not timed any more: most likely it will not end.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
+
 /// Pairs of nodes that are counted, at most.
 const PAIRS_MAX: usize = 1024;
 
@@ -57,8 +60,13 @@ impl Watch {
         }
         let was_here = moves.before.replace(last) == Some(to);
         let pair = (last.min(to), last.max(to));
-        if was_here && Mode::Write == last_mode.max(mode) && self.bounces.len() < PAIRS_MAX {
-            *self.bounces.entry(pair).or_default() += 1;
+        if !was_here || last_mode.max(mode) != Mode::Write {
+            return;
+        }
+        if let Some(count) = self.bounces.get_mut(&pair) {
+            *count += 1;
+        } else if self.bounces.len() < PAIRS_MAX {
+            self.bounces.insert(pair, 1);
         }
     }
 
@@ -67,10 +75,16 @@ impl Watch {
         self.bounces.iter().map(|(pair, count)| (*pair, *count))
     }
 
-    /// A part begins, unless it is under way: what is sent again is still the same.
+    /// A part begins, unless it is under way: what is sent again is still the same. Not all parts end: a home may move, and
+    /// a request may be ignored as an old one.
     pub(crate) fn begin(&mut self, part: Part, page: PageNo, node: NodeId, now: Instant) {
+        let is_under_way = |since: &Instant| now.since(*since) < GIVEN_UP_AFTER;
+        if self.since.len() >= TIMED_MAX {
+            self.since.retain(|_, since| is_under_way(since));
+        }
         if self.since.len() < TIMED_MAX {
-            self.since.entry((part, page, node)).or_insert(now);
+            let since = self.since.entry((part, page, node)).or_insert(now);
+            *since = if is_under_way(since) { *since } else { now };
         }
     }
 
@@ -110,6 +124,18 @@ mod tests {
     }
 
     #[test]
+    fn pairs_that_are_counted_go_on_when_there_is_no_room_for_more() {
+        let mut watch = Watch::default();
+        watch.bounces.extend((0..PAIRS_MAX as u16).map(|node| ((NodeId(node + 10), NodeId(node + 11)), 1)));
+        watch.bounces.pop_last();
+        watch.bounces.insert((A, B), 5);
+        for (one, other) in [(A, B), (A, C)] {
+            [one, other, one].into_iter().for_each(|node| watch.on_grant(PAGE, node, Mode::Write));
+        }
+        assert_eq!((watch.bounces.get(&(A, B)), watch.bounces.get(&(A, C))), (Some(&6), None));
+    }
+
+    #[test]
     fn a_page_that_takes_another_s_place_in_the_table_begins_anew() {
         let mut watch = Watch::default();
         for page in [7, 7 + MOVES as u64, 7] {
@@ -133,5 +159,13 @@ mod tests {
             watch.begin(Part::Home, PageNo(page), A, at(1));
         }
         assert_eq!(watch.since.len(), TIMED_MAX);
+        let later = at(1) + GIVEN_UP_AFTER;
+        watch.begin(Part::Home, PageNo(3 * TIMED_MAX as u64), B, later);
+        assert_eq!(watch.since.len(), 1, "what did not end is given up");
+        watch.begin(Part::Home, PageNo(3 * TIMED_MAX as u64), B, later + GIVEN_UP_AFTER);
+        assert_eq!(
+            watch.end(Part::Home, PageNo(3 * TIMED_MAX as u64), B, later + GIVEN_UP_AFTER),
+            Some(Duration::ZERO)
+        );
     }
 }

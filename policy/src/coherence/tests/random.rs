@@ -122,7 +122,7 @@ fn heal(world: &mut World) -> Result<(), Broken> {
     }
     notify_all(world)?;
     world.in_flight_max = usize::MAX;
-    // Each node waits for at most all others, each with a recall, an answer, a grant and a confirmation.
+    // Each node waits for at most all others, each with a recall, an answer and a grant.
     for _ in 0..8 * world.nodes.len() + 16 {
         while !world.network.is_empty() {
             world.deliver(0, false)?;

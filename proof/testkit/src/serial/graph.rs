@@ -155,6 +155,10 @@ impl Graph {
                     format!("{version:?} has replaced {over:?}, which is nowhere"),
                 ));
             };
+            if before.key != look.key {
+                let what = format!("{version:?} of {:?} has replaced {over:?}, which is of {:?}", look.key, before.key);
+                return Err(Anomaly::new(Kind::Unwritten, what));
+            }
             if before.by != self.written[&version].by {
                 self.replace(look.key, Some(over), version)?;
             }
