@@ -90,8 +90,12 @@ impl FreeLists {
             if left == 0 {
                 break;
             }
-            let mut stolen = other.with(|frames| frames.give_up(left.max(STOLEN.min(frames.len() / 2))));
-            left -= cut(&mut stolen, left, &mut hand_out);
+            let next = first.map(|block| block + (count - left) as u64);
+            let stolen = other.with(|frames| {
+                let more = STOLEN.min(frames.len() / 2).saturating_sub(left);
+                left -= frames.take(left, next, &mut hand_out);
+                frames.give_up(more)
+            });
             if !stolen.is_empty() {
                 return stolen;
             }

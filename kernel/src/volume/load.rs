@@ -186,7 +186,7 @@ impl Reading {
         let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return };
         let (within, count) = (first.start.to(last.end), absent.iter().map(|run| run.len()).sum());
         // A barrier set before the shard was locked must be seen: its owner looks for loads under the shard's lock.
-        if !self.volume.is_barred(within) && self.take_spare(first.start, count) {
+        if !self.volume.is_barred(within) && self.take_spare(&absent, count) {
             absent.into_iter().flat_map(BlockRange::iter).for_each(|block| self.begin_load(shard, block));
         } else {
             self.left_within = if self.left == 0 { within } else { self.left_within.start.to(within.end) };
@@ -194,12 +194,12 @@ impl Reading {
         }
     }
 
-    /// Takes `count` frames to load the blocks from `first` into, if that many are free. They are popped from the end.
-    fn take_spare(&mut self, first: BlockNo, count: u64) -> bool {
+    /// Takes frames to load `absent`, `count` blocks, into, if that many are free. They are popped from the end.
+    fn take_spare(&mut self, absent: &[BlockRange], count: u64) -> bool {
         let pool = self.volume.memory.frames();
         let missing = (count as usize).saturating_sub(self.spare.len());
         if self.spare.is_empty() && pool.colors() > 1 {
-            pool.take_for(first, missing, &mut self.spare);
+            absent.iter().for_each(|run| pool.take_for(run.start, run.len() as usize, &mut self.spare));
             self.spare.reverse();
         } else {
             pool.take(missing, &mut self.spare);
