@@ -17,7 +17,8 @@ use super::guest::{Guest, Invocation};
 use super::requests::Tables;
 use crate::store::Transaction;
 
-/// Executes a call at once. `None`: it must be executed where it can be suspended; nothing has happened.
+/// Executes a call at once. `None`: it must be executed where it can be suspended; nothing has happened. `comes_again`: then
+/// this is asked once more before that.
 ///
 /// # Errors
 /// If the program aborts or misbehaves, or the database fails.
@@ -26,8 +27,9 @@ pub(super) fn execute(
     callee: &Callee<'_>,
     parameters: &Parameters,
     transaction: &mut Transaction,
+    comes_again: bool,
 ) -> Result<Option<Returned>, ProgramError> {
-    let Some(attempts) = callee.attempts.filter(|attempts| attempts.is_worth()) else { return Ok(None) };
+    let Some(attempts) = callee.attempts.filter(|attempts| attempts.is_worth(comes_again)) else { return Ok(None) };
     let Ok(runtime) = Runtime::get() else { return Ok(None) };
     let (Some(_place), Some(savepoint)) = (runtime.places.try_take(), transaction.savepoint()) else {
         return Ok(None);
@@ -50,7 +52,7 @@ pub(super) fn execute(
             Ok(Some(Returned::new(result, invocation, true)))
         }
         Err(error) if is_to_be_suspended(&error) => {
-            attempts.given_up();
+            attempts.given_up(comes_again);
             transaction.roll_back(savepoint);
             Ok(None)
         }

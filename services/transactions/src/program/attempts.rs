@@ -14,12 +14,13 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    /// Races count a call too much or too little, which does not matter.
-    pub(super) fn is_worth(&self) -> bool {
+    /// `comes_again`: if not executed, the call is asked about once more, on the general path. Races count a call too much or
+    /// too little, which does not matter.
+    pub(super) fn is_worth(&self, comes_again: bool) -> bool {
         match self.untried.load(Ordering::Relaxed) {
             0 => true,
             untried => {
-                self.untried.store(untried - 1, Ordering::Relaxed);
+                self.untried.store(untried - u32::from(!comes_again), Ordering::Relaxed);
                 false
             }
         }
@@ -31,10 +32,9 @@ impl Attempts {
         }
     }
 
-    pub(super) fn given_up(&self) {
+    pub(super) fn given_up(&self, comes_again: bool) {
         let next = self.next.load(Ordering::Relaxed);
-        // It is this call that comes again first, on the general path.
-        self.untried.store(next + 1, Ordering::Relaxed);
+        self.untried.store(next + u32::from(comes_again), Ordering::Relaxed);
         self.next.store((2 * next + 1).min(UNTRIED_MAX), Ordering::Relaxed);
     }
 }
@@ -43,22 +43,35 @@ impl Attempts {
 mod tests {
     use super::*;
 
-    #[test]
-    fn calls_that_are_given_up_each_time_are_seldom_tried() {
-        let attempts = Attempts::default();
-        let mut tried = 0;
+    /// Of calls that are given up each time, how many of a thousand are tried.
+    fn tried(is_in_block: bool) -> u32 {
+        let (attempts, mut tried) = (Attempts::default(), 0);
         for _ in 0..1000 {
-            if attempts.is_worth() {
-                tried += 1;
-                attempts.given_up();
+            let ways: &[bool] = if is_in_block { &[false] } else { &[true, false] };
+            for &comes_again in ways {
+                if attempts.is_worth(comes_again) {
+                    tried += 1;
+                    attempts.given_up(comes_again);
+                }
             }
         }
-        assert!((10..30).contains(&tried), "{tried}");
-        while !attempts.is_worth() {}
+        tried
+    }
+
+    #[test]
+    fn calls_that_are_given_up_each_time_are_seldom_tried_in_blocks_and_outside() {
+        assert_eq!([tried(true), tried(false)], [21, 21]);
+    }
+
+    #[test]
+    fn after_a_success_the_next_call_is_tried() {
+        let attempts = Attempts::default();
+        (0..5).for_each(|_| attempts.given_up(true));
+        while !attempts.is_worth(false) {}
         attempts.succeeded();
-        assert!(attempts.is_worth(), "after a success the next is tried");
-        attempts.given_up();
-        assert!(!attempts.is_worth(), "the call that was given up is not tried once more");
-        assert!(attempts.is_worth(), "one that is given up now and then costs no others");
+        assert!(attempts.is_worth(true));
+        attempts.given_up(true);
+        assert!(!attempts.is_worth(false), "the call that was given up is not tried once more");
+        assert!(attempts.is_worth(true), "one that is given up now and then costs no others");
     }
 }

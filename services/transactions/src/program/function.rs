@@ -81,7 +81,7 @@ impl Function {
             return Ok(None);
         }
         let parameters = self.parameters(arguments)?;
-        match at_once::execute(cpu, &self.callee(), &parameters, transaction)? {
+        match at_once::execute(cpu, &self.callee(), &parameters, transaction, true)? {
             Some(returned) => self.value(returned).map(Some),
             None => Ok(None),
         }
