@@ -23,12 +23,11 @@ use crate::sys;
 macro_rules! functions {
     ($($(#[$meta:meta])* $visible:vis fn $name:ident($($argument:ident: $of:ty),* $(,)?) $(-> $returns:ty)? $body:block)*) => { $(
         $(#[$meta])*
-        // On the host only tests call it.
-        #[cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
         $visible fn $name($($argument: $of),*) $(-> $returns)? $body
 
         const _: () = {
-            #[allow(dead_code)]
+            // On the host nothing else may use them.
+            const _: usize = { let _ = $name; $crate::internal::length(PARTS) };
             const PARTS: &[&str] = &[
                 stringify!($name),
                 "(",
@@ -78,11 +77,12 @@ macro_rules! init {
     ($($body:tt)*) => {
         const _: () = {
             #[cfg_attr(target_arch = "wasm32", unsafe(export_name = "init"))]
-            #[allow(dead_code)]
             extern "C" fn exported() {
                 $crate::internal::begin();
                 $($body)*
             }
+            // On the host nothing calls it.
+            const _: extern "C" fn() = exported;
         };
     };
 }

@@ -113,9 +113,16 @@ for_tuples! { Key }
 /// A tuple with which the tuple `K` begins.
 pub trait Prefix<K>: Key {}
 
-impl<A: Key, B: Key> Prefix<(A, B)> for (A,) {}
-impl<A: Key, B: Key, C: Key> Prefix<(A, B, C)> for (A,) {}
-impl<A: Key, B: Key, C: Key> Prefix<(A, B, C)> for (A, B) {}
-impl<A: Key, B: Key, C: Key, D: Key> Prefix<(A, B, C, D)> for (A,) {}
-impl<A: Key, B: Key, C: Key, D: Key> Prefix<(A, B, C, D)> for (A, B) {}
-impl<A: Key, B: Key, C: Key, D: Key> Prefix<(A, B, C, D)> for (A, B, C) {}
+macro_rules! prefixes {
+    ($(($($first:ident)*) $($rest:ident)*,)*) => { $(
+        impl<$($first: Key,)* $($rest: Key),*> Prefix<($($first,)* $($rest,)*)> for ($($first,)*) {}
+    )* };
+}
+
+prefixes! {
+    (A) B,
+    (A) B C, (A B) C,
+    (A) B C D, (A B) C D, (A B C) D,
+    (A) B C D E, (A B) C D E, (A B C) D E, (A B C D) E,
+    (A) B C D E F, (A B) C D E F, (A B C) D E F, (A B C D) E F, (A B C D E) F,
+}

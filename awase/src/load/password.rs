@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 ///
 /// # Errors
 /// If the password file cannot be read, or others may read it.
-pub fn find(of: &[&str; 4]) -> anyhow::Result<Option<String>> {
+pub fn find(of: &[String; 4]) -> anyhow::Result<Option<String>> {
     if let Ok(password) = std::env::var("PGPASSWORD") {
         return Ok(Some(password));
     }
@@ -27,12 +27,12 @@ pub fn find(of: &[&str; 4]) -> anyhow::Result<Option<String>> {
 }
 
 /// That of a line, if the line is about these.
-fn password(line: &str, of: &[&str; 4]) -> Option<String> {
+fn password(line: &str, of: &[String; 4]) -> Option<String> {
     if line.starts_with('#') {
         return None;
     }
     let mut fields = fields(line).into_iter();
-    let is_about = of.iter().all(|wanted| fields.next().is_some_and(|field| field == "*" || field == **wanted));
+    let is_about = of.iter().all(|wanted| fields.next().is_some_and(|field| field == "*" || field == *wanted));
     fields.next().filter(|_| is_about)
 }
 
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_first_line_that_is_about_a_server_and_a_user_counts() {
-        let of = ["::1", "5433", "bank", "ann"];
+        let of = ["::1", "5433", "bank", "ann"].map(str::to_owned);
         for (line, found) in [
             ("*:*:*:*:pencil", Some("pencil")),
             (r"\:\:1:5433:bank:ann:with\:colon", Some("with:colon")),

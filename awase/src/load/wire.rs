@@ -33,7 +33,6 @@ pub struct Target {
     place: Place,
     database: String,
     user: String,
-    password: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,21 +59,19 @@ impl Target {
             address if address.contains(':') => Place::Tcp(address.to_owned()),
             address => Place::Tcp(format!("{address}:{PORT}")),
         };
-        let mut target = Target { place, database: database.to_owned(), user: user.to_owned(), password: None };
-        let (host, port) = target.entry();
-        target.password = password::find(&[&host, &port, database, user])?;
-        Ok(target)
+        Ok(Target { place, database: database.to_owned(), user: user.to_owned() })
     }
 
-    /// Host and port as a password file has them: libpq's `localhost` is a socket in any directory.
-    fn entry(&self) -> (String, String) {
-        match &self.place {
+    /// As a password file has it: host, port, database, user. libpq's `localhost` is a socket in any directory.
+    fn entry(&self) -> [String; 4] {
+        let (host, port) = match &self.place {
             Place::Unix(_) => ("localhost".to_owned(), PORT.to_string()),
             Place::Tcp(address) => {
                 let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
                 (host.trim_matches(['[', ']']).to_owned(), port.to_owned())
             }
-        }
+        };
+        [host, port, self.database.clone(), self.user.clone()]
     }
 
     fn name(&self) -> String {
@@ -153,7 +150,8 @@ pub struct Wire {
     inbound: BytesMut,
     outbound: BytesMut,
     reply: Reply,
-    password: Option<String>,
+    /// What the password is for, if the server asks for it.
+    entry: [String; 4],
     /// While the server asks for the password.
     login: Option<Login>,
 }
@@ -181,7 +179,7 @@ impl Wire {
         let stream = target.connect().with_context(|| format!("cannot connect to {}", at()))?;
         stream.set_timeout(Some(SETUP_TIMEOUT))?;
         let (inbound, outbound) = (BytesMut::new(), BytesMut::new());
-        let mut wire = Wire { stream, inbound, outbound, reply: Reply::default(), password: None, login: None };
+        let mut wire = Wire { stream, inbound, outbound, reply: Reply::default(), entry: target.entry(), login: None };
         let mut startup = Startup::default();
         let mut parameters = BTreeMap::from([("user".to_owned(), target.user.clone())]);
         if !target.database.is_empty() {
@@ -189,7 +187,6 @@ impl Wire {
         }
         startup.parameters = parameters;
         encoded(startup.encode(&mut wire.outbound))?;
-        wire.password.clone_from(&target.password);
         let reply = wire.wait().with_context(|| format!("no answer from {}", at()))?;
         match reply.refusal {
             Some(Refusal { code, message }) => bail!("{} refused the terminal: {message} ({code})", at()),
@@ -330,15 +327,16 @@ impl Wire {
     /// Answers what the server asks before the session.
     fn authenticate(&mut self, asked: &Authentication) -> anyhow::Result<()> {
         match asked {
+            Authentication::Ok if self.login.is_some() => bail!("the server does not prove that it knows the password"),
             Authentication::Ok => return Ok(()),
             Authentication::SASL(mechanisms) if mechanisms.iter().any(|known| known == MECHANISM) => {
-                let password = self.password.as_deref().context(
+                let password = password::find(&self.entry)?.context(
                     "the server wants a password: set PGPASSWORD, or write a line host:port:database:user:password \
                      to ~/.pgpass",
                 )?;
                 let mut random = [0; 18];
                 getrandom::fill(&mut random).map_err(io::Error::from)?;
-                let login = Login::new(password, &random);
+                let login = Login::new(&password, &random);
                 let first = SASLInitialResponse::new(MECHANISM.to_owned(), Some(login.first().into()));
                 encoded(first.encode(&mut self.outbound))?;
                 self.login = Some(login);
