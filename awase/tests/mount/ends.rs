@@ -2,22 +2,35 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use crate::fixture::{EXPORT, Fixture, Mount, shell};
 
-/// Kills and restarts the server again and again while `work` runs.
-fn with_restarts<T: Send>(f: &mut Fixture, work: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| {
-        let work = scope.spawn(work);
-        let mut restarts = 0;
-        while !work.is_finished() && restarts < 6 {
-            f.restart_server();
-            restarts += 1;
-        }
-        assert!(restarts > 0, "the work was done before the server died once");
-        work.join().expect("the work was done")
-    })
+/// What the writer below writes to.
+const WRITES_TO: &str = "AWASE_TEST_WRITES_TO";
+
+/// Kills and restarts the server again and again while `work` runs. It is a process of its own: a server that is
+/// started by the process that has the mount's files open would wait, as it closes its copies of them, for the server.
+fn with_restarts(f: &mut Fixture, work: &mut Command) {
+    let mut work = Killed(work.spawn().expect("the work"));
+    let mut restarts = 0;
+    while restarts < 6 && work.0.try_wait().expect("wait").is_none() {
+        f.restart_server();
+        restarts += 1;
+    }
+    assert!(restarts > 0, "the work was done before the server died once");
+    let status = work.0.wait().expect("wait");
+    assert!(status.success(), "the work ended with {status}");
+}
+
+/// A process that does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
 }
 
 #[test]
@@ -29,12 +42,12 @@ fn a_clone_and_a_build_go_on_when_the_server_is_killed() {
                 mkdir src && for i in $(seq 300); do echo \"int f$i(void) { return $i; }\" > src/f$i.c; done && \
                 echo 'int main(void) { return 0; }' > src/main.c && git add . && git commit -q -m all";
     shell(&source, make);
-    let (mount, from) = (f.mount.directory.clone(), source.clone());
-    with_restarts(&mut f, move || {
-        shell(&mount, &format!("git clone -q --no-hardlinks {} tree", from.display()));
-        shell(&mount.join("tree"), "for i in $(seq 1 10 300); do cp src/f$i.c o$i; cat o$i >> all; done; sync all");
-        shell(&mount.join("tree"), "git fsck --full && git status --porcelain | grep -v '^??' | wc -l");
-    });
+    let work = "git clone -q --no-hardlinks \"$SOURCE\" tree; cd tree; \
+                for i in $(seq 1 10 300); do cp src/f$i.c o$i; cat o$i >> all; done; sync all; \
+                git fsck --full; git status --porcelain";
+    let mut command = Command::new("sh");
+    command.args(["-ec", work]).env("SOURCE", &source).current_dir(&f.mount.directory).stdout(Stdio::null());
+    with_restarts(&mut f, &mut command);
     let same = format!("diff -r {}/src tree/src", source.display());
     shell(&f.mount.directory, &same);
     assert_eq!(fs::read_dir(f.served("tree/src")).expect("list").count(), 301);
@@ -43,22 +56,29 @@ fn a_clone_and_a_build_go_on_when_the_server_is_killed() {
 #[test]
 fn random_writes_survive_a_server_that_is_killed_again_and_again() {
     let Some(mut f) = Fixture::new("nconnect=2") else { return };
-    let path = f.path("a");
-    let content = with_restarts(&mut f, move || {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).expect("open");
-        let mut content = Vec::new();
-        for number in 0..400u32 {
-            let part: Vec<u8> = (0..30_000u32).map(|i| (i.wrapping_mul(number | 1) >> 5) as u8).collect();
-            file.write_all(&part).expect("write");
-            content.extend(part);
-            if number % 20 == 0 {
-                file.sync_all().expect("fsync");
-            }
-        }
-        file.sync_all().expect("fsync");
-        content
-    });
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "ends::writer"]).env(WRITES_TO, f.path("a")).stdout(Stdio::null());
+    with_restarts(&mut f, &mut command);
+    let content: Vec<u8> = (0..400).flat_map(part).collect();
     assert!(fs::read(f.served("a")).expect("on the server") == content);
+}
+
+/// Writes when it is told what to; otherwise there is nothing to do.
+#[test]
+fn writer() {
+    let Some(path) = std::env::var_os(WRITES_TO) else { return };
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).expect("open");
+    for number in 0..400 {
+        file.write_all(&part(number)).expect("write");
+        if number % 20 == 0 {
+            file.sync_all().expect("fsync");
+        }
+    }
+    file.sync_all().expect("fsync");
+}
+
+fn part(number: u32) -> Vec<u8> {
+    (0..30_000u32).map(|i| (i.wrapping_mul(number | 1) >> 5) as u8).collect()
 }
 
 #[test]
