@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::config::{CONTROL_NAME, Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
+use crate::config::{Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
+use crate::control::arguments::{KEEP_HELP, KeepArguments, SET_EXAMPLES, ServerArguments, SetArguments, assignment};
 use crate::mount::arguments::{MOUNT_EXAMPLES, MountArguments, UmountArguments};
 
 /// Serves disks, directories and transactions over the network through its own I/O path in user space.
@@ -60,6 +61,9 @@ pub enum Command {
     /// Change switches of a running server.
     #[command(after_long_help = format!("{}\n{SET_EXAMPLES}", switches_help()))]
     Set(SetArguments),
+    /// Keep what was written beside a disk or database (overlay = true) of a running server: write it into its file.
+    #[command(after_long_help = KEEP_HELP)]
+    Keep(KeepArguments),
     /// Check, install and list the programs of a database: WebAssembly modules whose functions clients call.
     #[command(after_long_help = PROGRAM_EXAMPLES)]
     Program {
@@ -210,27 +214,6 @@ Examples:
   awase top --data /var/lib/awase
   awase top --once                             one frame, as text";
 
-const SET_EXAMPLES: &str = "\
-Examples:
-  awase set priority=off
-  awase set --data /var/lib/awase read_ahead=64 quantum=adaptive";
-
-#[derive(Args, Clone, Debug)]
-pub struct ServerArguments {
-    /// The server's data directory, where its control socket is.
-    #[arg(long, value_name = "DIR", default_value = "awase-data")]
-    pub data: PathBuf,
-    /// Its control socket, if not in the data directory (listen.control).
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-}
-
-impl ServerArguments {
-    pub fn control_socket(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| self.data.join(CONTROL_NAME))
-    }
-}
-
 /// Arguments of `top`.
 #[derive(Args, Clone, Debug)]
 pub struct TopArguments {
@@ -239,16 +222,6 @@ pub struct TopArguments {
     /// Print one frame as text and end.
     #[arg(long)]
     pub once: bool,
-}
-
-/// Arguments of `set`.
-#[derive(Args, Clone, Debug)]
-pub struct SetArguments {
-    #[command(flatten)]
-    pub server: ServerArguments,
-    /// The switches and their new values.
-    #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
-    pub switches: Vec<(String, String)>,
 }
 
 const PROGRAM_EXAMPLES: &str = "\
@@ -395,11 +368,6 @@ impl ServeArguments {
 
 fn entry(flag: &str, key: &str, given: Given) -> Entry {
     Entry { key: key.to_owned(), given, place: Place::Flag(flag.to_owned()) }
-}
-
-fn assignment(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form KEY=VALUE"))?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 fn export_entries(text: &str) -> Result<ExportFlag, String> {

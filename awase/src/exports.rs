@@ -5,14 +5,15 @@ use std::sync::Arc;
 use kernel::export::ExportChange;
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Volume};
-use policy::unit::{BLOCK_BYTES, ProcessorId};
+use policy::unit::ProcessorId;
 
 use crate::cluster::Cluster;
 use crate::config::{Disk, Export, Problem, Problems, StableWrites};
 use crate::media::{self, Medium};
+use crate::overlaid::Overlaid;
 use crate::predecessor::Deadline;
 use crate::stable_writes::{Measured, honours_forced_writes};
-use crate::stack::{Bottom, Layers, OpenOverlay, stack};
+use crate::stack::{Bottom, Layers, stack};
 
 /// What is said where forced writes were configured and would not be durable.
 const FLUSHED_ALL_THE_SAME: &str = "stable_writes = \"fua\" becomes a write and a flush: the file system under it is not \
@@ -25,6 +26,8 @@ pub struct OpenDisk {
     pub volume: Arc<Volume>,
     /// Which stable writes use forced unit access.
     pub forced_unit_access: ForcedUnitAccess,
+    /// If changes go beside.
+    pub overlaid: Option<Arc<Overlaid>>,
 }
 
 /// What a new configuration changes.
@@ -120,20 +123,17 @@ pub fn open_disk(
         Some(_) => ForcedUnitAccess::Never,
         None => measured.of_medium(export, &medium),
     };
-    let medium_size = medium.size;
-    let bottom = match medium.open {
-        Some(open) => Bottom::File(open),
-        None => Bottom::Ram { size: medium.size },
+    let overlaid = match (export.overlay, &medium.open) {
+        (Some(bytes_max), Some(below)) => Some(Arc::new(media::overlay(export, below, bytes_max)?)),
+        _ => None,
+    };
+    let bottom = match (&overlaid, medium.open) {
+        (Some(overlaid), _) => Bottom::Overlay(Arc::clone(&overlaid.overlay)),
+        (None, Some(open)) => Bottom::File(open),
+        (None, None) => Bottom::Ram { size: medium.size },
     };
     let Export { behaviour, access, delay, faults, .. } = export.clone();
-    let overlay = match export.overlay {
-        Some(bytes_max) => {
-            let open = media::prepare_overlay(export, medium_size)?;
-            Some(OpenOverlay { open, blocks_max: bytes_max / BLOCK_BYTES })
-        }
-        None => None,
-    };
-    let layers = Layers { behaviour, access, delay, faults, overlay };
+    let layers = Layers { behaviour, access, delay, faults };
     let device = stack(kernel, bottom, &layers);
     let config =
         VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access, grows: false };
@@ -143,7 +143,7 @@ pub fn open_disk(
             .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?,
     };
     volume.set_export(kernel.number_export(&export.name));
-    Ok(OpenDisk { export: export.clone(), volume, forced_unit_access })
+    Ok(OpenDisk { export: export.clone(), volume, forced_unit_access, overlaid })
 }
 
 /// The processor that writes back for the export: always the same one for a name, spread over all.

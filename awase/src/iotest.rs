@@ -72,7 +72,7 @@ fn device(processors: &Processors, arguments: &IotestArguments) -> anyhow::Resul
         IotestDevice::Testdev => (Bottom::Ram { size: arguments.size }, Behaviour::FixedLatency(arguments.latency)),
         IotestDevice::File(path) => (Bottom::File(open(path)?), Behaviour::Plain),
     };
-    let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default(), overlay: None };
+    let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default() };
     let device = stack(processors.kernel(), bottom, &layers);
     anyhow::ensure!(device.facts().size >= BLOCK_BYTES, "the device is smaller than one read of {BLOCK_BYTES} bytes");
     Ok(device)

@@ -22,6 +22,7 @@ pub mod membership;
 pub mod metrics;
 pub mod mount;
 pub mod open_files;
+pub mod overlaid;
 pub mod predecessor;
 pub mod processors;
 pub mod program;

@@ -1,14 +1,19 @@
 //! The media of exports on the host: created if configured, checked for kind and size, and locked so that no two
 //! servers write to one disk.
 
+use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use kernel::device::{FileDevice, Overlay};
 use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
+use policy::unit::BLOCK_BYTES;
 
 use crate::config::{Disk, Export, Problem, SECTOR_BYTES, Store, show_bytes};
+use crate::overlaid::{Overlaid, redo};
 use crate::predecessor::Deadline;
 
 pub struct Medium {
@@ -29,7 +34,15 @@ pub fn prepare(export: &Export, deadline: Deadline) -> Result<Medium, Problem> {
         std::fs::create_dir_all(parent)
             .map_err(|error| problem(export, format!("is in a directory that cannot be created: {error}")))?;
     }
-    examine(export, true, deadline)
+    let Store::File { path, .. } = &export.store else { return examine(export, true, deadline) };
+    loop {
+        finish_keeping(export, path, deadline)?;
+        let medium = examine(export, true, deadline)?;
+        // Another server may have died meanwhile; from here on, none can write into the file.
+        if !redo::path_of(path).exists() {
+            return Ok(medium);
+        }
+    }
 }
 
 /// Like [`prepare`], but creates nothing and does not retry: a file that would be created counts as existing.
@@ -96,21 +109,43 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadli
     Ok(Medium { size, open: Some(open) })
 }
 
-/// A file without a name for what is written beside a disk of `size` bytes.
+/// Lets changes go beside `below`, up to `bytes_max`: into a file without a name.
 ///
 /// # Errors
 /// If there is no directory for temporary files, or it refuses.
-pub fn prepare_overlay(export: &Export, size: u64) -> Result<OpenFile, Problem> {
+pub fn overlay(export: &Export, below: &OpenFile, bytes_max: u64) -> Result<Overlaid, Problem> {
     let directory = std::env::temp_dir();
     let refused = |what: String| {
         let what = format!("= true: no temporary file in {}: {what}", directory.display());
         Problem::new(&export.place, export.key("overlay"), what)
     };
     let named = tempfile::Builder::new().prefix("awase-overlay-").tempfile();
-    let path = named.map_err(|error| refused(error.to_string()))?.into_temp_path();
-    let options = OpenOptions { writable: true, create_size: Some(size), ..OpenOptions::default() };
+    let (content, path) = named.map_err(|error| refused(error.to_string()))?.into_parts();
+    let options = OpenOptions { writable: true, create_size: Some(below.facts.size), ..OpenOptions::default() };
     // It loses its name here, and its space with the last reference.
-    file::open(&path, options).map_err(|error| refused(error.to_string()))
+    let above = file::open(&path, options).map_err(|error| refused(error.to_string()))?;
+    let devices = (Arc::new(FileDevice::new(below.clone())), Arc::new(FileDevice::new(above)));
+    let overlay = Arc::new(Overlay::new(devices.0, devices.1, bytes_max / BLOCK_BYTES));
+    let path = match &export.store {
+        Store::File { path, .. } => Some(path.clone()),
+        _ => None,
+    };
+    Ok(Overlaid { overlay, content, below: below.clone(), path })
+}
+
+/// Finishes what a server that died was writing into the file, if there is anything.
+fn finish_keeping(export: &Export, path: &Path, deadline: Deadline) -> Result<(), Problem> {
+    let log = redo::path_of(path);
+    if !log.exists() {
+        return Ok(());
+    }
+    let unfinished =
+        |what: String| problem(export, format!("cannot be served before {} is done: {what}", log.display()));
+    let options = OpenOptions { writable: true, ..OpenOptions::default() };
+    let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
+    let _locked = deadline.retry(|| file::open(path, options), is_locked).map_err(|e| unfinished(e.to_string()))?;
+    let disk = File::options().read(true).write(true).open(path).map_err(|error| unfinished(error.to_string()))?;
+    redo::finish(path, &disk).map(drop).map_err(|error| unfinished(error.to_string()))
 }
 
 fn refused(export: &Export, error: &OpenError) -> Problem {

@@ -109,15 +109,7 @@ impl Processors {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (sender, receiver) = channel();
-        self.kernel.mailbox(id).start(move |cpu| {
-            let future = task(cpu.clone());
-            cpu.spawn(async move {
-                // The receiver may have been dropped.
-                let _ = sender.send(future.await);
-            });
-        });
-        receiver
+        start_task(&self.kernel, id, task)
     }
 
     /// Stops them. Requests in flight are abandoned.
@@ -128,6 +120,27 @@ impl Processors {
             let _ = thread.join();
         }
     }
+}
+
+/// Starts a task on processor `id` of `kernel`; the receiver gets its result.
+pub fn start_task<T, F>(
+    kernel: &Kernel,
+    id: ProcessorId,
+    task: impl FnOnce(Processor) -> F + Send + 'static,
+) -> Receiver<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    let (sender, receiver) = channel();
+    kernel.mailbox(id).start(move |cpu| {
+        let future = task(cpu.clone());
+        cpu.spawn(async move {
+            // The receiver may have been dropped.
+            let _ = sender.send(future.await);
+        });
+    });
+    receiver
 }
 
 type Starting = (JoinHandle<()>, Receiver<Result<(), linux::Error>>);

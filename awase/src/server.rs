@@ -18,7 +18,7 @@ use transactions::terminal::Terminals;
 use crate::accepting::{self, HostSockets};
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, Control, Database, Directory, Export, Problems, Settings};
-use crate::control::{ControlPanel, ControlSocket, ExportInfo};
+use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
 use crate::databases::{Databases, OpenDatabase};
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, OpenDisk};
@@ -227,6 +227,17 @@ impl Server {
         self.disks().map(disk).chain(self.directories().iter().map(directory)).collect()
     }
 
+    /// The disks and databases whose changes go beside.
+    fn overlaid(&self) -> Vec<OverlaidInfo> {
+        let databases = self.databases().iter().map(|open| &open.disk);
+        let info = |disk: &OpenDisk| {
+            let overlaid = Arc::downgrade(disk.overlaid.as_ref()?);
+            let (name, volume) = (disk.export.name.clone(), Arc::downgrade(&disk.volume));
+            Some(OverlaidInfo { name, volume, overlaid })
+        };
+        self.disks().chain(databases).filter_map(info).collect()
+    }
+
     /// Goes over to other exports. Clients keep the disks that they have. Returns what happened.
     ///
     /// # Errors
@@ -301,6 +312,7 @@ impl Server {
         }
         self.accept(sockets);
         self.panel.set_exports(self.shown());
+        self.panel.set_overlaid(self.overlaid());
         self.close_retired();
         Ok(report)
     }

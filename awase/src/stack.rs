@@ -19,6 +19,8 @@ use crate::config::Behaviour;
 pub enum Bottom {
     /// An open file or block device.
     File(OpenFile),
+    /// A file, and where changes go.
+    Overlay(Arc<Overlay>),
     Ram {
         /// Bytes.
         size: u64,
@@ -32,14 +34,6 @@ pub struct Layers {
     pub access: Option<access::Mode>,
     pub delay: std::time::Duration,
     pub faults: Faults,
-    /// Where changes go, if not to the store: a file of its size.
-    pub overlay: Option<OpenOverlay>,
-}
-
-#[derive(Clone)]
-pub struct OpenOverlay {
-    pub open: OpenFile,
-    pub blocks_max: u64,
 }
 
 /// First number of disks that exist in memory or as a model only; the host's device numbers are far below.
@@ -61,11 +55,9 @@ pub fn disk_in_memory() -> DiskNo {
 pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
     let mut device: DeviceRef = match bottom {
         Bottom::File(open) => Arc::new(FileDevice::new(open)),
+        Bottom::Overlay(overlay) => overlay,
         Bottom::Ram { size } => Arc::new(RamDisk::new(size, disk_in_memory())),
     };
-    if let Some(OpenOverlay { open, blocks_max }) = &layers.overlay {
-        device = Arc::new(Overlay::new(device, Arc::new(FileDevice::new(open.clone())), *blocks_max));
-    }
     if let Behaviour::FixedLatency(latency) = layers.behaviour {
         device = Arc::new(FixedLatency::new(device, latency));
     }

@@ -44,8 +44,9 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
     read_only: optional(on_off()), "Refuse changes (default false)";
     overlay: optional(on_off()),
         "Disks: what is written goes into a temporary file without a name (in $TMPDIR), and is gone when the server \
-         ends or the disk is served no more; the disk itself is only read, so that several servers can have it. Nothing \
-         of it survives a crash, whatever clients flush (default false)", "OLTP test-update mode";
+         ends or the disk is served no more, unless `awase keep NAME` writes it into the disk's file before; the disk itself \
+         is only read, so that several servers can have it. Nothing of it survives a crash, whatever clients flush \
+         (default false)", "OLTP test-update mode";
     overlay_size: optional(bytes(
             BLOCK_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\"")),
         "Disks: how much can be written beside; then there is no space left (default: the size of the disk)";

@@ -1,4 +1,4 @@
-//! The client of the control socket, used by `awase top`, `awase set` and `awase program`.
+//! The client of the control socket, used by `awase top`, `awase set`, `awase program` and `awase keep`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -71,6 +71,20 @@ impl Client {
         Ok((texts("databases"), texts("faults")))
     }
 
+    /// Has it write what went beside the disk or database `name` into that. Returns how much it was, in bytes, and the
+    /// path of the file.
+    ///
+    /// # Errors
+    /// [`Problems`] when there is no such; others when it refuses or does not answer.
+    pub fn keep(&mut self, name: &str) -> anyhow::Result<(u64, String)> {
+        // As long as it takes the disk.
+        self.stream.get_ref().set_read_timeout(None)?;
+        let answer = self.ask(&json!({ "request": "keep", "name": name }));
+        self.stream.get_ref().set_read_timeout(Some(TIMEOUT))?;
+        let answer = answer?;
+        Ok((answer["bytes"].as_u64().unwrap_or(0), answer["path"].as_str().unwrap_or_default().to_owned()))
+    }
+
     fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
         let mut line = request.to_string();
         line.push('\n');
@@ -83,7 +97,9 @@ impl Client {
         let mut answer: Value = serde_json::from_slice(&answer).context("the answer is not JSON: is this a server?")?;
         if let Some(problem) = answer.get("problem") {
             let text = |key: &str| problem[key].as_str().unwrap_or_default();
-            let problem = Problem::new(&Place::Flag("set".into()), text("key"), text("what")).allowed(text("allowed"));
+            let command = request["request"].as_str().unwrap_or_default();
+            let problem =
+                Problem::new(&Place::Flag(command.into()), text("key"), text("what")).allowed(text("allowed"));
             return Err(Problems::from(problem).into());
         }
         if let Some(error) = answer["error"].as_str() {

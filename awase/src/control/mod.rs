@@ -1,14 +1,16 @@
 //! Monitoring and control of a running server: lines of JSON over a Unix socket, answered by threads of the front end, off
 //! the I/O path.
 //!
-//! A request is an object with `request`: `status`, `switches`, `programs` (the databases load theirs again), or `set` with
-//! `name` and `value`. The answer is an object
+//! A request is an object with `request`: `status`, `switches`, `programs` (the databases load theirs again), `keep`
+//! with `name` (of a disk or database whose changes go beside), or `set` with `name` and `value`. The answer is an object
 //! with `answer`, or with `error` (text) and, if a value is not allowed, `problem` (its parts). Clients must ignore keys
 //! that they do not know: more will be added.
 
+pub mod arguments;
 pub mod client;
 mod connected;
-mod set;
+pub mod keep;
+pub mod set;
 mod socket;
 mod status;
 
@@ -21,10 +23,10 @@ use serde_json::{Map, Value, json};
 use transactions::terminal::Terminals;
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
+use crate::overlaid::Overlaid;
 use crate::processors::Processors;
 use kernel::connection::Acceptor;
 
-pub use set::set;
 pub use socket::ControlSocket;
 
 /// What clients of the control socket see and change.
@@ -34,7 +36,15 @@ pub struct ControlPanel {
     machine: String,
     started: Instant,
     exports: Mutex<Vec<ExportInfo>>,
+    overlaid: Mutex<Vec<OverlaidInfo>>,
     terminals: Arc<Terminals>,
+}
+
+/// A disk or database whose changes go beside; weak, as in [`ExportInfo`].
+pub struct OverlaidInfo {
+    pub name: String,
+    pub volume: Weak<Volume>,
+    pub overlaid: Weak<Overlaid>,
 }
 
 pub struct ExportInfo {
@@ -53,13 +63,19 @@ pub struct ExportInfo {
 const PLACE: &str = "set";
 
 const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, {\"request\": \"programs\"}, \
-                        {\"request\": \"set\", \"name\": NAME, \"value\": VALUE}";
+                        {\"request\": \"keep\", \"name\": NAME}, {\"request\": \"set\", \"name\": NAME, \"value\": VALUE}";
 
 enum Refused {
     /// It is malformed.
     Request(String),
+    /// It was tried.
+    Done(String),
     /// A name or a value is not allowed.
     Value(Problem),
+}
+
+fn missing(key: &str) -> Refused {
+    Refused::Request(format!("{key:?} is missing"))
 }
 
 impl ControlPanel {
@@ -70,12 +86,17 @@ impl ControlPanel {
             machine: processors.description(),
             started: Instant::now(),
             exports: Mutex::default(),
+            overlaid: Mutex::default(),
             terminals: Arc::clone(terminals),
         })
     }
 
     pub fn set_exports(&self, exports: Vec<ExportInfo>) {
         *self.exports.lock() = exports;
+    }
+
+    pub fn set_overlaid(&self, overlaid: Vec<OverlaidInfo>) {
+        *self.overlaid.lock() = overlaid;
     }
 
     /// An export has another volume by now.
@@ -97,6 +118,7 @@ impl ControlPanel {
         match self.try_answer(line) {
             Ok(answer) => json!({ "answer": answer }),
             Err(Refused::Request(error)) => json!({ "error": format!("{error}; allowed: {REQUESTS}") }),
+            Err(Refused::Done(error)) => json!({ "error": error }),
             Err(Refused::Value(problem)) => json!({
                 "error": problem.to_string(),
                 "problem": { "key": problem.key, "what": problem.what, "allowed": problem.allowed },
@@ -108,13 +130,14 @@ impl ControlPanel {
         let request: Map<String, Value> = serde_json::from_slice(line)
             .map_err(|error| Refused::Request(format!("the request is not a JSON object: {error}")))?;
         let text = |key: &str| request.get(key).and_then(Value::as_str);
+        let needed = |key: &str| text(key).ok_or_else(|| missing(key));
         match text("request") {
             Some("status") => Ok(self.status()),
             Some("switches") => Ok(self.switches()),
             Some("programs") => Ok(self.load_programs()),
+            Some("keep") => self.keep(needed("name")?),
             Some("set") => {
-                let missing = |key: &str| Refused::Request(format!("{key:?} is missing"));
-                let name = text("name").ok_or_else(|| missing("name"))?;
+                let name = needed("name")?;
                 let value = request.get("value").ok_or_else(|| missing("value"))?;
                 let unreached =
                     self.set_switch(name, &given(value), &Place::Flag(PLACE.into())).map_err(Refused::Value)?;
@@ -122,7 +145,26 @@ impl ControlPanel {
                 Ok(json!({ "name": name, "value": self.value_of(name), "notes": notes }))
             }
             Some(other) => Err(Refused::Request(format!("there is no request {other:?}"))),
-            None => Err(Refused::Request("\"request\" is missing".into())),
+            None => Err(missing("request")),
+        }
+    }
+
+    /// Writes what went beside the disk or database `name` into it.
+    fn keep(&self, name: &str) -> Result<Value, Refused> {
+        let found = self.overlaid.lock().iter().find(|info| info.name == name).map(|info| {
+            let OverlaidInfo { volume, overlaid, .. } = info;
+            (volume.upgrade(), overlaid.upgrade())
+        });
+        let Some((Some(volume), Some(overlaid))) = found else {
+            let names: Vec<String> = self.overlaid.lock().iter().map(|info| format!("{:?}", info.name)).collect();
+            let allowed =
+                if names.is_empty() { "none: nothing here has overlay = true".into() } else { names.join(", ") };
+            let place = Place::Flag("keep".into());
+            return Err(Refused::Value(Problem::new(&place, "", format!("{name:?} has no overlay")).allowed(allowed)));
+        };
+        match overlaid.keep(&self.kernel, &volume) {
+            Ok(bytes) => Ok(json!({ "name": name, "bytes": bytes, "path": overlaid.path })),
+            Err(error) => Err(Refused::Done(format!("{name:?} is not kept: {error}"))),
         }
     }
 

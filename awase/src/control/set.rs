@@ -1,7 +1,7 @@
 //! `awase set`: changes switches of a running server.
 
+use super::arguments::SetArguments;
 use super::client::Client;
-use crate::cli::SetArguments;
 
 /// Sets switches one by one, and prints the new value of each.
 ///

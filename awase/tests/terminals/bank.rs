@@ -70,12 +70,21 @@ impl Bank {
         Bank::serve(sandbox, more, &[])
     }
 
+    /// With changes beside.
+    pub fn trial(sandbox: Sandbox) -> Bank {
+        Bank::serve_with(sandbox, "", "overlay = true", &[])
+    }
+
     fn serve(sandbox: Sandbox, more: &str, arguments: &[&str]) -> Bank {
+        Bank::serve_with(sandbox, more, "", arguments)
+    }
+
+    fn serve_with(sandbox: Sandbox, more: &str, keys: &str, arguments: &[&str]) -> Bank {
         let programs = sandbox.file("awase-data/programs/bank");
         std::fs::create_dir_all(&programs).expect("a directory");
         let module = wat::parse_str(BANK).expect("the bank is right");
         std::fs::write(programs.join("bank.wasm"), module).expect("written");
-        let database = "[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"64MiB\"\n";
+        let database = format!("[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"64MiB\"\n{keys}\n");
         let config = sandbox.write("awase.toml", &format!("{more}\n{database}"));
         let server = sandbox.serve(&[&["--config", config.to_str().expect("UTF-8")], arguments].concat());
         Bank { sandbox, server }

@@ -23,6 +23,23 @@ fn functions_are_called_and_their_effects_are_kept_over_a_restart_and_a_crash() 
 }
 
 #[test]
+fn a_trial_leaves_no_trace_but_for_what_is_kept() {
+    let bank = Bank::open();
+    bank.psql(&["SELECT deposit(1, 1)"]);
+    let Bank { sandbox, server } = bank;
+    server.end();
+    let bank = Bank::trial(sandbox);
+    bank.psql(&["SELECT deposit(1, 10)"]);
+    let kept = bank.sandbox.run(&["keep", "bank"]);
+    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    assert_eq!(bank.psql(&["SELECT deposit(1, 100)"]), "1111\n");
+    let Bank { sandbox, server } = bank;
+    server.end();
+    let bank = Bank::start(sandbox, "");
+    assert_eq!(bank.psql(&["SELECT balance(1)"]), "1011\n");
+}
+
+#[test]
 fn statements_between_begin_and_commit_are_one_transaction() {
     let bank = Bank::open();
     let sum = "SELECT balance(1) , balance(2)";

@@ -27,7 +27,7 @@ pub use file::FileDevice;
 pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
 pub(crate) use numbers::DeviceNumbers;
 pub use numbers::TooManyDevices;
-pub use overlay::Overlay;
+pub use overlay::{ChangedRun, HeldChanges, Overlay};
 pub use ram::RamDisk;
 pub(crate) use transfer::{transfer, write_all, zero_part};
 

@@ -1,5 +1,8 @@
 //! What is written goes beside, and is dropped at the end (test-update mode of the OLTP system: after a load test the
-//! database is as before; nbdkit's `cow` filter for disks).
+//! database is as before; nbdkit's `cow` filter for disks), unless it is kept: whoever holds the changes copies them
+//! below ([`Overlay::hold`]).
+
+use std::sync::Arc;
 
 use machine::Errno;
 use parking_lot::Mutex;
@@ -9,7 +12,8 @@ use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
 use crate::block_set::BlockSet;
 use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, Outcome, Request};
+use crate::request::{Action, Context, Outcome, Request};
+use crate::wait::WaitList;
 
 /// Two devices of one size: `below` is only read, all changes go to `above`, which is forgotten when this is dropped.
 pub struct Overlay {
@@ -17,6 +21,8 @@ pub struct Overlay {
     above: DeviceRef,
     blocks_max: u64,
     changed: Mutex<Changed>,
+    /// Those who wait until changes are not held, or until none or no read is under way.
+    waiting: WaitList,
 }
 
 #[derive(Default)]
@@ -25,12 +31,35 @@ struct Changed {
     all: BlockSet,
     /// Those of them that take space.
     written: BlockSet,
+    /// Changes that are under way.
+    changing: u32,
+    is_held: bool,
+    /// Reads of `above` that are under way.
+    reading: u32,
 }
+
+/// Blocks that differ from those below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedRun {
+    pub blocks: BlockRange,
+    /// All of them are zero; `above` need not be read.
+    pub is_zero: bool,
+}
+
+/// Nothing changes until it is dropped, which any thread may do; reads go on.
+#[must_use]
+pub struct HeldChanges(Arc<Overlay>);
+
+/// A change that is under way.
+struct Changing<'a>(&'a Overlay);
+
+/// A read of `above` that is under way.
+struct ReadingAbove<'a>(&'a Overlay);
 
 impl Overlay {
     /// `above`: of the size of `below`, and zero. It takes `blocks_max` blocks; more fail as on a full disk.
     pub fn new(below: DeviceRef, above: DeviceRef, blocks_max: u64) -> Self {
-        Overlay { below, above, blocks_max, changed: Mutex::default() }
+        Overlay { below, above, blocks_max, changed: Mutex::default(), waiting: WaitList::default() }
     }
 
     /// The blocks that take space.
@@ -38,24 +67,51 @@ impl Overlay {
         self.changed.lock().written.len()
     }
 
-    /// The first run of `blocks` that one of the two has, and whether that is `above`.
-    fn first_run(&self, blocks: BlockRange) -> (BlockRange, bool) {
-        let changed = self.changed.lock();
+    /// Waits until no change is under way, and lets none begin until the result is dropped.
+    pub async fn hold(self: &Arc<Self>) -> HeldChanges {
+        let hold = |changed: &mut Changed| !std::mem::replace(&mut changed.is_held, true);
+        self.waiting.until(|| hold(&mut self.changed.lock()).then_some(())).await;
+        let held = HeldChanges(Arc::clone(self));
+        self.waiting.until(|| (self.changed.lock().changing == 0).then_some(())).await;
+        held
+    }
+
+    /// The bytes of whole blocks, of which the last may end with the device.
+    fn bytes_of(&self, blocks: BlockRange) -> ByteRange {
+        blocks.start.start().to(blocks.end.start().min(ByteOffset(self.below.facts().size)))
+    }
+
+    async fn begin_change(&self) -> Changing<'_> {
+        let begin = || {
+            let mut changed = self.changed.lock();
+            changed.changing += u32::from(!changed.is_held);
+            (!changed.is_held).then_some(())
+        };
+        self.waiting.until(begin).await;
+        Changing(self)
+    }
+
+    /// The first run of `blocks` that one of the two has. If it is `above`, nothing is discarded there meanwhile.
+    fn first_run(&self, blocks: BlockRange) -> (BlockRange, Option<ReadingAbove<'_>>) {
+        let mut changed = self.changed.lock();
         match changed.all.first_run(blocks, u64::MAX) {
-            Some(run) if run.start == blocks.start => (run, true),
-            Some(run) => (blocks.start.to(run.start), false),
-            None => (blocks, false),
+            Some(run) if run.start == blocks.start => {
+                changed.reading += 1;
+                (run, Some(ReadingAbove(self)))
+            }
+            Some(run) => (blocks.start.to(run.start), None),
+            None => (blocks, None),
         }
     }
 
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames, request: &Request) -> Result<(), Errno> {
         let (mut left, mut frames) = (range.blocks(), frames.into_iter());
         while !left.is_empty() {
-            let (run, is_above) = self.first_run(left);
+            let (run, above) = self.first_run(left);
             left.start = run.end;
             let bytes = run.start.start().to(run.end.start().min(range.end()));
             let action = Action::Read(bytes, frames.by_ref().take(run.len() as usize).collect());
-            let device = if is_above { &self.above } else { &self.below };
+            let device = if above.is_some() { &self.above } else { &self.below };
             device.perform(cpu, Request { action, context: request.context }).await?.required()?;
         }
         Ok(())
@@ -76,6 +132,7 @@ impl Overlay {
     }
 
     async fn change(&self, cpu: &Processor, range: ByteRange, request: Request) -> Result<Outcome, Errno> {
+        let _changing = self.begin_change().await;
         let blocks = range.blocks();
         let is_write = matches!(request.action, Action::Write(..));
         if is_write {
@@ -95,6 +152,61 @@ impl Overlay {
             }
         }
         Ok(outcome)
+    }
+}
+
+impl HeldChanges {
+    /// In the order of their blocks.
+    pub fn runs(&self) -> Vec<ChangedRun> {
+        let changed = self.0.changed.lock();
+        let mut runs = Vec::new();
+        for mut left in changed.all.runs() {
+            while !left.is_empty() {
+                let written = changed.written.first_run(left, u64::MAX);
+                let run = match written {
+                    Some(run) if run.start == left.start => ChangedRun { blocks: run, is_zero: false },
+                    Some(run) => ChangedRun { blocks: left.start.to(run.start), is_zero: true },
+                    None => ChangedRun { blocks: left, is_zero: true },
+                };
+                left.start = run.blocks.end;
+                runs.push(run);
+            }
+        }
+        runs
+    }
+
+    /// What differed is below now: it is read from there, and takes no space beside.
+    pub async fn forget(self, cpu: &Processor, context: Context) {
+        let overlay = &*self.0;
+        let forgotten = std::mem::take(&mut overlay.changed.lock().all);
+        overlay.waiting.until(|| (overlay.changed.lock().reading == 0).then_some(())).await;
+        for run in forgotten.runs() {
+            let range = overlay.bytes_of(run);
+            // Where that fails, space is taken until the end.
+            let _ = overlay.above.perform(cpu, Request { action: Action::Discard(range), context }).await;
+        }
+        overlay.changed.lock().written = BlockSet::default();
+    }
+}
+
+impl Drop for HeldChanges {
+    fn drop(&mut self) {
+        self.0.changed.lock().is_held = false;
+        self.0.waiting.wake_all();
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changed.lock().changing -= 1;
+        self.0.waiting.wake_all();
+    }
+}
+
+impl Drop for ReadingAbove<'_> {
+    fn drop(&mut self) {
+        self.0.changed.lock().reading -= 1;
+        self.0.waiting.wake_all();
     }
 }
 
@@ -129,9 +241,9 @@ impl Device for Overlay {
             let end = ByteOffset(self.facts().size);
             let mut at = at;
             while at < end {
-                let (run, is_above) = self.first_run(at.to(end).blocks());
+                let (run, above) = self.first_run(at.to(end).blocks());
                 let run_end = run.end.start().min(end);
-                let device = if is_above { &self.above } else { &self.below };
+                let device = if above.is_some() { &self.above } else { &self.below };
                 if let Some(found) = device.seek(cpu, at, target).await?.filter(|found| *found < run_end) {
                     return Ok(Some(found));
                 }

@@ -1,8 +1,11 @@
 //! A disk whose changes go beside.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::device::{Checked, DeviceRef, FileDevice, Overlay};
+use kernel::device::{ChangedRun, Checked, Device, DeviceRef, FileDevice, Overlay};
+use kernel::request::{Action, Outcome, Request};
 use kernel::volume::{Extent, Volume};
 use kernel::{ForcedUnitAccess, Processor};
 use machine::Errno;
@@ -28,10 +31,13 @@ fn overlaid(server: &Server, blocks_max: u64) -> Arc<Volume> {
 }
 
 fn over(server: &Server, blocks_max: u64) -> DeviceRef {
+    Arc::new(Overlay::new(server.file(), beside(server), blocks_max))
+}
+
+fn beside(server: &Server) -> DeviceRef {
     let config = DiskConfig::new(BLOCKS * BLOCK_BYTES);
     let beside = server.world.add_disk(server.host.id, config);
-    let beside = Arc::new(FileDevice::new(server.world.open(beside, true)));
-    Arc::new(Overlay::new(server.file(), beside, blocks_max))
+    Arc::new(FileDevice::new(server.world.open(beside, true)))
 }
 
 async fn check(cpu: &Processor, volume: &Volume, model: &[Vec<u8>]) {
@@ -83,6 +89,81 @@ fn reads_find_what_was_written_zeroed_and_trimmed_and_below_nothing_changes() {
         let below = server.volume(ForcedUnitAccess::Never);
         server.run(async move |cpu, _, _| check(&cpu, &below, &original).await);
         drop(volume);
+    });
+}
+
+async fn perform(cpu: &Processor, device: &dyn Device, action: Action) -> Outcome {
+    device.perform(cpu, Request { action, context: context() }).await.expect("a disk that works")
+}
+
+/// Copies what is beside below, as one does who keeps it.
+async fn keep(cpu: &Processor, overlay: &Arc<Overlay>, beside: &DeviceRef, below: &DeviceRef) {
+    let held = overlay.hold().await;
+    for ChangedRun { blocks, is_zero } in held.runs() {
+        let range = blocks.bytes();
+        if is_zero {
+            change(cpu, &**below, range, 0).await;
+            continue;
+        }
+        let frames = cpu.kernel().allocate(cpu, blocks.len() as usize).await;
+        assert_eq!(perform(cpu, &**beside, Action::Read(range, frames.clone())).await, Outcome::Done);
+        assert_eq!(perform(cpu, &**below, Action::Write(range, frames)).await, Outcome::Done);
+    }
+    held.forget(cpu, context()).await;
+}
+
+/// Writes `byte` to all of `range`, or zeroes it.
+async fn change(cpu: &Processor, device: &dyn Device, range: ByteRange, byte: u8) {
+    if byte == 0 && perform(cpu, device, Action::Zero { range, may_release: true }).await == Outcome::Done {
+        return;
+    }
+    let mut frames = cpu.kernel().allocate(cpu, range.blocks().len() as usize).await;
+    frames.iter_mut().for_each(|frame| frame.bytes_mut().expect("unshared").fill(byte));
+    assert_eq!(perform(cpu, device, Action::Write(range, frames)).await, Outcome::Done);
+}
+
+/// The first byte of each block.
+async fn all_bytes(cpu: &Processor, device: &dyn Device) -> Vec<u8> {
+    let frames = cpu.kernel().allocate(cpu, BLOCKS as usize).await;
+    let action = Action::Read(ByteRange::new(0, BLOCKS * BLOCK_BYTES), frames.clone());
+    assert_eq!(perform(cpu, device, action).await, Outcome::Done);
+    frames.iter().map(|frame| frame.bytes()[0]).collect()
+}
+
+#[test]
+fn what_is_kept_is_below_and_who_reads_and_writes_meanwhile_finds_what_it_wrote() {
+    for_seeds("what_is_kept_is_below_and_who_reads_and_writes_meanwhile_finds_what_it_wrote", 40, |seed| {
+        let server = Server::with_disk(seed, DiskConfig::drawn(BLOCKS * BLOCK_BYTES, seed));
+        let (beside, below) = (beside(&server), server.file());
+        let overlay = Arc::new(Overlay::new(Arc::clone(&below), Arc::clone(&beside), BLOCKS));
+        server.run(async move |cpu, _, _| {
+            let kept = Rc::new(Cell::new(0));
+            cpu.spawn({
+                let (cpu, kept, overlay) = (cpu.clone(), Rc::clone(&kept), Arc::clone(&overlay));
+                let (beside, below) = (Arc::clone(&beside), Arc::clone(&below));
+                async move {
+                    while kept.get() < 5 {
+                        keep(&cpu, &overlay, &beside, &below).await;
+                        kept.set(kept.get() + 1);
+                    }
+                }
+            });
+            let mut random = Random(seed);
+            let mut model = vec![0; BLOCKS as usize];
+            let mut steps = 0;
+            while kept.get() < 5 || steps < 60 {
+                steps += 1;
+                let (first, len) = (random.below(BLOCKS - 8), 1 + random.below(8));
+                let byte = if random.chance(300) { 0 } else { 1 + steps as u8 % 255 };
+                change(&cpu, &*overlay, ByteRange::new(first * BLOCK_BYTES, len * BLOCK_BYTES), byte).await;
+                model[first as usize..(first + len) as usize].fill(byte);
+                assert_eq!(all_bytes(&cpu, &*overlay).await, model);
+            }
+            keep(&cpu, &overlay, &beside, &below).await;
+            assert_eq!(all_bytes(&cpu, &*below).await, model);
+            assert_eq!(all_bytes(&cpu, &*beside).await, vec![0; BLOCKS as usize], "it takes no space");
+            assert_eq!(overlay.blocks_written(), 0);
+        });
     });
 }
 

@@ -218,8 +218,7 @@ impl Stage<'_> {
                 return Ok(queued(&self.kernel, device, None, ONE_AT_A_TIME));
             }
         };
-        let layers =
-            Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default(), overlay: None };
+        let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default() };
         Ok(stack(&self.kernel, bottom, &layers))
     }
 

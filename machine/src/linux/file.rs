@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 use disk::Disk;
-use lock::Locked;
+use lock::{Instead, Locked};
 pub(super) use tree_disk::TreeDisk;
 
 /// Whether the host's page cache is bypassed (`O_DIRECT`).
@@ -44,6 +44,9 @@ pub struct OpenOptions {
 pub enum OpenError {
     #[error("{0} does not exist")]
     Missing(PathBuf),
+    /// Since it was opened first.
+    #[error("{0} is another file by now")]
+    Replaced(PathBuf),
     #[error("no permission to open {path} for {purpose}", path = path.display())]
     Permission {
         path: PathBuf,
@@ -124,6 +127,44 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     }
     let tail_number = tail.as_ref().map(|tail| File(tail.as_raw_fd() as u32));
     Ok(OpenFile { file: File(number), facts, tail: tail_number, owner: Arc::new((tail, locked)) })
+}
+
+/// A file that is locked against everybody else while it is changed, though it is open for reading.
+pub struct Excluded {
+    lock: Instead,
+    _shared: OpenFile,
+}
+
+impl Excluded {
+    /// `shared` is open for reading only, and the file at `path`.
+    ///
+    /// # Errors
+    /// When it may not be written, others have it open, or another file is at `path` by now.
+    pub fn new(shared: &OpenFile, path: &Path) -> Result<Excluded, OpenError> {
+        let at = Target { path, options: OpenOptions { writable: true, ..OpenOptions::default() } };
+        let file = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(|error| at.not_opened(&error))?;
+        let is_same = same_file(&file, descriptor(shared.file)).map_err(|error| at.host("examine", &error))?;
+        if !is_same {
+            return Err(OpenError::Replaced(path.to_owned()));
+        }
+        match Instead::new(file, descriptor(shared.file)) {
+            Ok(lock) => Ok(Excluded { lock, _shared: shared.clone() }),
+            Err(Errno(libc::EAGAIN | libc::EACCES)) => Err(OpenError::Locked(path.to_owned())),
+            Err(errno) => Err(at.errno("lock", errno)),
+        }
+    }
+
+    /// Open for reading and writing, through the host's page cache.
+    pub fn file(&self) -> &StdFile {
+        self.lock.file()
+    }
+}
+
+fn same_file(file: &StdFile, other: RawFd) -> io::Result<bool> {
+    let other = fs::metadata(format!("/proc/self/fd/{other}"))?;
+    let file = file.metadata()?;
+    Ok((file.dev(), file.ino()) == (other.dev(), other.ino()))
 }
 
 /// What is being opened and how; constructs the errors.
