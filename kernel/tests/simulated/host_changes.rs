@@ -5,12 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::device::{Delay, Device};
+use kernel::request::{Action, Outcome, Request};
 use kernel::tree::{FRESH, FileTree, Vnode};
-use kernel::{Processor, Switches};
+use kernel::{ForcedUnitAccess, Processor, Switches};
 use policy::unit::ByteOffset;
 use sim::{TreeConfig, TreeId, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
+use testkit::scene::context as disk_context;
+use testkit::scene::disk::{Server, block, fill, first_byte};
 use testkit::scene::files::{CACHE_BYTES, context, file, open, read, served, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
@@ -84,6 +88,30 @@ fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
         assert!(seen.tree_durable_content(id, "/log") == Some(expected.clone()));
         cpu.sleep(FRESH).await;
         assert!(read(&cpu, &tree, &file, 0, 1 << 20).await.expect("read") == expected);
+    });
+}
+
+#[test]
+fn what_a_flush_under_way_covers_does_not_stay_cached_when_the_host_has_changed_it() {
+    let server = Server::new(1);
+    let below = server.file();
+    let slow = Arc::new(Delay::new(Arc::clone(&below), Duration::from_millis(10)));
+    let volume = server.volume_on(slow, ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
+        fill(&cpu, &volume, block(3), 1, disk_context()).await.expect("cached");
+        volume.write_out_unflushed(&cpu, disk_context()).await;
+        let flushed = Arc::clone(&volume);
+        let flush = spawn(&cpu, async move |cpu| flushed.flush(&cpu, disk_context()).await.expect("durable"));
+        cpu.sleep(Duration::from_millis(2)).await;
+        assert!(flush.borrow().is_none(), "it is under way");
+        let mut frames = cpu.kernel().allocate(&cpu, 1).await;
+        frames[0].bytes_mut().expect("unshared").fill(9);
+        let action = Action::Write(block(3), frames);
+        let written = below.perform(&cpu, Request { action, context: disk_context() }).await;
+        assert_eq!(written, Ok(Outcome::Done));
+        let size = volume.size();
+        assert_eq!(volume.follow_host(&cpu, async { Ok(size) }).await, Ok(true));
+        assert_eq!(first_byte(&cpu, &volume, 3).await, Ok(9));
     });
 }
 

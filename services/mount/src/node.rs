@@ -44,6 +44,8 @@ pub(crate) struct State {
     /// Open files.
     pub opens: u64,
     pub content: Option<Arc<Content>>,
+    /// What the host has cached of the content is stale. It may not have taken note of that yet.
+    pub host_is_stale: bool,
     names: Vec<Name>,
     /// Its names since it was removed while it was open: one for each that it had.
     pub hidden: Vec<(Arc<Node>, Vec<u8>)>,

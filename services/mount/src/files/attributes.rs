@@ -129,6 +129,7 @@ impl Files {
                 }
             }
         }
+        node.state.lock().host_is_stale = true;
         // Its size above all: the host would not read beyond the one that it knows.
         self.host.attributes_changed(node.id);
         if tells {

@@ -45,12 +45,11 @@ impl Files {
             return Err(Errno(libc::EACCES));
         }
         node.state.lock().opens += 1;
-        let is_stale = node.known.is_stale();
         if let Err(errno) = self.follow(cpu, &node, false).await {
             self.close_file(cpu, id).await;
             return Err(errno);
         }
-        Ok(!is_stale)
+        Ok(!std::mem::take(&mut node.state.lock().host_is_stale))
     }
 
     /// The content of a file, to be cached from now on.
