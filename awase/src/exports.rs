@@ -123,15 +123,17 @@ pub fn open_disk(
         Some(_) => ForcedUnitAccess::Never,
         None => measured.of_medium(export, &medium),
     };
-    let overlaid = match (export.overlay, &medium.open) {
-        (Some(bytes_max), Some(below)) => Some(Arc::new(media::overlay(export, below, bytes_max)?)),
-        _ => None,
+    let (size, file) = (medium.size, medium.open.clone());
+    let mut bottom = match medium.open {
+        Some(open) => Bottom::File(open),
+        None => Bottom::Ram { size },
     };
-    let bottom = match (&overlaid, medium.open) {
-        (Some(overlaid), _) => Bottom::Overlay(Arc::clone(&overlaid.overlay)),
-        (None, Some(open)) => Bottom::File(open),
-        (None, None) => Bottom::Ram { size: medium.size },
-    };
+    let mut overlaid = None;
+    if let Some(bytes_max) = export.overlay {
+        let beside = media::overlay(export, bottom.device(), size, file, bytes_max)?;
+        bottom = Bottom::Overlay(Arc::clone(&beside.overlay));
+        overlaid = Some(Arc::new(beside));
+    }
     let Export { behaviour, access, delay, faults, .. } = export.clone();
     let layers = Layers { behaviour, access, delay, faults };
     let device = stack(kernel, bottom, &layers);

@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kernel::device::{FileDevice, Overlay};
+use kernel::device::{DeviceRef, FileDevice, Overlay};
 use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
@@ -36,10 +36,10 @@ pub fn prepare(export: &Export, deadline: Deadline) -> Result<Medium, Problem> {
     }
     let Store::File { path, .. } = &export.store else { return examine(export, true, deadline) };
     loop {
-        finish_keeping(export, path, deadline)?;
+        finish_keeping(export, &real(path), deadline)?;
         let medium = examine(export, true, deadline)?;
         // Another server may have died meanwhile; from here on, none can write into the file.
-        if !redo::path_of(path).exists() {
+        if !redo::path_of(&real(path)).exists() {
             return Ok(medium);
         }
     }
@@ -109,11 +109,18 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadli
     Ok(Medium { size, open: Some(open) })
 }
 
-/// Lets changes go beside `below`, up to `bytes_max`: into a file without a name.
+/// Lets changes go beside `below`, which has `size` bytes and is `file` if it is one, up to `bytes_max`: into a file
+/// without a name.
 ///
 /// # Errors
 /// If there is no directory for temporary files, or it refuses.
-pub fn overlay(export: &Export, below: &OpenFile, bytes_max: u64) -> Result<Overlaid, Problem> {
+pub fn overlay(
+    export: &Export,
+    below: DeviceRef,
+    size: u64,
+    file: Option<OpenFile>,
+    bytes_max: u64,
+) -> Result<Overlaid, Problem> {
     let directory = std::env::temp_dir();
     let refused = |what: String| {
         let what = format!("= true: no temporary file in {}: {what}", directory.display());
@@ -121,16 +128,20 @@ pub fn overlay(export: &Export, below: &OpenFile, bytes_max: u64) -> Result<Over
     };
     let named = tempfile::Builder::new().prefix("awase-overlay-").tempfile();
     let (content, path) = named.map_err(|error| refused(error.to_string()))?.into_parts();
-    let options = OpenOptions { writable: true, create_size: Some(below.facts.size), ..OpenOptions::default() };
+    let options = OpenOptions { writable: true, create_size: Some(size), ..OpenOptions::default() };
     // It loses its name here, and its space with the last reference.
     let above = file::open(&path, options).map_err(|error| refused(error.to_string()))?;
-    let devices = (Arc::new(FileDevice::new(below.clone())), Arc::new(FileDevice::new(above)));
-    let overlay = Arc::new(Overlay::new(devices.0, devices.1, bytes_max / BLOCK_BYTES));
-    let path = match &export.store {
-        Store::File { path, .. } => Some(path.clone()),
+    let overlay = Arc::new(Overlay::new(below, Arc::new(FileDevice::new(above)), bytes_max / BLOCK_BYTES));
+    let file = match &export.store {
+        Store::File { path, .. } => file.map(|open| (open, real(path))),
         _ => None,
     };
-    Ok(Overlaid { overlay, content, below: below.clone(), path })
+    Ok(Overlaid { overlay, content, file })
+}
+
+/// The file's own path: others may reach it by another one, and must find its redo log.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// Finishes what a server that died was writing into the file, if there is anything.

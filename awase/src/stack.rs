@@ -19,12 +19,22 @@ use crate::config::Behaviour;
 pub enum Bottom {
     /// An open file or block device.
     File(OpenFile),
-    /// A file, and where changes go.
+    /// A store, and where changes go.
     Overlay(Arc<Overlay>),
     Ram {
         /// Bytes.
         size: u64,
     },
+}
+
+impl Bottom {
+    pub fn device(self) -> DeviceRef {
+        match self {
+            Bottom::File(open) => Arc::new(FileDevice::new(open)),
+            Bottom::Overlay(overlay) => overlay,
+            Bottom::Ram { size } => Arc::new(RamDisk::new(size, disk_in_memory())),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -53,11 +63,7 @@ pub fn disk_in_memory() -> DiskNo {
 
 /// Puts the layers on each other.
 pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
-    let mut device: DeviceRef = match bottom {
-        Bottom::File(open) => Arc::new(FileDevice::new(open)),
-        Bottom::Overlay(overlay) => overlay,
-        Bottom::Ram { size } => Arc::new(RamDisk::new(size, disk_in_memory())),
-    };
+    let mut device = bottom.device();
     if let Behaviour::FixedLatency(latency) = layers.behaviour {
         device = Arc::new(FixedLatency::new(device, latency));
     }

@@ -1,6 +1,6 @@
 //! A disk whose changes go beside, with libnbd's clients.
 
-use testkit::server::{Sandbox, Server, client};
+use testkit::server::{Sandbox, Server, attempt, client};
 
 #[test]
 fn what_clients_write_is_gone_at_the_end_and_two_servers_have_one_image() {
@@ -152,4 +152,33 @@ fn a_damaged_log_of_what_is_to_be_kept_is_told_and_nothing_is_served() {
     let output = sandbox.run(&["serve", "--config", config.to_str().expect("UTF-8"), "--nfs", "none"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains("golden.img.awase-keep is damaged"), "{told}");
+}
+
+#[test]
+fn a_log_is_found_by_whatever_path_the_file_is_reached() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.file("real.img"), vec![7; 1 << 20]).expect("an image");
+    std::os::unix::fs::symlink(sandbox.file("real.img"), sandbox.file("golden.img")).expect("a link");
+    std::fs::write(sandbox.file("real.img.awase-keep"), "not a log").expect("damage");
+    let config = "[[export]]\nname = \"golden\"\nkind = \"file\"\npath = \"golden.img\"\n";
+    let config = sandbox.write("awase.toml", config);
+    let output = sandbox.run(&["serve", "--config", config.to_str().expect("UTF-8"), "--nfs", "none"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("real.img.awase-keep is damaged"), "{told}");
+}
+
+#[test]
+fn memory_has_an_overlay_too_with_its_bound_and_is_not_kept() {
+    let sandbox = Sandbox::new();
+    let new = sandbox.file("new.img");
+    std::fs::write(&new, vec![8; 4 << 20]).expect("an image");
+    let keys = "kind = \"ram\"\nsize = \"4MiB\"\noverlay = true\noverlay_size = \"1MiB\"\n";
+    let config = sandbox.write("awase.toml", &format!("[[export]]\nname = \"golden\"\n{keys}"));
+    let data = sandbox.file("first").display().to_string();
+    let server = sandbox.serve(&["--config", config.to_str().expect("UTF-8"), "--data", &data, "--nfs", "none"]);
+    let copied = attempt("nbdcopy", &["--flush", new.to_str().expect("UTF-8"), &golden(&sandbox, "first")]);
+    assert!(!copied.status.success(), "more was written than its bound");
+    let (kept, told) = keep(&sandbox, "first", "golden");
+    assert!(!kept && told.contains("only files can take"), "{told}");
+    server.crash();
 }

@@ -68,8 +68,8 @@ const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, 
 enum Refused {
     /// It is malformed.
     Request(String),
-    /// It was tried.
-    Done(String),
+    /// It was tried, and failed.
+    Failed(String),
     /// A name or a value is not allowed.
     Value(Problem),
 }
@@ -118,7 +118,7 @@ impl ControlPanel {
         match self.try_answer(line) {
             Ok(answer) => json!({ "answer": answer }),
             Err(Refused::Request(error)) => json!({ "error": format!("{error}; allowed: {REQUESTS}") }),
-            Err(Refused::Done(error)) => json!({ "error": error }),
+            Err(Refused::Failed(error)) => json!({ "error": error }),
             Err(Refused::Value(problem)) => json!({
                 "error": problem.to_string(),
                 "problem": { "key": problem.key, "what": problem.what, "allowed": problem.allowed },
@@ -151,20 +151,24 @@ impl ControlPanel {
 
     /// Writes what went beside the disk or database `name` into it.
     fn keep(&self, name: &str) -> Result<Value, Refused> {
-        let found = self.overlaid.lock().iter().find(|info| info.name == name).map(|info| {
-            let OverlaidInfo { volume, overlaid, .. } = info;
-            (volume.upgrade(), overlaid.upgrade())
-        });
-        let Some((Some(volume), Some(overlaid))) = found else {
-            let names: Vec<String> = self.overlaid.lock().iter().map(|info| format!("{:?}", info.name)).collect();
+        let (mut found, names): (Vec<_>, Vec<String>) = {
+            let known = self.overlaid.lock();
+            let found = known.iter().filter(|info| info.name == name);
+            let found = found.filter_map(|info| Some((info.volume.upgrade()?, info.overlaid.upgrade()?)));
+            (found.collect(), known.iter().map(|info| format!("{:?}", info.name)).collect())
+        };
+        if found.len() > 1 {
+            return Err(Refused::Failed(format!("{name:?} is a disk and a database: not kept; rename one of them")));
+        }
+        let Some((volume, overlaid)) = found.pop() else {
             let allowed =
                 if names.is_empty() { "none: nothing here has overlay = true".into() } else { names.join(", ") };
             let place = Place::Flag("keep".into());
             return Err(Refused::Value(Problem::new(&place, "", format!("{name:?} has no overlay")).allowed(allowed)));
         };
         match overlaid.keep(&self.kernel, &volume) {
-            Ok(bytes) => Ok(json!({ "name": name, "bytes": bytes, "path": overlaid.path })),
-            Err(error) => Err(Refused::Done(format!("{name:?} is not kept: {error}"))),
+            Ok(bytes) => Ok(json!({ "name": name, "bytes": bytes, "path": overlaid.path() })),
+            Err(error) => Err(Refused::Failed(format!("{name:?} is not kept: {error}"))),
         }
     }
 

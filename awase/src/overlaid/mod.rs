@@ -4,7 +4,7 @@ pub mod redo;
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernel::device::{HeldChanges, Overlay};
@@ -23,10 +23,8 @@ pub struct Overlaid {
     pub overlay: Arc<Overlay>,
     /// Where they go, read through the host's page cache.
     pub content: File,
-    /// The disk itself, open for reading.
-    pub below: OpenFile,
-    /// Its file; `None`: it is a device.
-    pub path: Option<PathBuf>,
+    /// The disk's file, open for reading, and its path; `None`: it is none.
+    pub file: Option<(OpenFile, PathBuf)>,
 }
 
 /// Why changes are not kept.
@@ -34,7 +32,7 @@ pub struct Overlaid {
 pub enum KeepError {
     #[error("what clients wrote cannot be stored beside it: {0}")]
     Volume(Errno),
-    #[error("only files can take what was written beside them, not devices")]
+    #[error("only files can take what was written beside them, not devices and memory")]
     NotAFile,
     #[error(transparent)]
     Refused(#[from] OpenError),
@@ -47,6 +45,11 @@ pub enum KeepError {
 }
 
 impl Overlaid {
+    /// Of its file, if it is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(_, path)| path.as_path())
+    }
+
     /// Writes what is beside into the disk itself, durably: it is as one who had flushed then would have found it, and
     /// never half of that, whatever happens meanwhile. Changes wait until it is done; reads go on. Returns how much
     /// differed, in bytes. For threads that are not processors.
@@ -54,12 +57,12 @@ impl Overlaid {
     /// # Errors
     /// When another server has the disk, too, or the host refuses.
     pub fn keep(&self, kernel: &Kernel, volume: &Arc<Volume>) -> Result<u64, KeepError> {
-        let path = self.path.as_ref().ok_or(KeepError::NotAFile)?;
+        let (below, path) = self.file.as_ref().ok_or(KeepError::NotAFile)?;
         let changes = self.hold(kernel, volume)?;
         let runs = changes.runs();
         if !runs.is_empty() {
-            let excluded = Excluded::new(&self.below, path)?;
-            redo::write(path, self.below.facts.size, &runs, &self.content)
+            let excluded = Excluded::new(below, path)?;
+            redo::write(path, below.facts.size, &runs, &self.content)
                 .map_err(|error| KeepError::Log { path: path.clone(), error })?;
             redo::finish(path, excluded.file()).map_err(|error| KeepError::Unfinished {
                 path: path.clone(),
@@ -70,7 +73,8 @@ impl Overlaid {
         let forget = move |cpu: kernel::Processor| async move {
             changes.forget(&cpu, Context::asynchronous(NOBODY)).await;
         };
-        start_task(kernel, ProcessorId(0), forget).recv().map_err(|_| KeepError::Ends)?;
+        // It is kept, also if the server ends now.
+        let _ = start_task(kernel, ProcessorId(0), forget).recv();
         Ok(runs.iter().map(|run| run.blocks.len() * BLOCK_BYTES).sum())
     }
 

@@ -40,15 +40,13 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Writes the redo log of the disk at `path`, in place of another. It is durable then.
+/// Writes the redo log of the disk at `path`, in place of another. All but its name is durable then.
 ///
 /// # Errors
 /// If the host refuses; then there is none, or the other.
 pub fn write(path: &Path, size: u64, runs: &[ChangedRun], content: &File) -> io::Result<()> {
     let draft = with_ending(path, ".awase-keep.new");
-    let written = write_draft(&draft, size, runs, content)
-        .and_then(|()| fs::rename(&draft, path_of(path)))
-        .and_then(|()| sync_directory(path));
+    let written = write_draft(&draft, size, runs, content).and_then(|()| fs::rename(&draft, path_of(path)));
     if written.is_err() {
         // The error that led here is the one to tell.
         let _ = fs::remove_file(&draft);
@@ -98,6 +96,8 @@ pub fn finish(path: &Path, disk: &File) -> Result<bool, RedoError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error.into()),
     };
+    // Before the disk is changed: a crash must leave a log.
+    sync_directory(path)?;
     check(&log_path, &mut log)?;
     let found = disk.metadata()?.len();
     let (size, runs) = read_runs(&log_path, &mut log)?;
@@ -139,9 +139,13 @@ fn check(path: &Path, log: &mut File) -> Result<(), RedoError> {
 
 /// Leaves `log` at the first content.
 fn read_runs(path: &Path, log: &mut File) -> Result<(u64, Vec<ChangedRun>), RedoError> {
+    let damaged = || RedoError::Damaged(path.to_owned());
     let mut head = BufReader::new(&*log);
     let mut mark = [0; MARK.len()];
     head.read_exact(&mut mark)?;
+    if mark != MARK {
+        return Err(damaged());
+    }
     let mut number = || -> io::Result<u64> {
         let mut bytes = [0; 8];
         head.read_exact(&mut bytes)?;
@@ -149,17 +153,13 @@ fn read_runs(path: &Path, log: &mut File) -> Result<(u64, Vec<ChangedRun>), Redo
     };
     let (size, count) = (number()?, number()?);
     let mut runs = Vec::new();
-    let is_ours = mark == MARK;
-    for _ in 0..if is_ours { count } else { 0 } {
+    for _ in 0..count {
         let (start, blocks, zero) = (number()?, number()?, number()?);
         let fits = start.checked_add(blocks).is_some_and(|end| end <= size.div_ceil(BLOCK_BYTES));
         if !fits {
-            return Err(RedoError::Damaged(path.to_owned()));
+            return Err(damaged());
         }
         runs.push(ChangedRun { blocks: BlockNo(start).run(blocks), is_zero: zero == 1 });
-    }
-    if !is_ours {
-        return Err(RedoError::Damaged(path.to_owned()));
     }
     log.seek(SeekFrom::Start((MARK.len() + 16) as u64 + 24 * count))?;
     Ok((size, runs))

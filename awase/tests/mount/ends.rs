@@ -4,11 +4,15 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::fixture::{EXPORT, Fixture, Mount, shell};
 
 /// What the writer below writes to.
 const WRITES_TO: &str = "AWASE_TEST_WRITES_TO";
+
+/// Ample: it takes seconds.
+const WORK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Kills and restarts the server again and again while `work` runs. It is a process of its own: a server that is
 /// started by the process that has the mount's files open would wait, as it closes its copies of them, for the server.
@@ -20,7 +24,14 @@ fn with_restarts(f: &mut Fixture, work: &mut Command) {
         restarts += 1;
     }
     assert!(restarts > 0, "the work was done before the server died once");
-    let status = work.0.wait().expect("wait");
+    let end = Instant::now() + WORK_TIMEOUT;
+    let status = loop {
+        if let Some(status) = work.0.try_wait().expect("wait") {
+            break status;
+        }
+        assert!(Instant::now() < end, "the work hangs");
+        thread::sleep(Duration::from_millis(10));
+    };
     assert!(status.success(), "the work ended with {status}");
 }
 

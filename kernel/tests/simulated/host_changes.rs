@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::device::{Delay, Device};
+use kernel::device::Delay;
 use kernel::request::{Action, Outcome, Request};
 use kernel::tree::{FRESH, FileTree, Vnode};
 use kernel::{ForcedUnitAccess, Processor, Switches};

@@ -2,8 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 
+use awase::processors::start_task;
 use kernel::device::{Device, DeviceRef};
 use kernel::queue::{DiskQueue, QueueCounters};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
@@ -37,15 +38,7 @@ where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
-    let (sender, receiver) = channel();
-    kernel.mailbox(id).start(move |cpu| {
-        let future = task(cpu.clone());
-        cpu.spawn(async move {
-            // The receiver may be gone.
-            let _ = sender.send(future.await);
-        });
-    });
-    Pending(receiver)
+    Pending(start_task(kernel, id, task))
 }
 
 /// Runs a task on the first processor to its end.
