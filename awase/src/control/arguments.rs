@@ -43,10 +43,11 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
 }
 
 pub const KEEP_HELP: &str = "\
-The file is then as one who had flushed at that moment would have found it, and the server goes on: what is written
-later goes beside again. Clients' writes wait until it is done. A crash of the host leaves all of it or nothing: what is
-being written is first stored as FILE.awase-keep, and whichever awase serves the file next finishes it; other programs
-must not use the file before. No other server may have the file open.
+The file is then as one who had flushed at that moment would have found it, and the server goes on:
+what is written later goes beside again. Clients' writes wait until it is done. A crash of the host
+leaves all of it or nothing: what is being written is first stored as FILE.awase-keep, and whichever
+awase serves the file next finishes it; other programs must not use the file before. No other server
+may have the file open.
 
 Examples:
   awase keep trial
