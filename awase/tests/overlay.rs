@@ -1,5 +1,7 @@
 //! A disk whose changes go beside, with libnbd's clients.
 
+use std::path::Path;
+
 use testkit::server::{Sandbox, Server, attempt, client};
 
 #[test]
@@ -142,6 +144,14 @@ fn a_server_that_is_killed_while_it_keeps_leaves_all_or_nothing() {
     assert!(finished > 0, "none was killed while it wrote into the image");
 }
 
+/// Whether it could be served, and what was said. Nobody else's server is in the way.
+fn serve_at_no_address(sandbox: &Sandbox, config: &Path) -> (bool, String) {
+    let mut arguments = vec!["serve", "--config", config.to_str().expect("UTF-8")];
+    arguments.extend(["--nbd", "none", "--nfs", "none", "--postgres", "none", "--metrics", "none"]);
+    let output = sandbox.run(&arguments);
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 #[test]
 fn a_damaged_log_of_what_is_to_be_kept_is_told_and_nothing_is_served() {
     let sandbox = Sandbox::new();
@@ -149,9 +159,8 @@ fn a_damaged_log_of_what_is_to_be_kept_is_told_and_nothing_is_served() {
     std::fs::write(sandbox.file("golden.img.awase-keep"), "not a log").expect("damage");
     let config = "[[export]]\nname = \"golden\"\nkind = \"file\"\npath = \"golden.img\"\n";
     let config = sandbox.write("awase.toml", config);
-    let output = sandbox.run(&["serve", "--config", config.to_str().expect("UTF-8"), "--nfs", "none"]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("golden.img.awase-keep is damaged"), "{told}");
+    let (served, told) = serve_at_no_address(&sandbox, &config);
+    assert!(!served && told.contains("golden.img.awase-keep is damaged"), "{told}");
 }
 
 #[test]
@@ -162,9 +171,8 @@ fn a_log_is_found_by_whatever_path_the_file_is_reached() {
     std::fs::write(sandbox.file("real.img.awase-keep"), "not a log").expect("damage");
     let config = "[[export]]\nname = \"golden\"\nkind = \"file\"\npath = \"golden.img\"\n";
     let config = sandbox.write("awase.toml", config);
-    let output = sandbox.run(&["serve", "--config", config.to_str().expect("UTF-8"), "--nfs", "none"]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("real.img.awase-keep is damaged"), "{told}");
+    let (served, told) = serve_at_no_address(&sandbox, &config);
+    assert!(!served && told.contains("real.img.awase-keep is damaged"), "{told}");
 }
 
 #[test]
