@@ -18,12 +18,14 @@ TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd q
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 BENCH_FILES_NEEDS := cc=gcc /usr/include/nfsc/libnfs.h=libnfs-dev ganesha.nfsd=nfs-ganesha,nfs-ganesha-vfs rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
+BENCH_MOUNT_NEEDS := cc=gcc /usr/include/nfsc/libnfs.h=libnfs-dev fusermount3=fuse3 umount=mount sshfs=sshfs rclone=rclone \
+    /usr/lib/openssh/sftp-server=openssh-sftp-server git=git tcc=tcc make=make
 # Duration of `make test-long`, without compilation.
 MINUTES ?= 60
 # File in which tests record what they skipped, and why.
 SKIPPED := $(abspath $(TARGET))/skipped
 
-.PHONY: run build programs test check audit clients test-long bench bench-disks bench-files bench-lab bench-live docs install install-lab clean
+.PHONY: run build programs test check audit clients test-long bench bench-disks bench-files bench-mount bench-lab bench-live docs install install-lab clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -91,6 +93,13 @@ bench-files:
 	@scripts/need $(BUILD_NEEDS) $(BENCH_FILES_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-lab bench nfs $(ARGS)
+
+# Mounts beside other clients; as root, some minutes.
+bench-mount:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS) $(BENCH_MOUNT_NEEDS)
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/awase-lab bench mount $(ARGS)
 
 # The simulator's speed and the duration of all experiments: a few minutes.
 bench-lab:

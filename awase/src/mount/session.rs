@@ -1,5 +1,6 @@
 //! A mount from its begin to its end.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -19,7 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::dial::{Dial, addresses};
-use super::fuse::Adapter;
+use super::fuse::{Adapter, allow_read_ahead};
 use super::messages::Messages;
 use super::options::MountOptions;
 use super::umount::{SUBTYPE, take_away};
@@ -29,6 +30,10 @@ use crate::stack::disk_in_memory;
 
 /// The one processor of a mount.
 const PROCESSOR: ProcessorId = ProcessorId(0);
+
+/// How long it polls at most before it sleeps: most of a call's time on a network nearby is that of waking up. Opening, reading and
+/// closing a file of a server on the same host took 164 µs without it, 58 with it, and 69 with 500 µs.
+const POLL: Duration = Duration::from_micros(50);
 
 /// For what could not be stored before, when the mount ends.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -108,7 +113,7 @@ fn start_processors(options: &MountOptions) -> anyhow::Result<Processors> {
         engine: linux::Engine::Auto,
         // A mount is one of many processes: it takes a core when it has something to do, and any.
         pin: false,
-        idle: idle::Config { longest: Duration::ZERO },
+        idle: idle::Config { longest: POLL },
     };
     let mode = sizing::Mode::Dynamic;
     let sizing = sizing::Config { mode, fixed_bytes: options.cache, ..sizing::Config::default() };
@@ -174,13 +179,21 @@ fn serve(
     (host, changed): (&Arc<ToHost>, Receiver<NodeId>),
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<End> {
-    let mailbox = Arc::clone(processors.kernel().mailbox(PROCESSOR));
+    let kernel = Arc::clone(processors.kernel());
+    let mailbox = Arc::clone(kernel.mailbox(PROCESSOR));
     let reads_ahead = options.read_ahead != readahead::Mode::Off;
-    let adapter = Adapter { files: Arc::clone(files), mailbox, direct_io: options.direct_io, reads_ahead };
+    let (files_of, device, direct_io) = (Arc::clone(files), Arc::default(), options.direct_io);
+    let adapter = Adapter { files: files_of, kernel, mailbox, direct_io, reads_ahead, device: Arc::clone(&device) };
     // From here on, so that none is missed that comes as soon as it is ready.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let session =
         fuser::Session::new(adapter, directory, &config(url, options)).map_err(|error| refusal(error, directory))?;
+    // It serves nothing before it runs.
+    let _ = device.set(session.as_fd().try_clone_to_owned()?);
+    if reads_ahead {
+        // Without it, ordinary users have what the host gives them.
+        let _ = allow_read_ahead(directory);
+    }
     let notifier = session.notifier();
     let _ = host.notifier.set(session.notifier());
     std::thread::Builder::new().name("mount-notify".into()).spawn(move || notify(&notifier, &changed))?;

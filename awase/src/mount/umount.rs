@@ -89,7 +89,7 @@ fn absolute(directory: &Path) -> io::Result<PathBuf> {
 }
 
 /// The host writes blanks and the like as octal numbers.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+pub fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {

@@ -8,6 +8,7 @@ use policy::unit::{BLOCK_BYTES, BlockRange, ByteRange};
 
 use super::load::Lookup;
 use super::{Attempt, Volume};
+use crate::cache::Cache;
 use crate::counters::Count;
 use crate::frame::Frames;
 use crate::processor::Processor;
@@ -74,6 +75,20 @@ impl Volume {
         match self.begin_read(cpu, range, context)? {
             Lookup::Cached(frames) => Ok(Attempt::Done(frames)),
             Lookup::Missing(reading) => reading.attempt(cpu).await,
+        }
+    }
+
+    /// Drops those of `blocks` that are durable on the device: whoever has read them caches them, and a second copy here
+    /// would only take memory, and processor caches, from what is read next.
+    pub fn forget_delivered(&self, blocks: BlockRange) {
+        let pool = self.memory.frames();
+        for run in Cache::runs(blocks) {
+            let mut shard = self.lock_shard(run.start);
+            for block in run.iter() {
+                if let Some(slot) = shard.find(self.key(block)).filter(|slot| shard.may_go(*slot)) {
+                    drop(shard.remove(slot, pool));
+                }
+            }
         }
     }
 

@@ -67,7 +67,7 @@ impl TryFrom<Form> for Contender {
     }
 }
 
-const KNOWN: [(&str, Peer); 14] = [
+const KNOWN: [(&str, Peer); 19] = [
     ("Awase", Peer::Awase("")),
     ("nbdkit file", Peer::NbdkitFile),
     ("nbdkit memory", Peer::NbdkitMemory),
@@ -91,6 +91,12 @@ const KNOWN: [(&str, Peer); 14] = [
     ("raw file (io_uring)", Peer::Raw),
     // Changes of names without a server.
     ("the host alone", Peer::Raw),
+    // Clients of directories. The first two without a mount.
+    ("raw client", Peer::Driver),
+    ("libnfs", Peer::Libnfs),
+    ("pass-through FUSE", Peer::PassThrough),
+    ("sshfs", Peer::Sshfs),
+    ("rclone mount", Peer::Rclone),
 ];
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -118,6 +124,16 @@ pub enum Peer {
     Ganesha,
     /// The same, on a directory in which names change durably (`chattr +D`): Ganesha has no setting for that.
     GaneshaOnSynchronousDirectory,
+    /// The load driver of this program, on Awase's server.
+    Driver,
+    /// libnfs's asynchronous calls, on Awase's server.
+    Libnfs,
+    /// The shortest file system in user space over a directory of the host ([`crate::limit`]).
+    PassThrough,
+    /// sshfs, on OpenSSH's `sftp-server`.
+    Sshfs,
+    /// `rclone mount`, of a directory of the host.
+    Rclone,
 }
 
 impl Default for Peer {
@@ -148,9 +164,9 @@ pub enum Limit {
 impl Contender {
     pub const fn role(&self) -> Role {
         match self.peer {
-            Peer::Raw => Role::Limit(Limit::Machine),
+            Peer::Raw | Peer::Driver | Peer::Libnfs => Role::Limit(Limit::Machine),
             Peer::Null(_) => Role::Limit(Limit::Null),
-            Peer::Pass { .. } => Role::Limit(Limit::Pass),
+            Peer::Pass { .. } | Peer::PassThrough => Role::Limit(Limit::Pass),
             Peer::Awase(_) | Peer::AwaseOrdered => Role::Own,
             _ => Role::Peer,
         }

@@ -1,5 +1,5 @@
 //! `awase-lab bench`: Awase, nbdkit and qemu-nbd in one run, and each technique of Awase on and off; a load driver for
-//! file servers, with NFS-Ganesha as a peer; the speed of the lab and of recording events; and every switch live.
+//! file servers, with NFS-Ganesha as a peer; mounts beside other clients; the speed of the lab and of recording events; and every switch live.
 
 mod contender;
 mod disks;
@@ -9,6 +9,7 @@ mod fixture;
 mod host;
 mod lab;
 mod live;
+mod mount;
 mod nfs;
 mod plot;
 pub mod programs;
@@ -30,6 +31,7 @@ use crate::measure::process::Interrupted;
 pub enum Bench {
     Disks(disks::Disks),
     Nfs(Box<nfs::Nfs>),
+    Mount(mount::Mount),
     SlowDisk(nfs::SlowDiskCommand),
     Lab(self::lab::Lab),
     Event(event::Command),
@@ -47,6 +49,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Disks(command) => command.run(&interrupted),
         Bench::Nfs(command) => command.run(&interrupted),
+        Bench::Mount(command) => command.run(&interrupted),
         Bench::SlowDisk(command) => command.run(&interrupted),
         Bench::Lab(command) => command.run(&interrupted),
         Bench::Event(command) => command.run(),

@@ -62,6 +62,14 @@ pub fn versions_of_files(awase: &Path) -> Vec<String> {
     vec![first_line(&awase.to_string_lossy()), ganesha.lines().next().unwrap_or("NFS-Ganesha").trim().to_owned()]
 }
 
+/// The versions of the mounts.
+pub fn versions_of_mounts(awase: &Path) -> Vec<String> {
+    // What sshfs says first is the version of FUSE.
+    let sshfs =
+        first_lines("sshfs", &["--version"]).lines().find(|line| line.contains("SSHFS")).unwrap_or("sshfs").to_owned();
+    vec![first_line(&awase.to_string_lossy()), sshfs, first_line("rclone"), first_line("git")]
+}
+
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())

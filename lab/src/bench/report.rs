@@ -10,10 +10,18 @@ use crate::bench::plot;
 use crate::bench::results::{Bound, Result};
 use crate::bench::sample::{Unit, show};
 
+/// [`Setting::cpu`] of servers.
+pub const CPU_OF_SERVER: &str =
+    "server, for each request of the client (for nbdcopy: for each MiB); the client's is not in it.";
+
 /// What the report says besides the numbers.
 pub struct Setting {
     pub title: &'static str,
     pub reached: &'static str,
+    /// What is compared, in the plural.
+    pub peers: &'static str,
+    /// Whose processor time is shown, and for what.
+    pub cpu: &'static str,
     /// The command line that repeats the run.
     pub command: String,
     pub host: Vec<String>,
@@ -61,7 +69,8 @@ fn compose(
     plot: &str,
 ) -> std::fmt::Result {
     writeln!(text, "# {}\n", setting.title)?;
-    writeln!(text, "Written by `{}`; do not edit. All servers were measured in the same run,", setting.command)?;
+    let Setting { command, peers, cpu, .. } = setting;
+    writeln!(text, "Written by `{command}`; do not edit. All {peers} were measured in the same run,")?;
     writeln!(text, "on the same files and {}.\n", setting.reached)?;
     for line in setting.host.iter().chain(&setting.versions).chain([&setting.scale]) {
         writeln!(text, "- {line}")?;
@@ -70,11 +79,11 @@ fn compose(
         text,
         "\nNumbers are medians (smallest … largest of all repetitions). CPU is the user and system time of all threads of the"
     )?;
-    writeln!(text, "server, for each request of the client (for nbdcopy: for each MiB); the client's is not in it.\n")?;
+    writeln!(text, "{cpu}\n")?;
     figures(text, comparison)?;
-    beside_limit(text, comparison)?;
+    beside_limit(text, comparison, peers)?;
     writeln!(text, "![The same numbers as bars]({plot})\n")?;
-    writeln!(text, "## Beside other servers")?;
+    writeln!(text, "## Beside other {peers}")?;
     for result in comparison {
         workload(text, result)?;
     }
@@ -109,6 +118,10 @@ fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
     match *bound {
         Bound::Times(least, others) => {
             let ratio = result.ratio("Awase", others)?;
+            Some((ratio.shown(two_decimals), ratio.median >= least))
+        }
+        Bound::Of(one, least, other) => {
+            let ratio = result.ratio(one, &[other])?;
             Some((ratio.shown(two_decimals), ratio.median >= least))
         }
         Bound::TimesLimit(least) => {
@@ -177,7 +190,7 @@ fn cpu(result: &Result, of: usize) -> String {
 }
 
 /// Awase in every workload, as a part of the limit and of the best peer.
-fn beside_limit(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
+fn beside_limit(text: &mut String, comparison: &[Result], peers: &str) -> std::fmt::Result {
     let rows: Vec<(&Result, usize)> = comparison
         .iter()
         .filter(|result| !is_memory(result))
@@ -191,7 +204,7 @@ fn beside_limit(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
         text,
         "How many times better Awase is than the limit (below 1: what is left to gain) and than the best of the other"
     )?;
-    writeln!(text, "servers, and the processor time of each for a request, in microseconds.\n")?;
+    writeln!(text, "{peers}, and the processor time of each for a request, in microseconds.\n")?;
     writeln!(text, "| workload | of the limit | of the best peer | CPU: Awase | the limit | the peer |")?;
     writeln!(text, "|---|---|---|---|---|---|")?;
     for (result, awase) in rows {

@@ -146,6 +146,7 @@ impl fmt::Display for Bound {
         match self {
             Bound::Times(least, [other]) => write!(f, "at least {least} × {other}"),
             Bound::Times(least, others) => write!(f, "at least {least} × the better of {}", others.join(" and ")),
+            Bound::Of(one, least, other) => write!(f, "{one}: at least {least} × {other}"),
             Bound::AtMost(most) => write!(f, "at most {most}"),
             Bound::TimesLimit(least) => write!(f, "at least {least} × the limit"),
             Bound::CpuTimesLimit(most) => write!(f, "CPU time at most {most} × that of the limit"),
@@ -160,6 +161,8 @@ impl fmt::Display for Bound {
 pub enum Bound {
     /// At least this many times the best of these.
     Times(f64, #[serde(deserialize_with = "labels")] &'static [&'static str]),
+    /// One contender at least so many times another one, whatever Awase's value is.
+    Of(#[serde(deserialize_with = "text")] Text, f64, #[serde(deserialize_with = "text")] Text),
     /// At most this, in the workload's unit.
     AtMost(f64),
     /// At least this many times the contender that is the limit ([`Result::limit`]).
@@ -182,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::bench::disks::{PEERS, comparison, switches};
-    use crate::bench::nfs;
+    use crate::bench::{mount, nfs};
 
     fn measured(name: &str, values: &[(&str, &[f64])]) -> Result {
         let workload = comparison().into_iter().find(|workload| workload.subject.name == name).unwrap();
@@ -221,17 +224,23 @@ mod tests {
         assert_eq!(result.compared(0, result.best_peer().unwrap()), Some(1.5));
     }
 
-    /// On disks, and on file servers.
-    fn subjects() -> [Vec<Subject>; 2] {
+    /// On disks, on file servers, and of mounts.
+    fn subjects() -> [Vec<Subject>; 3] {
         let disks = comparison().into_iter().chain(switches()).map(|workload| workload.subject);
-        [disks.collect(), nfs::workloads().into_iter().map(|workload| workload.subject).collect()]
+        let files = nfs::workloads().into_iter().map(|workload| workload.subject);
+        let mounts = mount::workloads().into_iter().map(|workload| workload.subject);
+        [disks.collect(), files.collect(), mounts.collect()]
     }
 
     #[test]
     fn every_bound_is_on_contenders_of_the_workload() {
         for subject in subjects().concat() {
             for bound in &subject.bounds {
-                let others = if let Bound::Times(_, others) = bound { others } else { &[][..] };
+                let others = match bound {
+                    Bound::Times(_, others) => others.to_vec(),
+                    Bound::Of(one, _, other) => vec![*one, *other],
+                    _ => Vec::new(),
+                };
                 let has = |label: &&str| subject.contenders.iter().any(|contender| contender.label == *label);
                 let is_limited = subject.contenders.iter().any(|contender| matches!(contender.role(), Role::Limit(_)));
                 let needs_limit = matches!(bound, Bound::TimesLimit(_) | Bound::CpuTimesLimit(_));

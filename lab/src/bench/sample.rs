@@ -18,6 +18,7 @@ pub enum Unit {
     P999Micros,
     Mib,
     Percent,
+    Seconds,
 }
 
 impl Unit {
@@ -31,6 +32,7 @@ impl Unit {
             Unit::P999Micros => "µs, 99.9th percentile",
             Unit::Mib => "MiB",
             Unit::Percent => "%",
+            Unit::Seconds => "s",
         }
     }
 

@@ -1,4 +1,4 @@
-//! `awase-lab limit`: the shortest programs that answer clients of NBD, NFS and PostgreSQL. What they reach is what protocol, sockets
+//! `awase-lab limit`: the shortest programs that answer clients of NBD, NFS, PostgreSQL and FUSE. What they reach is what protocol, sockets
 //! and disk allow on a machine, so that the benchmarks can say how far from that a server is.
 //!
 //! One thread serves all connections (`serve`). *Null* answers from one buffer: no cache, no accounting, no disk. *Pass*
@@ -11,6 +11,7 @@ mod arena;
 mod call;
 mod connection;
 mod disk;
+mod fuse;
 mod nbd;
 mod nfs;
 mod null;
@@ -40,6 +41,7 @@ pub enum Limit {
     Nbd(Nbd),
     Nfs(Nfs),
     Postgres(Postgres),
+    Fuse(fuse::Fuse),
 }
 
 /// What all of them can be told.
@@ -114,6 +116,7 @@ pub fn run(limit: &Limit) -> Result<()> {
         Limit::Nbd(command) => command.run(),
         Limit::Nfs(command) => command.run(),
         Limit::Postgres(command) => command.run(),
+        Limit::Fuse(command) => command.run(),
     }
 }
 

@@ -127,6 +127,18 @@ impl Host {
         Server::start(&self.program, config, &scratch, &self.interrupted)
     }
 
+    /// The same, with a directory of its own, which is removed with what this returns.
+    pub(crate) fn serve_alone(&self, config: &ServerConfig) -> Result<(TempDir, Server), LocalError> {
+        let (directory, scratch) = make_served(&self.directory, 0)?;
+        let server = Server::start(&self.program, config, &scratch, &self.interrupted)?;
+        Ok((directory, server))
+    }
+
+    /// The program that servers run.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Pins the calling thread to a core beyond the first `processors`, which are the server's, if there is one; else
     /// it stays. `number` counts the threads that ask.
     pub fn pin_beyond(&self, processors: u16, number: usize) {

@@ -1,8 +1,10 @@
-//! WS table 5 on this host: a sequential reader of 8 KB, by the depth of read-ahead. (In the paper the reader is the
-//! client of a file server, here a task on a volume: the read-ahead policy is the same.)
+//! WS table 5 on this host: a sequential reader of 8 KB, by the depth of read-ahead: as in the paper a program on a file
+//! server's client (`awase mount`), over a link with a delay; and a task on a volume, where the policy is the same.
 
+use std::fs::{self, File};
+use std::io::Read;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kernel::request::Context;
 use kernel::{Processor, Volume};
@@ -14,7 +16,10 @@ use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::ws_table4::{close, open_volume};
-use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
+use super::{Effort, LocalError, LocalRun, Measured, Medium, Protocol, ServerConfig, Setup};
+use crate::measure::link::DelayedLink;
+use crate::measure::load::{Endpoint, Target};
+use crate::measure::mounted::{Mounted, awase_mount, has_fuse};
 use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
@@ -22,6 +27,14 @@ const MEMORY: u64 = 128 << 20;
 /// Of a request that crosses a local network and a server.
 const LATENCY: Duration = Duration::from_millis(1);
 
+/// Of the link between client and server, each way, and its bytes a second (1 Gbit/s).
+const LINK_DELAY: Duration = Duration::from_millis(1);
+const LINK_RATE: u64 = 125_000_000;
+
+/// What is read through a mount.
+const FILE: &str = "file";
+
+const MOUNTED: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs(10) };
 const DISTANT: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs(3) };
 const DISK: Repetitions = Repetitions { most: 5, time_max: Duration::from_secs(3) };
 
@@ -39,7 +52,8 @@ const fn ahead(requests: u64) -> Mode {
 }
 
 pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
-    AHEAD.len() as u64 * u64::from(effort.pick(DISTANT.most + DISK.most, 2))
+    let most = if has_fuse() { MOUNTED.most } else { 0 };
+    AHEAD.len() as u64 * u64::from(effort.pick(most + DISTANT.most + DISK.most, 2 + most.min(1)))
 }
 
 pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
@@ -49,24 +63,83 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     let bytes = run.pick(32 << 20, 256 << 10);
     let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
 
+    let mounted = if has_fuse() { Some(through_mount(run)?) } else { None };
+
     let mut measured = Measured::default();
     let name_disk = run.host.disk();
     let mut rows = Vec::new();
-    for (medium, arms) in [(name_disk.as_str(), &disk), ("a device that answers after 1 ms", &distant)] {
+    let media = [(name_disk.as_str(), &disk), ("a device that answers after 1 ms", &distant)];
+    let of_mount = mounted.iter().map(|arms| ("awase mount, 1 ms each way", arms));
+    for (medium, arms) in of_mount.chain(media) {
         rows.extend(AHEAD.iter().zip(arms).map(|((ahead, _), [rate])| (format!("{medium}: {ahead} ahead"), *rate)));
     }
     // The paper has one block and four.
-    for ((ahead, _), [rate]) in
-        AHEAD.iter().zip(&disk).filter(|((ahead, _), _)| ["1 block", "4 blocks"].contains(ahead))
-    {
+    let arms = AHEAD.iter().zip(mounted.as_ref().unwrap_or(&disk));
+    for ((ahead, _), [rate]) in arms.filter(|((ahead, _), _)| ["1 block", "4 blocks"].contains(ahead)) {
         measured.cell("throughput", *ahead, "", rate.median);
     }
     measured.tables.push(table("here-rate", "sequential reads of 8 KB, one at a time", "KB/s", 0, rows));
+    measured.notes.push(if mounted.is_some() {
+        "Here: one program reads a file through awase mount, past the host's cache and its read-ahead, from a server on this \
+         host that has it cached, over a link of 1 Gbit/s with a delay of 1 ms each way."
+            .to_owned()
+    } else {
+        "Here without a mount: /dev/fuse cannot be opened.".to_owned()
+    });
     measured.notes.push(format!(
-        "Here: one reader on a volume on {name_disk} past the page cache, through a cache that has nothing of it; no \
-         network is between them. The device that answers after 1 ms stands for one."
+        "Beside it one reader on a volume on {name_disk} past the page cache, through a cache that has nothing of it, and \
+         on a device that answers after 1 ms; no network is between them."
     ));
     Ok(measured)
+}
+
+fn through_mount(run: &LocalRun<'_>) -> Result<Vec<[Spread; 1]>, LocalError> {
+    let bytes = run.pick(4 << 20, 64 << 10);
+    let switches = Vec::new();
+    let config = ServerConfig { processors: 1, memory: MEMORY, exports: Vec::new(), switches, watched: false };
+    let (directory, server) = run.host.serve_alone(&config)?;
+    let Some(Target::Nfs(endpoint)) = server.target(Protocol::Nfs) else {
+        return Err(LocalError::Server("it serves no directory".to_owned()));
+    };
+    let at = directory.path().join("mounted");
+    let failed = |error: anyhow::Error| LocalError::Server(format!("{error:#}"));
+    let mount = |endpoint: &Endpoint, options: &str| {
+        let command = awase_mount(run.host.program(), endpoint, options, &at);
+        Mounted::new(command, &at, &directory.path().join("mount.log"), run.host.interrupted())
+    };
+    let make = || -> anyhow::Result<()> {
+        fs::create_dir(&at)?;
+        let mounted = mount(&endpoint, "")?;
+        fs::write(at.join(FILE), vec![1; bytes as usize])?;
+        mounted.end()
+    };
+    make().map_err(failed)?;
+    interleaved(run, MOUNTED, AHEAD.len(), |arm| {
+        let read = || -> anyhow::Result<Duration> {
+            let link = DelayedLink::new(endpoint.nfs, LINK_DELAY, Some(LINK_RATE))?;
+            let reached = Endpoint { nfs: link.address(), ..endpoint.clone() };
+            let ahead = match AHEAD[arm].1 {
+                Mode::Off => "0".to_owned(),
+                Mode::Fixed { blocks } => blocks.to_string(),
+                Mode::Adaptive { .. } => "adaptive".to_owned(),
+            };
+            let mounted = mount(&reached, &format!("direct_io,readahead={ahead}"))?;
+            let took = read_file(&at.join(FILE), bytes)?;
+            mounted.end()?;
+            Ok(took)
+        };
+        Ok([kb_a_second(bytes, read().map_err(failed)?)])
+    })
+}
+
+/// Reads a file in order. Returns how long that takes.
+fn read_file(path: &std::path::Path, bytes: u64) -> anyhow::Result<Duration> {
+    let (mut file, mut buffer) = (File::open(path)?, vec![0; REQUEST_BYTES as usize]);
+    let start = Instant::now();
+    for _ in 0..bytes / REQUEST_BYTES {
+        file.read_exact(&mut buffer)?;
+    }
+    Ok(start.elapsed())
 }
 
 fn on(

@@ -2,6 +2,8 @@
 //! a server, and the spread of repetitions.
 
 pub mod epoll;
+pub mod link;
 pub mod load;
+pub mod mounted;
 pub mod process;
 pub mod spread;

@@ -6,7 +6,7 @@ use kernel::device::DeviceRef;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::Context;
 use kernel::volume::{Attempt, VolumeConfig};
-use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Processor, Volume};
+use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Kernel, Processor, Volume};
 use machine::Errno;
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
@@ -17,6 +17,42 @@ const ATTEMPTS_MAX: u32 = 16;
 
 /// Flushes in a row for which the server has restarted meanwhile.
 const RESTARTS_MAX: u32 = 64;
+
+/// Bytes to be written: in frames, as they are cached, if there were some without waiting.
+pub enum Data {
+    /// The first byte lies at its place in the first frame's block. How many bytes.
+    Frames(Frames, usize),
+    Bytes(Vec<u8>),
+}
+
+impl Data {
+    /// Copies what is to be written at `at`, on any thread.
+    pub fn new(kernel: &Kernel, at: ByteOffset, bytes: &[u8]) -> Data {
+        let (mut frames, blocks) = (Frames::new(), ByteRange { at, len: bytes.len() as u64 }.blocks());
+        if !kernel.try_allocate(blocks.len() as usize, &mut frames) {
+            return Data::from(bytes);
+        }
+        copy_in(&mut frames, at.in_block(), bytes);
+        Data::Frames(frames, bytes.len())
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Frames(_, len) => *len,
+            Data::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<&[u8]> for Data {
+    fn from(bytes: &[u8]) -> Data {
+        Data::Bytes(bytes.to_vec())
+    }
+}
 
 pub(crate) struct Content {
     pub volume: Arc<Volume>,
@@ -61,10 +97,16 @@ impl Content {
     }
 
     /// Writes `data` at `at`.
-    pub async fn write(&self, cpu: &Processor, at: ByteOffset, data: &[u8], stability: Stability) -> Result<(), Errno> {
+    pub async fn write(&self, cpu: &Processor, at: ByteOffset, data: Data, stability: Stability) -> Result<(), Errno> {
         let range = ByteRange { at, len: data.len() as u64 };
-        let mut frames = cpu.kernel().allocate(cpu, range.blocks().len() as usize).await;
-        copy_in(&mut frames, at.in_block(), data);
+        let frames = match data {
+            Data::Frames(frames, _) => frames,
+            Data::Bytes(bytes) => {
+                let mut frames = cpu.kernel().allocate(cpu, range.blocks().len() as usize).await;
+                copy_in(&mut frames, at.in_block(), &bytes);
+                frames
+            }
+        };
         let context = Context::synchronous(cpu.job()).with_stability(stability);
         for _ in 0..RESTARTS_MAX {
             let errors = self.device.errors();

@@ -18,6 +18,7 @@ mod rpc;
 
 pub use attributes::{Attributes, Kind, Time};
 pub use client::{Limits, Server, Space};
+pub use content::Data;
 pub use device::Transfers;
 pub use files::{
     Creation, Files, Found, Host, Listed, LookupCache, New, NewTime, Opening, Options, Sink, Special, StreamId, Wanted,

@@ -4,13 +4,16 @@
 //! what is read ahead and what is on its way to the server, and bounded. With `direct_io` it is the only one.
 
 mod convert;
+mod data;
 mod listing;
+mod read_ahead;
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use fuser::{
@@ -18,13 +21,15 @@ use fuser::{
     LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use kernel::Processor;
 use kernel::processor::Mailbox;
+use kernel::{Kernel, Processor};
 use machine::Errno;
-use mount::{Creation, Files, Found, New, NodeId, Opening, StreamId};
+use mount::{Creation, Data, Files, Found, New, NodeId, Opening, StreamId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
+use data::DataReply;
 use listing::{Entries, Names};
+pub use read_ahead::allow_read_ahead;
 
 /// Longest read and write that the host asks for, in bytes.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -48,10 +53,13 @@ const WANTED: &[InitFlags] = &[
 /// Fills the replies of one mount.
 pub struct Adapter {
     pub files: Arc<Files>,
+    pub kernel: Arc<Kernel>,
     pub mailbox: Arc<Mailbox>,
     pub direct_io: bool,
     /// May the host read ahead, too?
     pub reads_ahead: bool,
+    /// From the begin of the session on.
+    pub device: Arc<OnceLock<OwnedFd>>,
 }
 
 fn node(ino: INodeNo) -> NodeId {
@@ -98,12 +106,14 @@ impl Adapter {
         });
     }
 
-    fn open_flags(&self, keeps_cache: bool) -> FopenFlags {
-        match (self.direct_io, keeps_cache) {
+    fn open_flags(&self, keeps_cache: bool, writes: bool) -> FopenFlags {
+        let flags = match (self.direct_io, keeps_cache) {
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,
             (false, true) => FopenFlags::FOPEN_KEEP_CACHE,
             (false, false) => FopenFlags::empty(),
-        }
+        };
+        // Nothing was written that its closing could send.
+        if writes { flags } else { flags | FopenFlags::FOPEN_NOFLUSH }
     }
 }
 
@@ -286,7 +296,7 @@ impl Filesystem for Adapter {
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let mode = flags.acc_mode();
         let (reads, writes) = (mode != OpenAccMode::O_WRONLY, mode != OpenAccMode::O_RDONLY);
-        let flags = [self.open_flags(false), self.open_flags(true)];
+        let flags = [false, true].map(|keeps_cache| self.open_flags(keeps_cache, writes));
         self.start(move |files, cpu| async move {
             match files.open_file(&cpu, node(ino), Opening { reads, writes }).await {
                 Ok(keeps_cache) => reply.opened(FileHandle(0), flags[usize::from(keeps_cache)]),
@@ -308,7 +318,7 @@ impl Filesystem for Adapter {
         let name = name.as_bytes().to_vec();
         let (is_exclusive, truncates) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         let creation = Creation { mode: mode & 0o7777, is_exclusive, truncates };
-        let open_flags = self.open_flags(false);
+        let open_flags = self.open_flags(false, true);
         self.start(move |files, cpu| async move {
             match files.create(&cpu, node(parent), &name, creation).await {
                 Ok(found) => {
@@ -324,20 +334,28 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let range = ByteRange::new(offset, size.into());
+        let reply = DataReply::new(request, reply, &self.device);
+        // A program that goes past the host's cache may read the same again.
+        let is_cached_by_host = !self.direct_io && flags.0 & libc::O_DIRECT == 0;
         self.start(move |files, cpu| async move {
             match files.read(&cpu, node(ino), range).await {
-                Ok((range, frames)) => reply.data(&joined(range, &frames)),
-                Err(errno) => reply.error(convert::errno(errno)),
+                Ok((range, frames)) => {
+                    reply.send(range, &frames);
+                    if is_cached_by_host {
+                        files.note_delivered(node(ino), range);
+                    }
+                }
+                Err(errno) => reply.error(errno),
             }
         });
     }
@@ -354,10 +372,11 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (data, stability) = (data.to_vec(), stability(flags));
+        let (len, stability) = (data.len() as u32, stability(flags));
+        let data = Data::new(&self.kernel, ByteOffset(offset), data);
         self.start(move |files, cpu| async move {
-            match files.write(&cpu, node(ino), ByteOffset(offset), &data, stability).await {
-                Ok(()) => reply.written(data.len() as u32),
+            match files.write(&cpu, node(ino), ByteOffset(offset), data, stability).await {
+                Ok(()) => reply.written(len),
                 Err(errno) => reply.error(convert::errno(errno)),
             }
         });
@@ -465,16 +484,4 @@ fn wanted(mask: AccessFlags) -> mount::Wanted {
         writes: mask.contains(AccessFlags::W_OK),
         executes: mask.contains(AccessFlags::X_OK),
     }
-}
-
-/// The bytes of `range`, the first of which lies `range.at % 4096` bytes into the first frame.
-fn joined(range: ByteRange, frames: &kernel::Frames) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(range.len as usize);
-    let mut from = range.at.in_block();
-    for frame in frames {
-        let here = &frame.bytes()[from..];
-        bytes.extend_from_slice(&here[..here.len().min(range.len as usize - bytes.len())]);
-        from = 0;
-    }
-    bytes
 }

@@ -78,6 +78,8 @@ impl Disks {
         let setting = report::Setting {
             title: "Benchmarks: disks",
             reached: "over Unix sockets",
+            peers: "servers",
+            cpu: report::CPU_OF_SERVER,
             command: self.command_line(),
             host: host::facts(images.directory()),
             versions: programs::versions((!self.peers_only).then_some(awase.as_path())),

@@ -196,6 +196,8 @@ impl Nfs {
         let setting = report::Setting {
             title: "Benchmarks: directories",
             reached: "over TCP on loopback",
+            peers: "servers",
+            cpu: report::CPU_OF_SERVER,
             command: self.command_line(),
             host,
             versions: programs::versions_of_files(&awase),

@@ -1,7 +1,6 @@
 //! Load on `NFSv3` servers: the workloads, and the servers, disks and links that are measured.
 
 mod command;
-mod delay;
 mod guest;
 mod libnfs;
 mod names;
@@ -10,5 +9,6 @@ mod slow_flush;
 mod workload;
 
 pub use command::{Nfs, SlowDiskCommand};
+pub use libnfs::Libnfs;
 #[cfg(test)]
 pub use workload::workloads;

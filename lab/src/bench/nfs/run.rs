@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::delay::DelayedLink;
 use super::guest;
 use super::libnfs::Libnfs;
 use super::names;
@@ -18,6 +17,7 @@ use super::workload::{
 use crate::bench::contender::{Contender, Export, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
+use crate::measure::link::DelayedLink;
 use crate::measure::load::{Endpoint, Length, Load, Operation, Outcome, Stability, Stop, Target, drive, prepare, warm};
 use crate::measure::process::{Interrupted, Process};
 
@@ -216,7 +216,7 @@ impl Reached {
     pub fn new(endpoint: &Endpoint, link: Link) -> Result<Reached> {
         let link = match link {
             Link::Loopback => None,
-            Link::Delayed => Some(DelayedLink::new(endpoint.nfs, LINK_DELAY)?),
+            Link::Delayed => Some(DelayedLink::new(endpoint.nfs, LINK_DELAY, None)?),
         };
         let nfs = link.as_ref().map_or(endpoint.nfs, DelayedLink::address);
         Ok(Reached { endpoint: Endpoint { nfs, ..endpoint.clone() }, _link: link })

@@ -9,7 +9,7 @@ use policy::unit::{ByteOffset, ByteRange, Stability};
 use super::Files;
 use crate::attributes::Kind;
 use crate::client::Access;
-use crate::content::Content;
+use crate::content::{Content, Data};
 use crate::device::RemoteFile;
 use crate::node::{Node, NodeId};
 
@@ -82,6 +82,13 @@ impl Files {
         self.content_of(cpu, &node)?.read(cpu, range).await
     }
 
+    /// The host has what was read of `range`, and caches it.
+    pub fn note_delivered(&self, id: NodeId, range: ByteRange) {
+        if let Some(content) = self.node(id).ok().and_then(|node| node.content()) {
+            content.volume.forget_delivered(range.blocks());
+        }
+    }
+
     /// Writes `data` at `at`.
     ///
     /// # Errors
@@ -91,9 +98,10 @@ impl Files {
         cpu: &Processor,
         id: NodeId,
         at: ByteOffset,
-        data: &[u8],
+        data: impl Into<Data>,
         stability: Stability,
     ) -> Result<(), Errno> {
+        let data = data.into();
         let node = self.node(id)?;
         if at.0.saturating_add(data.len() as u64) > self.server.limits().file_max {
             return Err(Errno::FILE_TOO_LARGE);

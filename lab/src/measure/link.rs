@@ -1,4 +1,5 @@
-//! A link that delays every byte each way: a TCP proxy, since not every kernel can delay packets itself.
+//! A link that delays every byte each way and lets through so many a second: a TCP proxy, since not every kernel can delay
+//! packets itself.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -26,8 +27,9 @@ pub struct DelayedLink {
 }
 
 impl DelayedLink {
-    /// Listens on a free port of loopback and forwards to `server`, each byte `delay` after its arrival.
-    pub fn new(server: SocketAddr, delay: Duration) -> Result<DelayedLink> {
+    /// Listens on a free port of loopback and forwards to `server`, each byte `delay` after its arrival. `rate`: of each
+    /// direction of a connection, in bytes a second; `None`: unlimited.
+    pub fn new(server: SocketAddr, delay: Duration, rate: Option<u64>) -> Result<DelayedLink> {
         let listener = TcpListener::bind("127.0.0.1:0").context("no free port for the delayed link")?;
         let address = listener.local_addr()?;
         let (is_closed, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
@@ -38,7 +40,7 @@ impl DelayedLink {
                     if is_closed.load(Ordering::Acquire) {
                         break;
                     }
-                    if let Err(error) = client.and_then(|client| join(client, server, delay, &streams)) {
+                    if let Err(error) = client.and_then(|client| join(client, server, (delay, rate), &streams)) {
                         eprintln!("awase-lab: the delayed link cannot pass on a connection: {error}");
                     }
                 }
@@ -67,14 +69,19 @@ impl Drop for DelayedLink {
 }
 
 /// Connects a client with the server: each direction has two threads, which end with the connection.
-fn join(client: TcpStream, server: SocketAddr, delay: Duration, streams: &Mutex<Vec<TcpStream>>) -> io::Result<()> {
+fn join(
+    client: TcpStream,
+    server: SocketAddr,
+    pace: (Duration, Option<u64>),
+    streams: &Mutex<Vec<TcpStream>>,
+) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     for (from, to) in [(&client, &server), (&server, &client)] {
         let (from, to) = (from.try_clone()?, to.try_clone()?);
         let (entrance, exit) = sync_channel(TRAVELLING_MAX);
-        thread::Builder::new().name("delay-in".into()).spawn(move || take_in(from, &entrance, delay))?;
+        thread::Builder::new().name("delay-in".into()).spawn(move || take_in(from, &entrance, pace))?;
         thread::Builder::new().name("delay-out".into()).spawn(move || let_out(to, exit))?;
     }
     streams.lock().unwrap_or_else(PoisonError::into_inner).extend([client, server]);
@@ -82,8 +89,10 @@ fn join(client: TcpStream, server: SocketAddr, delay: Duration, streams: &Mutex<
 }
 
 /// Notes when each piece is due; ends with the connection.
-fn take_in(mut from: TcpStream, travelling: &SyncSender<(Instant, Vec<u8>)>, delay: Duration) {
+fn take_in(mut from: TcpStream, travelling: &SyncSender<(Instant, Vec<u8>)>, (delay, rate): (Duration, Option<u64>)) {
     let mut buffer = vec![0; PIECE_BYTES];
+    // When the last byte so far has left the sender's end.
+    let mut left = Instant::now();
     loop {
         let bytes = match from.read(&mut buffer) {
             Ok(0) => break,
@@ -91,7 +100,9 @@ fn take_in(mut from: TcpStream, travelling: &SyncSender<(Instant, Vec<u8>)>, del
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
-        if travelling.send((Instant::now() + delay, buffer[..bytes].to_vec())).is_err() {
+        let takes = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate as f64));
+        left = left.max(Instant::now()) + takes;
+        if travelling.send((left + delay, buffer[..bytes].to_vec())).is_err() {
             break;
         }
     }
@@ -115,8 +126,10 @@ mod tests {
     #[test]
     fn all_bytes_pass_both_ways_in_order_and_none_early() {
         const DELAY: Duration = Duration::from_millis(20);
+        // Of the 4 MB there and back, the last leave after 40 ms each way.
+        const RATE: u64 = 100_000_000;
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let link = DelayedLink::new(server.local_addr().unwrap(), DELAY).unwrap();
+        let link = DelayedLink::new(server.local_addr().unwrap(), DELAY, Some(RATE)).unwrap();
         let echo = thread::spawn(move || {
             let (mut stream, _) = server.accept().unwrap();
             let mut all = Vec::new();
@@ -131,7 +144,7 @@ mod tests {
         let mut got = Vec::new();
         client.read_to_end(&mut got).unwrap();
         // A lower bound holds on a busy machine too.
-        assert!(start.elapsed() >= 2 * DELAY);
+        assert!(start.elapsed() >= 2 * DELAY + Duration::from_millis(40));
         assert!(got == sent);
         echo.join().unwrap();
     }
