@@ -441,7 +441,9 @@ impl Node {
                 Step::Do(action) => actions.push(action),
                 Step::ToHome(page, message) => {
                     let home = self.places.home(page);
-                    home.into_iter().for_each(|home| self.post(home.at.node, message, &mut out, &mut actions));
+                    home.into_iter().for_each(|home| {
+                        self.post(home.at.node, message.in_term(home.since), &mut out, &mut actions);
+                    });
                 }
                 Step::To(node, message) => self.post(node, message, &mut out, &mut actions),
             }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use policy::coherence::{
-    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, LocalError, Message, Mode, Node, NodeId,
-    PageNo, Storage, Version,
+    Action, Actions, Address, Config, Envelope, Home, Homes, Incarnation, Local, LocalError, Message, Mode, Node,
+    NodeId, PageNo, ShardNo, Storage, Version,
 };
 use policy::unit::Instant;
 
@@ -39,8 +39,12 @@ struct Orderly {
 
 impl Orderly {
     fn new(nodes: u16) -> Self {
-        let node = |index| Node::new(config(nodes), address(index, 1), [], []);
-        let nodes = (0..nodes).map(node).collect();
+        Orderly::with(config(nodes))
+    }
+
+    fn with(config: Config) -> Self {
+        let node = |index| Node::new(config, address(index, 1), [], []);
+        let nodes = (0..config.nodes).map(node).collect();
         Orderly { nodes, network: VecDeque::new(), granted: Vec::new(), sent: Vec::new() }
     }
 
@@ -167,6 +171,87 @@ fn a_home_that_returns_collects_dirty_pages_before_it_grants() {
     all.act(0, &actions);
     all.settle();
     assert_eq!(all.granted.last(), Some(&(2, Mode::Read, written)));
+}
+
+#[test]
+fn who_has_given_up_all_that_a_returning_home_surveys_says_so_without_being_asked_again() {
+    let mut all = Orderly::new(2);
+    all.done(1, Local::Write);
+    let written = all.granted[0].2;
+    all.nodes[0] = Node::returning(config(2), address(0, 2), []);
+    let actions = all.nodes[1].on_alive(NOW, address(0, 2));
+    all.act(1, &actions);
+    let actions = all.nodes[0].on_alive(NOW, address(1, 1));
+    all.act(0, &actions);
+    all.want(0, Local::Read);
+    all.settle();
+    assert_eq!(all.granted.last(), Some(&(0, Mode::Read, written)), "{:?}", all.sent);
+}
+
+/// Two nodes whose homes move, with one shard.
+fn mapped() -> Orderly {
+    Orderly::with(Config { homes: Homes::Mapped { shards: 1 }, storage: Storage::Shared, ..config(2) })
+}
+
+impl Orderly {
+    /// A node sees that another one is the home since a term.
+    fn see(&mut self, node: u16, home: u16, since: u32) {
+        let home = Home { at: address(home, 1), since: Incarnation(since) };
+        let actions = self.nodes[usize::from(node)].on_homes(NOW, [(ShardNo(0), home)], []);
+        self.act(node, &actions);
+    }
+}
+
+#[test]
+fn what_a_new_home_ignored_before_it_saw_the_map_is_asked_again_when_it_surveys() {
+    let mut all = mapped();
+    (0..2).for_each(|node| all.see(node, 1, 2));
+    all.settle();
+    all.done(1, Local::Write);
+    // The writer sees first that the other node is the home.
+    all.see(1, 0, 3);
+    all.want(1, Local::Read);
+    all.settle();
+    assert_eq!(all.granted.len(), 1, "it does not know that it is the home");
+    all.see(0, 0, 3);
+    all.settle();
+    assert_eq!(all.granted.len(), 2, "{:?}", all.sent);
+    assert_eq!(all.granted[1].2, all.granted[0].2);
+}
+
+#[test]
+fn answers_to_a_survey_of_who_knows_a_later_map_do_not_count() {
+    let mut all = mapped();
+    all.see(0, 0, 2);
+    let answer = |seen| {
+        let message = Message::Surveyed { since: Incarnation(2), seen: Incarnation(seen) };
+        Envelope { from: address(1, 1), to: address(0, 1), message }
+    };
+    all.nodes[0].on_message(NOW, answer(3));
+    assert!(all.nodes[0].is_surveying(), "it may be the home no more");
+    all.nodes[0].on_message(NOW, answer(2));
+    assert!(!all.nodes[0].is_surveying());
+}
+
+#[test]
+fn what_was_given_up_to_a_home_of_an_earlier_term_is_not_stored_by_the_present_one() {
+    let mut all = mapped();
+    (0..2).for_each(|node| all.see(node, 0, 2));
+    all.settle();
+    all.done(1, Local::Write);
+    all.want(0, Local::Write);
+    let is_given_up = |envelope: &Envelope| matches!(envelope.message, Message::GaveUp { data: Some(_), .. });
+    let mut late = None;
+    while let Some(envelope) = all.network.pop_front() {
+        late = late.or(Some(envelope).filter(is_given_up));
+        let actions = all.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+        all.act(envelope.to.node.0, &actions);
+    }
+    // The same node, in another term, which has stored a later write.
+    all.done(0, Local::WriteBack);
+    all.see(0, 0, 3);
+    let actions = all.nodes[0].on_message(NOW, late.expect("it was given up"));
+    assert_eq!(actions, Actions::new());
 }
 
 #[test]

@@ -115,7 +115,10 @@ impl Copy {
         self.busy().sent = out.now;
         let retained = self.held.is_some_and(|held| held.serial == serial);
         let data = self.saving().filter(|saving| saving.serial == serial).map(|saving| saving.version);
-        out.send_home(self.page, Message::GaveUp { page: self.page, serial, retained, data });
+        out.send_home(
+            self.page,
+            Message::GaveUp { page: self.page, serial, retained, data, to: Incarnation::default() },
+        );
     }
 
     /// Gives up the right to write, retaining a copy to read.
@@ -178,11 +181,12 @@ impl Copy {
         self.send_gave_up(serial, out);
     }
 
-    fn on_taken(&mut self, serial: Serial, storage: Storage, out: &mut Outbox) {
+    /// Whether something was retained until now.
+    fn on_taken(&mut self, serial: Serial, storage: Storage, out: &mut Outbox) -> bool {
         if storage == Storage::Shared {
             out.send_home(self.page, Message::Noted { page: self.page, serial });
         }
-        let Some(saving) = self.saving().filter(|saving| saving.serial == serial) else { return };
+        let Some(saving) = self.saving().filter(|saving| saving.serial == serial) else { return false };
         self.busy().saving = None;
         if self.held.is_none() {
             out.act(Action::Discard(self.page));
@@ -191,6 +195,7 @@ impl Copy {
             out.act(Action::Saved(self.page));
         }
         self.ask(out);
+        true
     }
 }
 
@@ -271,12 +276,19 @@ impl Copies {
         let (Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }) = message else {
             return;
         };
+        let mut is_taken = false;
         self.change(page, |copy| match message {
             Message::Grant { .. } => copy.on_grant(message, out),
             Message::Recall { serial, request, retain, .. } => copy.on_recall((serial, request), retain, out),
-            Message::Taken { serial, .. } => copy.on_taken(serial, storage, out),
+            Message::Taken { serial, .. } => is_taken = copy.on_taken(serial, storage, out),
             _ => {}
         });
+        // It may be the last that a survey waits for.
+        if let (Message::Taken { serial, .. }, Some(home)) = (message, places.named(page).filter(|_| is_taken))
+            && serial.incarnation < home.since
+        {
+            self.answer_survey(places, (home.at, home.since), out);
+        }
     }
 
     fn change(&mut self, page: PageNo, change: impl FnOnce(&mut Copy)) {
@@ -338,18 +350,24 @@ impl Copies {
         self.pages.iter().filter_map(|copy| copy.held).for_each(|held| self.held[held.mode as usize] += 1);
     }
 
-    /// A home asks for what was granted before its term.
+    /// A home asks for what was granted before its term. It may have ignored what it was asked before.
     pub(super) fn on_survey(&mut self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
-        let mut has_old = false;
+        self.answer_survey(places, (home, since), out);
         let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
-        self.pages.for_waiting(|copy| {
-            let old = copy.saving().filter(|saving| saving.serial.incarnation < since);
-            if let Some(old) = old.filter(|_| is_its(copy.page)) {
-                has_old = true;
-                copy.send_gave_up(old.serial, out);
+        self.pages.for_waiting(|copy| match copy.saving() {
+            Some(saving) if saving.serial.incarnation < since && is_its(copy.page) => {
+                copy.send_gave_up(saving.serial, out);
             }
+            None if is_its(copy.page) => copy.ask(out),
+            _ => {}
         });
-        if !has_old {
+    }
+
+    /// Nothing is retained of what was granted before this term: its home is told so, whether or not it has asked yet.
+    pub(super) fn answer_survey(&self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
+        let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
+        let is_old = |copy: &Copy| copy.saving().is_some_and(|saving| saving.serial.incarnation < since);
+        if !self.pages.waiting().any(|copy| is_old(copy) && is_its(copy.page)) {
             out.send(home.node, Message::Surveyed { since, seen: places.seen(home) });
         }
     }

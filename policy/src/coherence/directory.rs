@@ -337,8 +337,9 @@ impl Directory {
                 self.change(page, term, out, |entry, out| entry.on_ask(asker, out));
             }
             Message::Noted { page, serial } => self.change(page, term, out, |entry, _| entry.on_noted(from, serial)),
-            Message::GaveUp { page, serial, retained, data } => {
+            Message::GaveUp { page, serial, retained, data, to } => {
                 let is_survey = serial.incarnation < term
+                    && to == term
                     && self.surveyed_in(term).is_some_and(|survey| survey.nodes.contains(&from));
                 // Without versions it cannot be told which is later, and what still counts is.
                 let storage = places.config.storage;
@@ -351,7 +352,7 @@ impl Directory {
                     Some(_) => {}
                     None => entry.on_gave_up((from, storage), serial, retained, data, out),
                 });
-                if data.is_some() {
+                if data.is_some() && to == term {
                     out.send(from, Message::Taken { page, serial });
                 }
             }

@@ -93,6 +93,8 @@ pub enum Message {
         retained: bool,
         /// The version that is attached: what this node wrote.
         data: Option<Version>,
+        /// The home's term by which it was sent. One from before may come late, when what it brings is old.
+        to: Incarnation,
     },
     /// The data given up are stored.
     Taken {
@@ -123,6 +125,16 @@ impl Message {
             | Message::Taken { page, .. }
             | Message::Noted { page, .. } => Some(page),
             Message::Survey { .. } | Message::Surveyed { .. } => None,
+        }
+    }
+
+    /// The same to the home in this term.
+    pub(super) fn in_term(self, term: Incarnation) -> Message {
+        match self {
+            Message::GaveUp { page, serial, retained, data, .. } => {
+                Message::GaveUp { page, serial, retained, data, to: term }
+            }
+            other => other,
         }
     }
 

@@ -9,7 +9,9 @@
 //! Rejected: a home that is to give up a shard recalls all of its pages first. That waits for every holder, and the next
 //! home has to survey all the same, since nodes die.
 
-use super::{Actions, Home, Incarnation, Node, NodeId, Outbox, PageNo, ShardNo, Version};
+use std::collections::BTreeSet;
+
+use super::{Actions, Address, Home, Incarnation, Node, NodeId, Outbox, PageNo, ShardNo, Version};
 use crate::unit::Instant;
 
 impl Node {
@@ -43,6 +45,10 @@ impl Node {
         terms.iter().for_each(|since| self.directory.survey(*since, others.iter().copied()));
         named.sort_unstable();
         self.copies.on_new_home(places, |page| named.binary_search(&places.shard(page)).is_ok(), &mut out);
+        // Those who have seen the map as well need not ask for it.
+        let homes: BTreeSet<(Address, Incarnation)> =
+            moved.iter().filter_map(|shard| places.shard_home(*shard)).map(|home| (home.at, home.since)).collect();
+        homes.into_iter().for_each(|home| self.copies.answer_survey(places, home, &mut out));
         self.directory.advance_all(places, &mut out);
         let mut actions = self.end(out);
         // After what this node itself gave up, of which it asks itself, too.

@@ -141,6 +141,11 @@ impl<T: Record> Table<T> {
         result
     }
 
+    /// Records that wait, in order of page.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().filter_map(|page| self.get(*page))
+    }
+
     /// Changes all records that wait.
     pub(super) fn for_waiting(&mut self, mut change: impl FnMut(&mut T)) {
         for page in &self.waiting {

@@ -1,5 +1,6 @@
-//! Debian's etcd, on loopback.
+//! Debian's etcd.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
@@ -10,6 +11,8 @@ use std::thread;
 pub struct Etcd {
     pub url: String,
     peer: String,
+    /// The program and what it is started with, before its own arguments.
+    program: Vec<OsString>,
     process: Child,
 }
 
@@ -19,11 +22,11 @@ fn free_port() -> String {
 }
 
 impl Etcd {
-    /// `None` where it is not installed.
+    /// On loopback. `None` where it is not installed.
     pub fn start(data: &Path) -> Option<Etcd> {
         // Another process may take a port before it is used.
         for _ in 0..5 {
-            match Etcd::start_at(data, &free_port(), &free_port()) {
+            match Etcd::start_at(vec!["etcd".into()], data, &free_port(), &free_port()) {
                 Ok(Some(etcd)) => return Some(etcd),
                 Ok(None) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
@@ -33,10 +36,20 @@ impl Etcd {
         panic!("etcd does not start");
     }
 
+    /// Elsewhere, by a program that starts it there.
+    pub fn start_by(program: Vec<OsString>, data: &Path, url: &str, peer: &str) -> Etcd {
+        Etcd::start_at(program, data, url, peer).expect("it is installed").expect("its ports are free")
+    }
+
     /// `Ok(None)` when it ended at once.
-    fn start_at(data: &Path, url: &str, peer: &str) -> Result<Option<Etcd>, std::io::Error> {
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(data).args(["--listen-client-urls", url, "--advertise-client-urls", url]);
+    fn start_at(program: Vec<OsString>, data: &Path, url: &str, peer: &str) -> Result<Option<Etcd>, std::io::Error> {
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).arg("--data-dir").arg(data).args([
+            "--listen-client-urls",
+            url,
+            "--advertise-client-urls",
+            url,
+        ]);
         command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
         command.args(["--initial-cluster", &format!("default={peer}")]);
         // Its shortest lease is one and a half election timeouts, in whole seconds.
@@ -51,7 +64,7 @@ impl Etcd {
         }
         // Otherwise it would stop when the pipe is full.
         thread::spawn(move || lines.for_each(drop));
-        Ok(Some(Etcd { url: url.to_owned(), peer: peer.to_owned(), process }))
+        Ok(Some(Etcd { url: url.to_owned(), peer: peer.to_owned(), program, process }))
     }
 
     pub fn kill(&mut self) {
@@ -62,8 +75,8 @@ impl Etcd {
     /// The same again, on what it has on disk.
     pub fn restart(mut self, data: &Path) -> Etcd {
         self.kill();
-        let started = Etcd::start_at(data, &self.url, &self.peer).expect("it is installed");
-        started.expect("its ports are free")
+        let program = std::mem::take(&mut self.program);
+        Etcd::start_by(program, data, &self.url, &self.peer)
     }
 }
 

@@ -210,6 +210,15 @@ impl Server {
         }
     }
 
+    /// From now on [`await_error`](Self::await_error) waits for what is not written yet.
+    pub fn forget_errors(&mut self) {
+        let mut bytes = [0; 4096];
+        let stderr = self.child.stderr.as_mut().expect("piped");
+        while poll_for([stderr.as_fd()], Duration::ZERO) == [true] && stderr.read(&mut bytes).is_ok_and(|len| len > 0) {
+        }
+        self.errors.clear();
+    }
+
     pub fn signal(&self, signal: i32) {
         let signal = Signal::from_named_raw(signal).expect("a signal");
         rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("kill");
@@ -267,8 +276,12 @@ impl Drop for Server {
 
 /// Waits until a descriptor is readable; returns which are. None on timeout.
 fn poll<const N: usize>(fds: [BorrowedFd<'_>; N]) -> [bool; N] {
+    poll_for(fds, TIMEOUT)
+}
+
+fn poll_for<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> [bool; N] {
     let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let timeout: Timespec = TIMEOUT.try_into().expect("seconds");
+    let timeout: Timespec = timeout.try_into().expect("seconds");
     rustix::event::poll(&mut polled, Some(&timeout)).expect("poll");
     polled.map(|polled| polled.revents().contains(PollFlags::IN))
 }

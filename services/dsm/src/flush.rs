@@ -25,7 +25,7 @@ use crate::unflushed::Scope;
 use crate::waiting::Content;
 use crate::wire::{Mark, Word};
 
-/// An unanswered flush is asked for again: its connection may have ended.
+/// An unanswered flush is asked for again: the home may have ignored it. On a new connection it is asked for at once.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// In a mark, where homes move: some have moved.
@@ -196,10 +196,11 @@ impl Shared {
                 return Some((true, Mark { failures: MOVED, ..since }));
             }
             let answer = core.flushes.answers.get(&number).copied().flatten();
-            let to = self.address_of(core, home);
-            let is_asked = asked.is_some_and(|(of, at): (Address, Instant)| of == to && cpu.now().since(at) < AGAIN);
+            let to = (self.address_of(core, home), self.links[usize::from(home.0)].generation());
+            let is_asked = asked.is_some_and(|(of, at)| of == to && cpu.now().since(at) < AGAIN);
             if answer.is_none() && !is_asked {
                 asked = Some((to, cpu.now()));
+                let (to, _) = to;
                 self.send_word(to, Word::Flush { number, all: scope == Scope::All, since }, None);
             }
             answer

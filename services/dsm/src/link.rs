@@ -99,13 +99,17 @@ impl Link {
 
     /// Ends the connection that there is.
     pub(crate) fn end_any(&self) {
-        let generation = self.queue.lock().generation;
-        self.end(generation);
+        self.end(self.generation());
     }
 
     fn is(&self, generation: u64) -> bool {
         let queue = self.queue.lock();
         queue.is_up && queue.generation == generation
+    }
+
+    /// The number of the last connection.
+    pub(crate) fn generation(&self) -> u64 {
+        self.queue.lock().generation
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -123,7 +127,7 @@ impl Link {
 
     /// Ends the connection of a peer of which nothing was heard for `silence`.
     pub(crate) fn end_if_silent(&self, cpu: &Processor, silence: Duration) {
-        let generation = self.queue.lock().generation;
+        let generation = self.generation();
         let heard = policy::unit::Instant::from_ns(self.heard.load(Ordering::Relaxed));
         if self.is(generation) && cpu.now().since(heard) >= silence {
             self.end(generation);

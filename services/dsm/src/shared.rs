@@ -305,6 +305,8 @@ impl Shared {
         let actions = core.node.on_reconnected(cpu.now());
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
+        // Flushes are asked for on this connection.
+        self.changed.wake_all();
     }
 
     /// The number of peers that are connected.

@@ -10,7 +10,7 @@
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
 //! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |
-//! | 24..32 | request |
+//! | 24..32 | request; term of the home to which a page is given up |
 //! | 32..40 | count of the serial; failures that a flush knows of, with their incarnation at 12..16 |
 //! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
@@ -157,8 +157,9 @@ fn fields(word: Word) -> Fields {
         Message::Recall { page, serial, request, retain } => {
             Fields { request: request.0, ..Fields::of(kind::RECALL, retain).page(page, serial) }
         }
-        Message::GaveUp { page, serial, retained, data } => {
-            Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost)
+        Message::GaveUp { page, serial, retained, data, to } => {
+            let fields = Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost);
+            Fields { request: u64::from(to.0), ..fields }
         }
         Message::Taken { page, serial } => Fields::of(kind::TAKEN, false).page(page, serial),
         Message::Noted { page, serial } => Fields::of(kind::NOTED, false).page(page, serial),
@@ -179,7 +180,7 @@ fn word(fields: &Fields) -> Option<Word> {
         }
         kind::GRANT => Message::Grant { page, mode: fields.mode(), request, serial, data },
         kind::RECALL => Message::Recall { page, serial, request, retain: yes },
-        kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data },
+        kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data, to: Incarnation(fields.request as u32) },
         kind::TAKEN => Message::Taken { page, serial },
         kind::NOTED => Message::Noted { page, serial },
         kind::SURVEY => Message::Survey { since: serial.incarnation },
@@ -270,7 +271,10 @@ mod tests {
                 }
                 1 => Message::Grant { page, mode, request, serial, data },
                 2 => Message::Recall { page, serial, request, retain: yes },
-                3 => Message::GaveUp { page, serial, retained: yes, data },
+                3 => {
+                    let to = Incarnation(request.0 as u32);
+                    Message::GaveUp { page, serial, retained: yes, data, to }
+                }
                 4 => Message::Taken { page, serial },
                 5 => Message::Survey { since: serial.incarnation },
                 6 => Message::Surveyed { since: serial.incarnation, seen: Incarnation(request.0 as u32) },

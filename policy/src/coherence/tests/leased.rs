@@ -1,6 +1,6 @@
 //! Nodes whose leases end, and homes that move, at an arbiter whose changes each node sees in order, but late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
     Action, Actions, Address, Config, Envelope, Home, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo,
@@ -17,8 +17,6 @@ pub enum Flaw {
     SurveySkipped,
     /// A node answers the survey of a home before it has seen the map that made it one.
     SurveyAnsweredEarly,
-    /// A home counts answers to its survey of nodes that know a later map.
-    LaterMapIgnored,
     /// Grants and recalls of a home that is none any more count.
     TermsIgnored,
     /// Messages of epochs that are over count.
@@ -64,8 +62,8 @@ pub struct Leased {
     device: Vec<Version>,
     /// The last valid write of each page.
     latest: Vec<Version>,
-    /// A later one, of a node whose lease is over: valid if a home that does not know that stores it before anybody reads.
-    doubtful: Vec<Option<Version>>,
+    /// Later ones, of nodes whose leases are over: valid if a home that does not know that stores one before anybody reads.
+    doubtful: Vec<BTreeSet<Version>>,
     pub accesses: u64,
     pub moves: u64,
 }
@@ -101,7 +99,7 @@ impl Leased {
             revision: 0,
             device: vec![Version::default(); pages],
             latest: vec![Version::default(); pages],
-            doubtful: vec![None; pages],
+            doubtful: vec![BTreeSet::new(); pages],
             accesses: 0,
             moves: 0,
         };
@@ -141,7 +139,7 @@ impl Leased {
         self.members[index].is_leased = false;
         for page in 0..self.latest.len() {
             if !self.is_kept(PageNo(page as u64), self.latest[page]) {
-                self.doubtful[page] = Some(self.latest[page]);
+                self.doubtful[page].insert(self.latest[page]);
                 self.latest[page] = self.device[page];
             }
         }
@@ -278,7 +276,6 @@ impl Leased {
                 self.put(Envelope { from: envelope.to, to: envelope.from, message });
                 return Ok(());
             }
-            (Some(Flaw::LaterMapIgnored), Message::Surveyed { since, seen }) => *seen = *since,
             _ => {}
         }
         let Some(node) = &mut self.members[to].node else { return Ok(()) };
@@ -311,7 +308,9 @@ impl Leased {
                 Action::Send(envelope) => self.put(envelope),
                 Action::Access { page, mode, version } if is_heard => self.access(page, mode, version)?,
                 // Not acknowledged; done all the same if a home that does not know better stores it.
-                Action::Access { page, mode: Mode::Write, version } => self.doubtful[page.0 as usize] = Some(version),
+                Action::Access { page, mode: Mode::Write, version } => {
+                    self.doubtful[page.0 as usize].insert(version);
+                }
                 Action::Store { page, version } if self.members[index].is_leased => self.store(page, version)?,
                 Action::Store { .. } => {
                     // Refused, so nothing that follows is done, ever.
@@ -331,9 +330,8 @@ impl Leased {
             return Err(format!("{version:?} of {page:?} is stored over {:?}", self.device[at]));
         }
         self.device[at] = version;
-        if self.doubtful[at] == Some(version) {
+        if self.doubtful[at].remove(&version) {
             self.latest[at] = version;
-            self.doubtful[at] = None;
         }
         Ok(())
     }
@@ -347,7 +345,7 @@ impl Leased {
             Mode::Write if version <= *latest => Err(format!("a write of {page:?} is no later than the last")),
             _ => {
                 *latest = version;
-                self.doubtful[at] = None;
+                self.doubtful[at].clear();
                 Ok(())
             }
         }

@@ -158,7 +158,6 @@ fn a_defect_of_each_rule_is_found() {
         Flaw::FenceIgnored,
         Flaw::SurveySkipped,
         Flaw::SurveyAnsweredEarly,
-        Flaw::LaterMapIgnored,
         Flaw::TermsIgnored,
         Flaw::EpochsIgnored,
         Flaw::ReleaseIgnored,

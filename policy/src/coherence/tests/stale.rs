@@ -59,7 +59,10 @@ pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
             let holding = holding(&receiver.directory, page, envelope.from.node, serial);
             !matches!(holding, Some(Holding::Stored))
         }
-        Message::Survey { .. } => !sender.is_some_and(|home| surveys(&home.directory, envelope.to.node)),
+        Message::Survey { .. } => {
+            // Whoever waits asks again.
+            receiver.copies.is_quiet() && !sender.is_some_and(|home| surveys(&home.directory, envelope.to.node))
+        }
         Message::Surveyed { .. } => !surveys(&receiver.directory, envelope.from.node),
     }
 }

@@ -158,7 +158,8 @@ impl World {
                 self.nodes[to] = Some(before);
             }
             Message::Recall { page, serial, .. } if self.flaw == Some(Flaw::RecallAnsweredEarly) => {
-                let message = Message::GaveUp { page, serial, retained: false, data: None };
+                let to = envelope.from.incarnation;
+                let message = Message::GaveUp { page, serial, retained: false, data: None, to };
                 if before.is_waiting(page) {
                     self.put(Envelope { from: envelope.to, to: envelope.from, message });
                 }
@@ -429,7 +430,8 @@ fn forge(flaw: Flaw, sent: Envelope, sender: Option<&Node>) -> Option<Envelope> 
     match (flaw, sent.message) {
         (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, retain: false, .. }) => {
             let entry = sender?.directory.entries.iter().find(|entry| entry.page == page)?;
-            let gave_up = Message::GaveUp { page, serial, retained: false, data: None };
+            let to = sent.from.incarnation;
+            let gave_up = Message::GaveUp { page, serial, retained: false, data: None, to };
             if entry.is_exclusive { None } else { answer(gave_up) }
         }
         (Flaw::DataNotRetained, Message::GaveUp { page, serial, data: Some(_), .. }) => {
