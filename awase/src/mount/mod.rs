@@ -5,9 +5,12 @@
 
 pub mod arguments;
 mod background;
+mod control;
 mod dial;
 mod fuse;
+mod host;
 mod messages;
+mod mounts;
 mod options;
 mod session;
 mod umount;
@@ -32,6 +35,9 @@ use url::Url;
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<ExitCode> {
     let url = Url::parse(&arguments.url)?;
     let mut options = MountOptions::parse(arguments.options.iter().map(String::as_str))?;
+    if options.privileged {
+        dial::check_privileged()?;
+    }
     options.ports.nfs = url.port.map(mount::Port).or(options.ports.nfs);
     check_directory(arguments)?;
     let is_background_child = background::is_child();
@@ -48,6 +54,10 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<ExitCode> {
             background::report_ready()
         } else {
             println!("mounted {url} on {}", arguments.directory.display());
+            // Nothing unless systemd started it.
+            if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+                messages.line(&format!("cannot tell systemd that it is ready: {error}"));
+            }
             Ok(())
         }
     })?;
@@ -67,7 +77,7 @@ fn check_directory(arguments: &MountArguments) -> anyhow::Result<()> {
         ),
         Err(error) => return Err(error).with_context(|| format!("cannot mount on {}", directory.display())),
     }
-    if umount::is_own_mount(directory)? {
+    if mounts::own_mount(directory)?.is_some() {
         bail!("something is already mounted on {} by awase", directory.display());
     }
     Ok(())

@@ -40,7 +40,6 @@ const IGNORED: &[&str] = &[
     "lazytime",
     "diratime",
     "nodiratime",
-    "noresvport",
     "loud",
     "silent",
 ];
@@ -69,6 +68,8 @@ pub struct MountOptions {
     pub read_ahead: readahead::Mode,
     pub direct_io: bool,
     pub allow_other: bool,
+    /// Connects from ports that only root may use.
+    pub privileged: bool,
     pub of_host: Vec<MountOption>,
 }
 
@@ -117,6 +118,8 @@ const NAMES: &[&str] = &[
     "cache",
     "direct_io",
     "allow_other",
+    "resvport",
+    "noresvport",
     "nodev",
     "nosuid",
     "noexec",
@@ -146,6 +149,7 @@ impl Default for MountOptions {
             read_ahead: readahead::Config::default().mode,
             direct_io: false,
             allow_other: false,
+            privileged: false,
             of_host: Vec::new(),
         }
     }
@@ -223,6 +227,8 @@ impl MountOptions {
             }
             "direct_io" => self.direct_io = true,
             "allow_other" => self.allow_other = true,
+            "resvport" => self.privileged = true,
+            "noresvport" => self.privileged = false,
             "proto" => given.only("tcp")?,
             "vers" | "nfsvers" => given.only("3")?,
             "sec" => given.only("sys")?,

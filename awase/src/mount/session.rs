@@ -2,28 +2,30 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use fuser::{INodeNo, MountOption, Notifier, SessionACL};
+use fuser::{MountOption, SessionACL};
 use kernel::trace::{self, Tracer};
 use kernel::{KernelConfig, Switches};
 use machine::{Errno, linux};
-use mount::{Caller, Export, Files, Host, NodeId};
-use parking_lot::Mutex;
+use mount::{Caller, Export, Files, Unstored};
 use policy::unit::ProcessorId;
 use policy::{idle, readahead, sizing, writeback};
 use rustix::process::{getegid, geteuid, getgroups};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::control::{self, Asker};
 use super::dial::{Dial, addresses};
 use super::fuse::{Adapter, allow_read_ahead};
+use super::host::{Notices, ToHost};
 use super::messages::Messages;
+use super::mounts::{SUBTYPE, own_mount};
 use super::options::MountOptions;
-use super::umount::{SUBTYPE, take_away};
+use super::umount::take_away;
 use super::url::Url;
 use crate::processors::Processors;
 use crate::stack::disk_in_memory;
@@ -41,6 +43,8 @@ const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 /// What ends a mount.
 enum Event {
     Signal,
+    /// Somebody wants it to give up.
+    Forced(Asker),
     /// After the first signal: what was written is stored, or cannot be.
     Flushed(Result<(), Errno>),
     /// It was unmounted, or the host's kernel refuses to go on.
@@ -50,33 +54,8 @@ enum Event {
 /// How a mount has ended.
 enum End {
     Unmounted,
-    /// By a second signal: nobody wants to wait any longer.
-    AtOnce,
-}
-
-/// The host is told of stale content by a thread: while it takes that, it may wait for a read that the mount's processor is
-/// about to answer.
-struct ToHost {
-    /// From the begin of the session on.
-    notifier: OnceLock<Notifier>,
-    changed: Mutex<Sender<NodeId>>,
-    messages: Arc<Messages>,
-}
-
-impl Host for ToHost {
-    fn attributes_changed(&self, NodeId(id): NodeId) {
-        // For attributes the host waits for nothing. It may have forgotten the file meanwhile.
-        let _ = self.notifier.get().map(|notifier| notifier.inval_inode(INodeNo(id), -1, 0));
-    }
-
-    fn content_changed(&self, id: NodeId) {
-        // It is heard until the mount ends.
-        let _ = self.changed.lock().send(id);
-    }
-
-    fn report(&self, line: &str) {
-        self.messages.line(line);
-    }
+    /// By force or a second signal: nobody wants to wait any longer.
+    AtOnce(Unstored),
 }
 
 /// Mounts, calls `ready`, and returns when it is unmounted.
@@ -93,13 +72,16 @@ pub fn run(
     addresses(&url.host, mount::Port(0)).with_context(|| format!("no server {:?}", url.host))?;
     let directory = std::fs::canonicalize(directory)?;
     let processors = start_processors(options)?;
-    let (sender, changed) = channel();
-    let (notifier, changes) = (OnceLock::new(), Mutex::new(sender));
-    let host = Arc::new(ToHost { notifier, changed: changes, messages: Arc::clone(messages) });
+    let (host, notices) = ToHost::new(messages);
     let files = open(&processors, url, options, messages, Arc::clone(&host))?;
-    let ended = serve(&processors, &files, options, (url, &directory), (&host, changed), ready);
+    let ended = serve(&processors, &files, options, (url, &directory), (&host, notices), ready);
     let flushed = match ended {
-        Ok(End::AtOnce) => Err(anyhow!("ended at once: what the server has not stored is lost")),
+        Ok(End::AtOnce(unstored)) if unstored.files > 0 => {
+            let lost = lost(unstored);
+            messages.line(&lost);
+            Err(anyhow!(lost))
+        }
+        Ok(End::AtOnce(_)) => Ok(()),
         _ => flush(&processors, &files),
     };
     files.server().close();
@@ -141,7 +123,11 @@ fn open(
     getrandom::fill(&mut serial).map_err(std::io::Error::from)?;
     let serial = u64::from_ne_bytes(serial);
     let export = Export {
-        connector: Arc::new(Dial { host: url.host.clone(), messages: Arc::clone(messages) }),
+        connector: Arc::new(Dial {
+            host: url.host.clone(),
+            privileged: options.privileged,
+            messages: Arc::clone(messages),
+        }),
         caller: caller()?,
         path: url.path.clone(),
         ports: options.ports,
@@ -176,29 +162,33 @@ fn serve(
     files: &Arc<Files>,
     options: &MountOptions,
     (url, directory): (&Url, &PathBuf),
-    (host, changed): (&Arc<ToHost>, Receiver<NodeId>),
+    (host, notices): (&Arc<ToHost>, Notices),
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<End> {
     let kernel = Arc::clone(processors.kernel());
     let mailbox = Arc::clone(kernel.mailbox(PROCESSOR));
     let reads_ahead = options.read_ahead != readahead::Mode::Off;
-    let (files_of, device, direct_io) = (Arc::clone(files), Arc::default(), options.direct_io);
-    let adapter = Adapter { files: files_of, kernel, mailbox, direct_io, reads_ahead, device: Arc::clone(&device) };
+    let (files_of, direct_io, waiting) = (Arc::clone(files), options.direct_io, Arc::default());
+    let device = Arc::default();
+    let adapter =
+        Adapter { files: files_of, kernel, mailbox, waiting, direct_io, reads_ahead, device: Arc::clone(&device) };
     // From here on, so that none is missed that comes as soon as it is ready.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let session =
         fuser::Session::new(adapter, directory, &config(url, options)).map_err(|error| refusal(error, directory))?;
     // It serves nothing before it runs.
     let _ = device.set(session.as_fd().try_clone_to_owned()?);
+    let mounted = own_mount(directory)?.context("the host does not list the mount")?;
     if reads_ahead {
         // Without it, ordinary users have what the host gives them.
-        let _ = allow_read_ahead(directory);
+        let _ = allow_read_ahead(mounted);
     }
-    let notifier = session.notifier();
-    let _ = host.notifier.set(session.notifier());
-    std::thread::Builder::new().name("mount-notify".into()).spawn(move || notify(&notifier, &changed))?;
+    host.start(&session, notices)?;
     let (events, happened) = channel();
-    let (unmounted, signalled) = (events.clone(), events.clone());
+    let (unmounted, signalled, forced) = (events.clone(), events.clone(), events.clone());
+    if let Err(error) = control::listen(mounted, move |asker| forced.send(Event::Forced(asker)).is_ok()) {
+        host.messages.line(&format!("umount --force will not know what is lost: {error}"));
+    }
     std::thread::Builder::new().name("mount-session".into()).spawn(move || {
         let _ = unmounted.send(Event::Unmounted(session.run()));
     })?;
@@ -231,9 +221,16 @@ fn until_unmounted(
         match event {
             Event::Unmounted(result) => return result.context("the host has ended the mount").map(|()| End::Unmounted),
             Event::Signal if is_ending => {
+                let unstored = files.unstored();
                 // It may be away already.
                 let _ = take_away(directory, true);
-                return Ok(End::AtOnce);
+                return Ok(End::AtOnce(unstored));
+            }
+            Event::Forced(asker) => {
+                let unstored = files.unstored();
+                let taken_away = take_away(directory, true);
+                asker.answer(&lost(unstored));
+                return taken_away.map(|()| End::AtOnce(unstored));
             }
             Event::Signal => {
                 is_ending = true;
@@ -258,6 +255,14 @@ fn until_unmounted(
     }
 }
 
+fn lost(Unstored { bytes, files }: Unstored) -> String {
+    match files {
+        0 => "nothing is lost: the server has stored everything".into(),
+        1 => format!("lost: {bytes} bytes of 1 file, which the server has not stored"),
+        _ => format!("lost: {bytes} bytes of {files} files, which the server has not stored"),
+    }
+}
+
 /// Makes everything durable that was written.
 fn flush(processors: &Processors, files: &Arc<Files>) -> anyhow::Result<()> {
     let files = Arc::clone(files);
@@ -266,13 +271,6 @@ fn flush(processors: &Processors, files: &Arc<Files>) -> anyhow::Result<()> {
     flushed
         .context("the server does not answer: what it has not stored is lost")?
         .context("not everything could be stored")
-}
-
-fn notify(notifier: &Notifier, changed: &Receiver<NodeId>) {
-    for NodeId(id) in changed {
-        // The host may have forgotten it meanwhile.
-        let _ = notifier.inval_inode(INodeNo(id), 0, 0);
-    }
 }
 
 fn config(url: &Url, options: &MountOptions) -> fuser::Config {

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
 use testkit::server::{AWASE, Sandbox, await_that};
 
-use crate::fixture::{Detached, EXPORT, Fixture, has_fuse};
+use crate::fixture::{Detached, EXPORT, Fixture, Mount, has_fuse};
 
 /// Runs `awase` with these arguments, which must fail; returns what it says.
 fn refused(sandbox: &Sandbox, arguments: &[&str]) -> String {
@@ -67,6 +68,21 @@ fn in_the_background_it_is_ready_when_the_command_returns_and_ends_with_umount()
     drop(busy);
     await_that("it is unmounted", || sandbox.run(&["umount", "mnt"]).status.success());
     assert!(!mnt.join("a").exists());
+}
+
+#[test]
+fn systemd_is_told_when_it_is_mounted() {
+    let Some(f) = Fixture::new("") else { return };
+    let mnt = f.sandbox.make_directory("unit");
+    let path = f.sandbox.file("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    let mut command = Command::new(&*AWASE);
+    command.env("NOTIFY_SOCKET", &path);
+    let mount = Mount::start(command, &format!("nfs://127.0.0.1:{}/files", f.port), &mnt, "");
+    let mut said = [0; 100];
+    let len = socket.recv(&mut said).expect("a message");
+    assert_eq!(std::str::from_utf8(&said[..len]).expect("text").trim(), "READY=1");
+    mount.end();
 }
 
 #[test]

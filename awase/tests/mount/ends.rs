@@ -2,9 +2,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use testkit::server::attempt;
 
 use crate::fixture::{EXPORT, Fixture, Mount, shell};
 
@@ -16,11 +19,11 @@ const WORK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Kills and restarts the server again and again while `work` runs. It is a process of its own: a server that is
 /// started by the process that has the mount's files open would wait, as it closes its copies of them, for the server.
-fn with_restarts(f: &mut Fixture, work: &mut Command) {
+pub fn with_restarts(restarts_max: u32, work: &mut Command, mut restart: impl FnMut()) {
     let mut work = Killed(work.spawn().expect("the work"));
     let mut restarts = 0;
-    while restarts < 6 && work.0.try_wait().expect("wait").is_none() {
-        f.restart_server();
+    while restarts < restarts_max && work.0.try_wait().expect("wait").is_none() {
+        restart();
         restarts += 1;
     }
     assert!(restarts > 0, "the work was done before the server died once");
@@ -58,10 +61,40 @@ fn a_clone_and_a_build_go_on_when_the_server_is_killed() {
                 git fsck --full; git status --porcelain";
     let mut command = Command::new("sh");
     command.args(["-ec", work]).env("SOURCE", &source).current_dir(&f.mount.directory).stdout(Stdio::null());
-    with_restarts(&mut f, &mut command);
+    with_restarts(6, &mut command, || f.restart_server());
     let same = format!("diff -r {}/src tree/src", source.display());
     shell(&f.mount.directory, &same);
     assert_eq!(fs::read_dir(f.served("tree/src")).expect("list").count(), 301);
+}
+
+/// Builds a program in `directory` with the host's own compiler, and runs it. In the end there is `built`.
+pub fn building(directory: &Path) -> Command {
+    let work = "for i in $(seq 30); do echo \"int f$i(void) { return $i; }\" > f$i.c; cc -c f$i.c; \
+                sum=\"$sum + f$i()\"; done; echo \"int main(void) { return 0 $sum != 465; }\" > main.c; \
+                cc -w -std=gnu89 -o program main.c f*.o; ./program; touch built";
+    let mut command = Command::new("sh");
+    command.args(["-ec", work]).current_dir(directory).stdout(Stdio::null());
+    command
+}
+
+/// Without a compiler there is nothing to build.
+pub fn has_compiler() -> bool {
+    let has = attempt("sh", &["-c", "command -v cc"]).status.success();
+    if !has {
+        testkit::skip::note("there is no C compiler");
+    }
+    has
+}
+
+#[test]
+fn a_build_goes_on_when_the_server_is_killed() {
+    if !has_compiler() {
+        return;
+    }
+    let Some(mut f) = Fixture::new("") else { return };
+    let mut work = building(&f.mount.directory);
+    with_restarts(6, &mut work, || f.restart_server());
+    assert!(f.served("built").exists());
 }
 
 #[test]
@@ -69,7 +102,7 @@ fn random_writes_survive_a_server_that_is_killed_again_and_again() {
     let Some(mut f) = Fixture::new("nconnect=2") else { return };
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args(["--exact", "ends::writer"]).env(WRITES_TO, f.path("a")).stdout(Stdio::null());
-    with_restarts(&mut f, &mut command);
+    with_restarts(6, &mut command, || f.restart_server());
     let content: Vec<u8> = (0..400).flat_map(part).collect();
     assert!(fs::read(f.served("a")).expect("on the server") == content);
 }

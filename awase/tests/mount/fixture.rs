@@ -2,12 +2,17 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use testkit::server::{AWASE, Sandbox, Server};
 
 /// Served by every server of these tests.
 pub const EXPORT: &str = "name=files,kind=directory,secure=false,squash=no_root_squash,path=files";
+
+/// Ample: what is killed ends within a second.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Without FUSE there is nothing to test.
 pub fn has_fuse() -> bool {
@@ -70,16 +75,19 @@ impl Mount {
     }
 
     pub fn of(sandbox: &Sandbox, url: &str, directory: &str, options: &str) -> Mount {
-        let directory = sandbox.make_directory(directory);
-        let mut command = Command::new(&*AWASE);
-        command.arg("mount").arg(url).arg(&directory).arg("--foreground");
+        Mount::start(Command::new(&*AWASE), url, &sandbox.make_directory(directory), options)
+    }
+
+    /// By `command`, which is `awase`.
+    pub fn start(mut command: Command, url: &str, directory: &Path, options: &str) -> Mount {
+        command.arg("mount").arg(url).arg(directory).arg("--foreground");
         command.args(["-o", options]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("awase mount");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         output.read_line(&mut line).expect("what it says");
         assert!(line.starts_with("mounted nfs://127.0.0.1:"), "it did not mount: {line:?}");
-        Mount { directory, child, _output: output }
+        Mount { directory: directory.to_owned(), child, _output: output }
     }
 
     /// Ends in order: everything is stored, and it is unmounted.
@@ -96,7 +104,16 @@ impl Mount {
         detach(&self.directory);
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    /// Waits for its end.
+    pub fn wait(mut self) -> ExitStatus {
+        await_end(&mut self.child, "the mount")
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("kill");
     }
@@ -109,6 +126,18 @@ impl Drop for Mount {
             let _ = self.child.wait();
         }
         detach(&self.directory);
+    }
+}
+
+/// Waits until a process has ended, but not for ever.
+pub fn await_end(child: &mut Child, what: &str) -> ExitStatus {
+    let end = Instant::now() + END_TIMEOUT;
+    loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            return status;
+        }
+        assert!(Instant::now() < end, "{what} does not end");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -100,6 +100,33 @@ fn open_files_outlive_their_names() {
 }
 
 #[test]
+fn removing_and_closing_at_the_same_time_leaves_nothing_behind() {
+    let Some(f) = Fixture::new("") else { return };
+    std::thread::scope(|scope| {
+        for number in 0..4u8 {
+            let path = f.path("a");
+            scope.spawn(move || {
+                for round in 0..100u8 {
+                    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+                    // Another one may have removed it since it was found.
+                    let Ok(mut file) = open() else { continue };
+                    file.write_all(&[number; 100]).expect("write");
+                    let removed = fs::remove_file(&path);
+                    assert!(
+                        removed.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound),
+                        "{removed:?}"
+                    );
+                    if round % 2 == 0 {
+                        file.sync_all().expect("what is removed can still be written");
+                    }
+                }
+            });
+        }
+    });
+    testkit::server::await_that("nothing is left", || fs::read_dir(f.served("")).expect("list").count() == 0);
+}
+
+#[test]
 fn a_file_that_is_replaced_while_it_is_open_can_still_be_read() {
     let Some(f) = Fixture::new("") else { return };
     fs::write(f.path("a"), "old").expect("write");

@@ -312,6 +312,12 @@ impl Volume {
         state.dirty.len() + state.writing.len()
     }
 
+    /// Blocks whose content is not durable. One that was written again since it was sent counts twice.
+    pub fn undurable_blocks(&self) -> u64 {
+        let state = self.state.lock();
+        [state.dirty.all(), &state.writing, &state.unflushed, &state.flushing].iter().map(|set| set.len()).sum()
+    }
+
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
         let state = self.state.lock();

@@ -148,9 +148,14 @@ impl Content {
     /// # Errors
     /// The server's: some of it may not be durable, and stays to be written.
     pub async fn flush(&self, cpu: &Processor) -> Result<(), Errno> {
+        if self.volume.is_clean() && self.volume.loss().is_none() {
+            return Ok(());
+        }
         for _ in 0..RESTARTS_MAX {
             let errors = self.device.errors();
+            self.device.begin_flush(self.volume.dirty_blocks());
             let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
+            self.device.end_flush();
             if result.is_ok() || self.device.errors() != errors {
                 return result;
             }

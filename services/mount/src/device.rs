@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, Stability};
 
 use crate::client::{Server, Written};
+use crate::errors::Errors;
 use crate::handle::Handle;
 use crate::known::Known;
 use crate::rpc::Payload;
@@ -37,7 +38,11 @@ pub struct RemoteFile {
     /// The size when it was opened.
     size: u64,
     known: Arc<Known>,
+    /// What openings are told.
+    failed: Arc<Errors>,
     unstable: Mutex<Unstable>,
+    /// Dirty blocks, if all of them are being flushed.
+    flushing: AtomicU64,
     errors: AtomicU64,
     last_error: Mutex<Option<Errno>>,
 }
@@ -92,7 +97,7 @@ impl RemoteFile {
         (disk, transfers): (DiskNo, Transfers),
         is_writable: bool,
         size: u64,
-        known: Arc<Known>,
+        (known, failed): (Arc<Known>, Arc<Errors>),
     ) -> Self {
         RemoteFile {
             server: Arc::clone(server),
@@ -102,7 +107,9 @@ impl RemoteFile {
             is_writable,
             size,
             known,
+            failed,
             unstable: Mutex::default(),
+            flushing: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             last_error: Mutex::default(),
         }
@@ -111,6 +118,21 @@ impl RemoteFile {
     /// Counts what the server refused. A restart is not counted.
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
+    }
+
+    /// A flush of `dirty` blocks begins: if they are one WRITE, it is durable with it.
+    pub(crate) fn begin_flush(&self, dirty: u64) {
+        let dirty = if self.unstable.lock().verifier.is_none() { dirty } else { 0 };
+        self.flushing.store(dirty, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_flush(&self) {
+        self.flushing.store(0, Ordering::Relaxed);
+    }
+
+    fn note_write_error(&self, errno: Errno) -> Errno {
+        self.failed.note(errno);
+        self.note_error(errno)
     }
 
     fn note_error(&self, errno: Errno) -> Errno {
@@ -159,13 +181,16 @@ impl RemoteFile {
         stability: Stability,
     ) -> Result<(), Errno> {
         let start = range.at.in_block();
+        let is_all = range.len <= self.transfers.write_max.into()
+            && range.blocks().len() == self.flushing.load(Ordering::Relaxed);
+        let stability = if is_all { Stability::Stable } else { stability };
         let pieces = pieces(range, self.transfers.write_max);
         let writes = pieces.map(|piece| {
             let offset = start + (piece.at - range.at) as usize;
             self.write_piece(cpu, piece, offset, frames, stability)
         });
         let result: Result<(), Errno> = join_all(writes).await.into_iter().collect();
-        result.map_err(|errno| self.note_error(errno))
+        result.map_err(|errno| self.note_write_error(errno))
     }
 
     /// Writes `range` from the `offset`-th byte of `frames`.
@@ -185,7 +210,9 @@ impl RemoteFile {
             let written = self.server.write(cpu, &self.handle, rest, data, stability).await;
             let Written { change, count, is_stable, verifier } = written?;
             writing.end(cpu.now(), change);
-            if !is_stable {
+            if is_stable {
+                self.failed.on_stored();
+            } else {
                 self.unstable.lock().on_written(verifier);
             }
             if count == 0 {
@@ -219,9 +246,13 @@ impl RemoteFile {
                 self.unstable.lock().on_restart();
                 Verdict::Restarted
             }
-            Err(errno) => return Err(self.note_error(errno)),
+            Err(errno) => return Err(self.note_write_error(errno)),
         };
-        if verdict == Verdict::Restarted { Err(Errno::IO) } else { Ok(()) }
+        if verdict == Verdict::Restarted {
+            return Err(Errno::IO);
+        }
+        self.failed.on_stored();
+        Ok(())
     }
 }
 

@@ -1,17 +1,17 @@
 //! File handles: what the server calls a file. Opaque, of at most 64 bytes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::Opaque;
-use smallvec::SmallVec;
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Handle(SmallVec<[u8; 64]>);
+pub struct Handle(Arc<[u8]>);
 
 impl Handle {
     pub fn new(bytes: &[u8]) -> Self {
-        Handle(SmallVec::from_slice(bytes))
+        Handle(bytes.into())
     }
 
     /// As arguments have it.

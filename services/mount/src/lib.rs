@@ -8,6 +8,7 @@ mod attributes;
 mod client;
 mod content;
 mod device;
+mod errors;
 mod files;
 mod handle;
 mod known;
@@ -21,7 +22,8 @@ pub use client::{Limits, Server, Space};
 pub use content::Data;
 pub use device::Transfers;
 pub use files::{
-    Creation, Files, Found, Host, Listed, LookupCache, New, NewTime, Opening, Options, Sink, Special, StreamId, Wanted,
+    Creation, Files, Found, Host, Listed, LookupCache, New, NewTime, Opened, Opening, OpeningId, Options, Sink,
+    Special, StreamId, Unstored, Wanted,
 };
 pub use handle::Handle;
 pub use known::Bounds;

@@ -52,7 +52,9 @@ pub enum MountError {
     Unreachable { port: u16, failure: Failure },
     #[error("the server has no export {0:?}")]
     NoExport(String),
-    #[error("the server does not let this host or user mount {0:?}")]
+    #[error(
+        "the server does not let this host or user mount {0:?}; if it wants a port below 1024, root may use -o resvport"
+    )]
     Denied(String),
     #[error("{0:?} on the server is no directory")]
     NotADirectory(String),

@@ -1,15 +1,17 @@
 //! The files, directories and other objects that the host knows, under the numbers by which it knows them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use kernel::wait::TaskMutex;
 use parking_lot::Mutex;
 use policy::unit::Instant;
+use smallvec::SmallVec;
 
 use crate::attributes::Kind;
 use crate::client::Access;
 use crate::content::Content;
+use crate::errors::Errors;
 use crate::handle::Handle;
 use crate::known::Known;
 
@@ -21,17 +23,26 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
+/// Objects other than directories that are known at a time, unless they are in use. Of more, the host is asked to forget the
+/// oldest names: it would refer to all that it ever listed, for as long as it has memory. Not those of directories:
+/// with its name, what is mounted below a directory would go.
+const KNOWN_MAX: usize = 1 << 17;
+
+/// Objects that are looked at for one that comes to be known.
+const DISMISSED_AT_ONCE_MAX: usize = 16;
+
 /// First number of objects whose own number on the server another one has here.
 const ALIASES: u64 = 1 << 63;
 
 /// A name in a directory.
-pub(crate) type Name = (NodeId, Vec<u8>);
+pub(crate) type Name = (NodeId, Arc<[u8]>);
 
 pub(crate) struct Node {
     pub id: NodeId,
     pub handle: Handle,
     pub kind: Kind,
     pub known: Arc<Known>,
+    pub errors: Arc<Errors>,
     /// Held while what is cached of the content is renewed.
     pub following: TaskMutex,
     pub state: Mutex<State>,
@@ -46,11 +57,13 @@ pub(crate) struct State {
     pub content: Option<Arc<Content>>,
     /// What the host has cached of the content is stale. It may not have taken note of that yet.
     pub host_is_stale: bool,
-    names: Vec<Name>,
+    names: SmallVec<[Name; 1]>,
     /// Its names since it was removed while it was open: one for each that it had.
     pub hidden: Vec<(Arc<Node>, Vec<u8>)>,
     /// Rights that the user has, and until when that holds.
     pub granted: Option<(Access, Instant)>,
+    /// The host was asked to forget its names.
+    pub is_dismissed: bool,
     /// A task makes what was written durable, after which the node may be forgotten.
     pub is_settling: bool,
 }
@@ -71,6 +84,10 @@ pub(crate) struct Nodes {
     by_handle: HashMap<Handle, NodeId>,
     names: HashMap<Name, NodeId>,
     aliases: u64,
+    /// No directories, in the order in which they came to be known; some of them are not known any more.
+    order: VecDeque<NodeId>,
+    /// Objects in `order` that are known and not dismissed.
+    dismissible: usize,
 }
 
 impl Nodes {
@@ -84,7 +101,7 @@ impl Nodes {
 
     pub fn named(&self, directory: NodeId, name: &[u8]) -> Option<Arc<Node>> {
         // Names are short, and this is for changes of names only.
-        self.names.get(&(directory, name.to_vec())).and_then(|id| self.get(*id))
+        self.names.get(&(directory, name.into())).and_then(|id| self.get(*id))
     }
 
     pub fn all(&self) -> Vec<Arc<Node>> {
@@ -102,16 +119,49 @@ impl Nodes {
             id = NodeId(ALIASES + self.aliases);
             self.aliases += 1;
         }
-        let (following, state) = (TaskMutex::default(), Mutex::default());
-        let node = Arc::new(Node { id, handle: handle.clone(), kind, known, following, state });
+        let (errors, following, state) = (Arc::default(), TaskMutex::default(), Mutex::default());
+        let node = Arc::new(Node { id, handle: handle.clone(), kind, known, errors, following, state });
         self.by_id.insert(id, Arc::clone(&node));
         self.by_handle.insert(handle.clone(), id);
+        if kind != Kind::Directory {
+            self.dismissible += 1;
+            self.order.push_back(id);
+        }
         node
+    }
+
+    /// Names that the host is to forget now.
+    pub fn dismiss(&mut self) -> Vec<Name> {
+        let mut names = Vec::new();
+        for _ in 0..DISMISSED_AT_ONCE_MAX {
+            if self.dismissible <= KNOWN_MAX {
+                break;
+            }
+            let Some(id) = self.order.pop_front() else { break };
+            let Some(node) = self.by_id.get(&id) else { continue };
+            let mut state = node.state.lock();
+            if state.opens > 0 {
+                self.order.push_back(id);
+            } else if !state.is_dismissed {
+                state.is_dismissed = true;
+                self.dismissible -= 1;
+                names.extend(state.names.iter().cloned());
+            }
+        }
+        if self.order.len() > 4 * KNOWN_MAX {
+            let by_id = &self.by_id;
+            self.order.retain(|id| by_id.get(id).is_some_and(|node| !node.state.lock().is_dismissed));
+        }
+        names
     }
 
     /// The object has this name.
     pub fn set_name(&mut self, node: &Node, directory: NodeId, name: &[u8]) {
-        let name = (directory, name.to_vec());
+        if std::mem::take(&mut node.state.lock().is_dismissed) {
+            self.dismissible += 1;
+            self.order.push_back(node.id);
+        }
+        let name = (directory, Arc::from(name));
         match self.names.insert(name.clone(), node.id) {
             Some(before) if before == node.id => return,
             Some(before) => self.forget_name_of(before, &name),
@@ -122,7 +172,7 @@ impl Nodes {
 
     /// Nothing has this name.
     pub fn remove_name(&mut self, directory: NodeId, name: &[u8]) {
-        let name = (directory, name.to_vec());
+        let name = (directory, Arc::from(name));
         if let Some(before) = self.names.remove(&name) {
             self.forget_name_of(before, &name);
         }
@@ -141,6 +191,9 @@ impl Nodes {
             return false;
         }
         let names = std::mem::take(&mut state.names);
+        if node.kind != Kind::Directory && !state.is_dismissed {
+            self.dismissible -= 1;
+        }
         drop(state);
         for name in names {
             if self.names.get(&name) == Some(&node.id) {
@@ -152,5 +205,75 @@ impl Nodes {
             self.by_handle.remove(&node.handle);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::attributes::{Attributes, Time};
+    use crate::known::Bounds;
+
+    fn insert(nodes: &mut Nodes, number: u64, kind: Kind) -> Arc<Node> {
+        let time = Time::default();
+        let attributes = Attributes {
+            kind,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            device: (0, 0),
+            file_id: number,
+            accessed: time,
+            modified: time,
+            changed: time,
+        };
+        let bounds = Bounds { min: Duration::ZERO, max: Duration::ZERO };
+        let known = Known::new(Instant::ZERO, attributes, bounds);
+        let node = nodes.insert(&Handle::new(&number.to_be_bytes()), number, kind, known);
+        node.state.lock().lookups = 1;
+        nodes.set_name(&node, NodeId::ROOT, &number.to_be_bytes());
+        node
+    }
+
+    #[test]
+    fn of_many_objects_the_oldest_are_dismissed_that_are_not_in_use() {
+        let mut nodes = Nodes::default();
+        insert(&mut nodes, 1, Kind::Directory);
+        let open = insert(&mut nodes, 2, Kind::File);
+        open.state.lock().opens = 1;
+        let last = 2 * KNOWN_MAX as u64;
+        for number in 3..=last {
+            insert(&mut nodes, number, Kind::File);
+            for (directory, name) in nodes.dismiss() {
+                // As the host does it.
+                let node = nodes.named(directory, &name).expect("it is known");
+                node.state.lock().lookups = 0;
+                assert!(nodes.remove(&node));
+            }
+        }
+        assert_eq!((nodes.by_id.len(), nodes.dismissible), (KNOWN_MAX + 1, KNOWN_MAX));
+        assert!(nodes.get(open.id).is_some() && nodes.get(NodeId(last)).is_some());
+        assert!(nodes.get(NodeId(3)).is_none());
+        assert!(nodes.order.len() <= 4 * KNOWN_MAX);
+    }
+
+    #[test]
+    fn an_object_that_is_found_again_is_dismissed_again() {
+        let mut nodes = Nodes::default();
+        let first = insert(&mut nodes, 2, Kind::File);
+        let mut dismissed = Vec::new();
+        for number in 3..=KNOWN_MAX as u64 + 2 {
+            insert(&mut nodes, number, Kind::File);
+            dismissed.extend(nodes.dismiss());
+        }
+        assert_eq!(dismissed.len(), 1);
+        nodes.set_name(&first, NodeId::ROOT, b"again");
+        assert_eq!(nodes.dismiss().len(), 1, "the next oldest");
+        assert!(!first.state.lock().is_dismissed);
     }
 }

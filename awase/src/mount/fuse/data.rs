@@ -6,10 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use fuser::{ReplyData, Request};
 use kernel::{FRAME_BYTES, Frames};
-use machine::Errno;
 use policy::unit::ByteRange;
 
-use super::convert;
+use super::waiting::Refuse;
 
 /// `fuse_out_header`: length, error, number.
 const HEADER_BYTES: usize = 16;
@@ -21,18 +20,20 @@ pub struct DataReply {
     device: Arc<OnceLock<OwnedFd>>,
 }
 
+impl Refuse for DataReply {
+    fn refuse(self, errno: fuser::Errno) {
+        self.reply.error(errno);
+    }
+}
+
 impl DataReply {
     pub fn new(request: &Request, reply: ReplyData, device: &Arc<OnceLock<OwnedFd>>) -> DataReply {
         DataReply { reply, unique: request.unique().0, device: Arc::clone(device) }
     }
 
-    pub fn error(self, errno: Errno) {
-        self.reply.error(convert::errno(errno));
-    }
-
     /// Replies with the bytes of `range`, the first of which lies `range.at % 4096` bytes into the first of `frames`.
     pub fn send(self, range: ByteRange, frames: &Frames) {
-        let Some(device) = self.device.get() else { return self.error(Errno::IO) };
+        let Some(device) = self.device.get() else { return self.refuse(fuser::Errno::EIO) };
         let (len, mut from) = (range.len as usize, range.at.in_block());
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&((HEADER_BYTES + len) as u32).to_ne_bytes());

@@ -3,10 +3,12 @@
 //! The host's page cache has what was read, so that repeated reads and mappings cost no call; the mount's own cache is for
 //! what is read ahead and what is on its way to the server, and bounded. With `direct_io` it is the only one.
 
+mod answer;
 mod convert;
 mod data;
 mod listing;
 mod read_ahead;
+mod waiting;
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,15 +23,16 @@ use fuser::{
     LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
+use kernel::Kernel;
 use kernel::processor::Mailbox;
-use kernel::{Kernel, Processor};
-use machine::Errno;
-use mount::{Creation, Data, Files, Found, New, NodeId, Opening, StreamId};
+use mount::{Creation, Data, Files, Found, New, NodeId, Opened, Opening, OpeningId, StreamId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
+use answer::{attributes, entry};
 use data::DataReply;
 use listing::{Entries, Names};
 pub use read_ahead::allow_read_ahead;
+pub use waiting::Waiting;
 
 /// Longest read and write that the host asks for, in bytes.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -55,6 +58,7 @@ pub struct Adapter {
     pub files: Arc<Files>,
     pub kernel: Arc<Kernel>,
     pub mailbox: Arc<Mailbox>,
+    pub waiting: Arc<Waiting>,
     pub direct_io: bool,
     /// May the host read ahead, too?
     pub reads_ahead: bool,
@@ -66,46 +70,11 @@ fn node(ino: INodeNo) -> NodeId {
     NodeId(ino.0)
 }
 
+fn opening(handle: FileHandle) -> OpeningId {
+    OpeningId(handle.0)
+}
+
 impl Adapter {
-    /// Does `task` on the mount's processor.
-    fn start<F: Future<Output = ()> + 'static>(&self, task: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static) {
-        let files = Arc::clone(&self.files);
-        self.mailbox.start(move |cpu| {
-            let future = task(files, cpu.clone());
-            cpu.spawn(future);
-        });
-    }
-
-    fn reply_entry<F>(&self, reply: ReplyEntry, task: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static)
-    where
-        F: Future<Output = Result<Found, Errno>> + 'static,
-    {
-        self.start(|files, cpu| {
-            let found = task(files, cpu);
-            async move {
-                match found.await {
-                    Ok(found) => entry(reply, &found),
-                    Err(errno) => reply.error(convert::errno(errno)),
-                }
-            }
-        });
-    }
-
-    fn reply_empty<F>(&self, reply: ReplyEmpty, task: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static)
-    where
-        F: Future<Output = Result<(), Errno>> + 'static,
-    {
-        self.start(|files, cpu| {
-            let done = task(files, cpu);
-            async move {
-                match done.await {
-                    Ok(()) => reply.ok(),
-                    Err(errno) => reply.error(convert::errno(errno)),
-                }
-            }
-        });
-    }
-
     fn open_flags(&self, keeps_cache: bool, writes: bool) -> FopenFlags {
         let flags = match (self.direct_io, keeps_cache) {
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,
@@ -115,11 +84,6 @@ impl Adapter {
         // Nothing was written that its closing could send.
         if writes { flags } else { flags | FopenFlags::FOPEN_NOFLUSH }
     }
-}
-
-fn entry(reply: ReplyEntry, found: &Found) {
-    let attributes = convert::attributes(found.id, &found.attributes);
-    reply.entry_with_ttls(&found.attributes_hold, &found.name_holds, &attributes, Generation(0));
 }
 
 /// Does every write to a file that was opened so have to be durable?
@@ -147,38 +111,45 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.start(move |files, cpu| async move {
-            match files.lookup(&cpu, node(parent), &name).await {
-                Ok(Ok(found)) => entry(reply, &found),
+        self.answer_or_undo(
+            request,
+            reply,
+            move |files, cpu| async move { files.lookup(&cpu, node(parent), &name).await },
+            |reply, found| match found {
+                Ok(found) => entry(reply, &found),
                 // The host remembers that there is none.
-                Ok(Err(holds)) if !holds.is_zero() => {
+                Err(holds) if !holds.is_zero() => {
                     let none = convert::bare(0, mount::Kind::File);
                     reply.entry(&holds, &none, Generation(0));
                 }
-                Ok(Err(_)) => reply.error(fuser::Errno::ENOENT),
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+                Err(_) => reply.error(fuser::Errno::ENOENT),
+            },
+            async |files, cpu, found| {
+                if let Ok(Found { id, .. }) = found {
+                    files.forget(&cpu, id, 1);
+                }
+            },
+        );
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
         self.start(move |files, cpu| async move { files.forget(&cpu, node(ino), count) });
     }
 
-    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.start(move |files, cpu| async move {
-            match files.attributes(&cpu, node(ino)).await {
-                Ok((attributes, holds)) => reply.attr(&holds, &convert::attributes(node(ino), &attributes)),
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+    fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(
+            request,
+            reply,
+            move |files, cpu| async move { files.attributes(&cpu, node(ino)).await },
+            move |reply, found| attributes(reply, ino, found),
+        );
     }
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -196,26 +167,26 @@ impl Filesystem for Adapter {
     ) {
         let (accessed, modified) = (accessed.map(convert::new_time), modified.map(convert::new_time));
         let new = New { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, accessed, modified };
-        self.start(move |files, cpu| async move {
-            match files.set_attributes(&cpu, node(ino), new).await {
-                Ok((attributes, holds)) => reply.attr(&holds, &convert::attributes(node(ino), &attributes)),
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+        self.answer(
+            request,
+            reply,
+            move |files, cpu| async move { files.set_attributes(&cpu, node(ino), new).await },
+            move |reply, found| attributes(reply, ino, found),
+        );
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.start(move |files, cpu| async move {
-            match files.read_link(&cpu, node(ino)).await {
-                Ok(target) => reply.data(&target),
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.answer(
+            request,
+            reply,
+            move |files, cpu| async move { files.read_link(&cpu, node(ino)).await },
+            |reply, target| reply.data(&target),
+        );
     }
 
     fn mknod(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -225,49 +196,52 @@ impl Filesystem for Adapter {
     ) {
         let name = name.as_bytes().to_vec();
         let (special, mode) = (convert::special(mode, device), mode & 0o7777);
-        self.reply_entry(reply, move |files, cpu| async move {
+        self.answer_entry(request, reply, move |files, cpu| async move {
             match special {
                 Some(special) => files.make_special(&cpu, node(parent), &name, special, mode).await,
                 None => {
                     let creation = Creation { mode, is_exclusive: true, truncates: false };
-                    let found = files.create(&cpu, node(parent), &name, creation).await?;
-                    files.close_file(&cpu, found.id).await;
+                    let (found, opening) = files.create(&cpu, node(parent), &name, creation).await?;
+                    files.close_file(&cpu, opening).await;
                     Ok(found)
                 }
             }
         });
     }
 
-    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.reply_entry(reply, move |files, cpu| async move {
+        self.answer_entry(request, reply, move |files, cpu| async move {
             files.make_directory(&cpu, node(parent), &name, mode & 0o7777).await
         });
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.reply_empty(reply, move |files, cpu| async move { files.unlink(&cpu, node(parent), &name).await });
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        self.reply_empty(
+        self.answer_empty(
+            request,
             reply,
-            move |files, cpu| async move { files.remove_directory(&cpu, node(parent), &name).await },
+            move |files, cpu| async move { files.unlink(&cpu, node(parent), &name).await },
         );
     }
 
-    fn symlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.answer_empty(request, reply, move |files, cpu| async move {
+            files.remove_directory(&cpu, node(parent), &name).await
+        });
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, target) = (name.as_bytes().to_vec(), target.as_os_str().as_bytes().to_vec());
-        self.reply_entry(reply, move |files, cpu| async move {
+        self.answer_entry(request, reply, move |files, cpu| async move {
             files.make_symlink(&cpu, node(parent), &name, &target).await
         });
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -280,34 +254,36 @@ impl Filesystem for Adapter {
             return reply.error(fuser::Errno::EINVAL);
         }
         let (name, new_name) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
-        self.reply_empty(reply, move |files, cpu| async move {
+        self.answer_empty(request, reply, move |files, cpu| async move {
             files.rename(&cpu, (node(parent), &name), (node(new_parent), &new_name)).await
         });
     }
 
-    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.reply_entry(
-            reply,
-            move |files, cpu| async move { files.link(&cpu, node(ino), node(parent), &name).await },
-        );
+        self.answer_entry(request, reply, move |files, cpu| async move {
+            files.link(&cpu, node(ino), node(parent), &name).await
+        });
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let mode = flags.acc_mode();
         let (reads, writes) = (mode != OpenAccMode::O_WRONLY, mode != OpenAccMode::O_RDONLY);
         let flags = [false, true].map(|keeps_cache| self.open_flags(keeps_cache, writes));
-        self.start(move |files, cpu| async move {
-            match files.open_file(&cpu, node(ino), Opening { reads, writes }).await {
-                Ok(keeps_cache) => reply.opened(FileHandle(0), flags[usize::from(keeps_cache)]),
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+        self.answer_or_undo(
+            request,
+            reply,
+            move |files, cpu| async move { files.open_file(&cpu, node(ino), Opening { reads, writes }).await },
+            move |reply, opened| {
+                reply.opened(FileHandle(opened.id.0), flags[usize::from(opened.keeps_cache)]);
+            },
+            async |files, cpu, opened: Opened| files.close_file(&cpu, opened.id).await,
+        );
     }
 
     fn create(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -319,17 +295,21 @@ impl Filesystem for Adapter {
         let (is_exclusive, truncates) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         let creation = Creation { mode: mode & 0o7777, is_exclusive, truncates };
         let open_flags = self.open_flags(false, true);
-        self.start(move |files, cpu| async move {
-            match files.create(&cpu, node(parent), &name, creation).await {
-                Ok(found) => {
-                    // There is one time for both.
-                    let holds = found.name_holds.min(found.attributes_hold);
-                    let attributes = convert::attributes(found.id, &found.attributes);
-                    reply.created(&holds, &attributes, Generation(0), FileHandle(0), open_flags);
-                }
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+        self.answer_or_undo(
+            request,
+            reply,
+            move |files, cpu| async move { files.create(&cpu, node(parent), &name, creation).await },
+            move |reply, (found, OpeningId(opening))| {
+                // There is one time for both.
+                let holds = found.name_holds.min(found.attributes_hold);
+                let attributes = convert::attributes(found.id, &found.attributes);
+                reply.created(&holds, &attributes, Generation(0), FileHandle(opening), open_flags);
+            },
+            async |files, cpu, (found, opening): (Found, OpeningId)| {
+                files.close_file(&cpu, opening).await;
+                files.forget(&cpu, found.id, 1);
+            },
+        );
     }
 
     fn read(
@@ -347,24 +327,25 @@ impl Filesystem for Adapter {
         let reply = DataReply::new(request, reply, &self.device);
         // A program that goes past the host's cache may read the same again.
         let is_cached_by_host = !self.direct_io && flags.0 & libc::O_DIRECT == 0;
-        self.start(move |files, cpu| async move {
-            match files.read(&cpu, node(ino), range).await {
-                Ok((range, frames)) => {
-                    reply.send(range, &frames);
-                    if is_cached_by_host {
-                        files.note_delivered(node(ino), range);
-                    }
+        let delivering = Arc::clone(&self.files);
+        self.answer(
+            request,
+            reply,
+            move |files, cpu| async move { files.read(&cpu, node(ino), range).await },
+            move |reply, (range, frames)| {
+                reply.send(range, &frames);
+                if is_cached_by_host {
+                    delivering.note_delivered(node(ino), range);
                 }
-                Err(errno) => reply.error(errno),
-            }
-        });
+            },
+        );
     }
 
     fn write(
         &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -374,36 +355,42 @@ impl Filesystem for Adapter {
     ) {
         let (len, stability) = (data.len() as u32, stability(flags));
         let data = Data::new(&self.kernel, ByteOffset(offset), data);
-        self.start(move |files, cpu| async move {
-            match files.write(&cpu, node(ino), ByteOffset(offset), data, stability).await {
-                Ok(()) => reply.written(len),
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+        self.answer(
+            request,
+            reply,
+            move |files, cpu| async move {
+                files.write(&cpu, opening(handle), ByteOffset(offset), data, stability).await
+            },
+            move |reply, ()| reply.written(len),
+        );
     }
 
-    fn flush(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.reply_empty(reply, move |files, cpu| async move { files.write_out(&cpu, node(ino)).await });
+    fn flush(&self, request: &Request, _ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        self.answer_empty(
+            request,
+            reply,
+            move |files, cpu| async move { files.flush_closing(&cpu, opening(handle)).await },
+        );
     }
 
     fn release(
         &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.reply_empty(reply, move |files, cpu| async move {
-            files.close_file(&cpu, node(ino)).await;
+        self.answer_empty(request, reply, move |files, cpu| async move {
+            files.close_file(&cpu, opening(handle)).await;
             Ok(())
         });
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.reply_empty(reply, move |files, cpu| async move { files.flush(&cpu, node(ino)).await });
+    fn fsync(&self, request: &Request, _ino: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.answer_empty(request, reply, move |files, cpu| async move { files.flush(&cpu, opening(handle)).await });
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -415,37 +402,27 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn readdir(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, cookie: u64, reply: ReplyDirectory) {
-        self.start(move |files, cpu| async move {
-            let mut names = Names(reply);
-            match files.list(&cpu, StreamId(handle.0), cookie, false, &mut names).await {
-                Ok(()) => names.0.ok(),
-                Err(errno) => names.0.error(convert::errno(errno)),
-            }
-        });
+    fn readdir(&self, request: &Request, _ino: INodeNo, handle: FileHandle, cookie: u64, reply: ReplyDirectory) {
+        let call = (StreamId(handle.0), cookie, false);
+        self.list(request, call, move || Names(reply));
     }
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         cookie: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.start(move |files, cpu| async move {
-            let mut entries = Entries(reply);
-            match files.list(&cpu, StreamId(handle.0), cookie, true, &mut entries).await {
-                Ok(()) => entries.0.ok(),
-                Err(errno) => entries.0.error(convert::errno(errno)),
-            }
-        });
+        let call = (StreamId(handle.0), cookie, true);
+        self.list(request, call, move || Entries::new(reply));
     }
 
     fn releasedir(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.reply_empty(reply, move |files, _cpu| async move {
+        self.start(move |files, _cpu| async move {
             files.close_directory(StreamId(handle.0));
-            Ok(())
+            reply.ok();
         });
     }
 
@@ -454,26 +431,24 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         const UNIT: u64 = 4096;
-        self.start(move |files, cpu| async move {
-            match files.space(&cpu).await {
-                Ok(space) => {
-                    let [total, free, available] = [space.total, space.free, space.available].map(|bytes| bytes / UNIT);
-                    let name_max = files.server().limits().name_max;
-                    let unit = UNIT as u32;
-                    reply.statfs(total, free, available, space.files, space.files_free, unit, name_max, unit);
-                }
-                Err(errno) => reply.error(convert::errno(errno)),
-            }
-        });
+        self.answer(
+            request,
+            reply,
+            move |files, cpu| async move { Ok((files.space(&cpu).await?, files.server().limits().name_max)) },
+            |reply, (space, name_max)| {
+                let [total, free, available] = [space.total, space.free, space.available].map(|bytes| bytes / UNIT);
+                let unit = UNIT as u32;
+                reply.statfs(total, free, available, space.files, space.files_free, unit, name_max, unit);
+            },
+        );
     }
 
-    fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        self.reply_empty(
-            reply,
-            move |files, cpu| async move { files.check_access(&cpu, node(ino), wanted(mask)).await },
-        );
+    fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        self.answer_empty(request, reply, move |files, cpu| async move {
+            files.check_access(&cpu, node(ino), wanted(mask)).await
+        });
     }
 }
 

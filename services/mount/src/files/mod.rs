@@ -6,6 +6,7 @@ mod attributes;
 mod content;
 mod listing;
 mod names;
+mod open;
 mod settle;
 
 use std::collections::VecDeque;
@@ -27,10 +28,12 @@ use crate::handle::Handle;
 use crate::known::{Bounds, Known};
 use crate::node::{Node, NodeId, Nodes};
 pub use attributes::{New, NewTime, Wanted};
-pub use content::Opening;
 use listing::Streams;
 pub use listing::{Listed, Sink, StreamId};
 pub use names::{Creation, Special};
+use open::Openings;
+pub use open::{Opened, Opening, OpeningId};
+pub use settle::Unstored;
 
 /// Which names are remembered by the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +69,9 @@ pub trait Host: Send + Sync + 'static {
     /// What the host has cached of this file's content is stale.
     fn content_changed(&self, id: NodeId);
 
+    /// The host shall forget these names of directories, and what it knows by them.
+    fn forget_names(&self, names: Vec<(NodeId, Arc<[u8]>)>);
+
     /// A line for people.
     fn report(&self, line: &str);
 }
@@ -90,6 +96,7 @@ pub struct Files {
     host: Arc<dyn Host>,
     nodes: Mutex<Nodes>,
     streams: Mutex<Streams>,
+    openings: Mutex<Openings>,
     /// Files whose content is cached, not open, in the order of their closing.
     closed: Mutex<VecDeque<NodeId>>,
     /// Numbers names of removed files, and verifiers of exclusive creation.
@@ -129,6 +136,7 @@ impl Files {
             host,
             nodes: Mutex::new(nodes),
             streams: Mutex::default(),
+            openings: Mutex::default(),
             closed: Mutex::default(),
             serial: AtomicU64::new(serial),
         }))
@@ -155,7 +163,13 @@ impl Files {
             return node;
         }
         let known = Known::new(cpu.now(), attributes, self.bounds(attributes.kind));
-        nodes.insert(handle, attributes.file_id, attributes.kind, known)
+        let node = nodes.insert(handle, attributes.file_id, attributes.kind, known);
+        let dismissed = nodes.dismiss();
+        drop(nodes);
+        if !dismissed.is_empty() {
+            self.host.forget_names(dismissed);
+        }
+        node
     }
 
     /// The host refers to the object once more.

@@ -12,6 +12,7 @@ use nfs3_types::nfs3::{createhow3, createverf3, devicedata3, mknoddata3, specdat
 use policy::unit::Instant;
 
 use super::attributes::NewTime;
+use super::open::OpeningId;
 use super::{Files, Found, LookupCache, New};
 use crate::attributes::Kind;
 use crate::client::Made;
@@ -97,7 +98,7 @@ impl Files {
         Ok(node)
     }
 
-    /// Makes a file and opens it.
+    /// Makes a file and opens it, for writing, too.
     ///
     /// # Errors
     /// The server's.
@@ -107,7 +108,7 @@ impl Files {
         directory: NodeId,
         name: &[u8],
         creation: Creation,
-    ) -> Result<Found, Errno> {
+    ) -> Result<(Found, OpeningId), Errno> {
         let directory = self.node(directory)?;
         let new = New { mode: Some(creation.mode), size: creation.truncates.then_some(0), ..New::default() };
         let how = if creation.is_exclusive {
@@ -122,25 +123,25 @@ impl Files {
         if node.kind != Kind::File {
             return Err(Errno(libc::EEXIST));
         }
-        node.state.lock().opens += 1;
+        let opening = self.begin_opening(&node, true);
         if creation.is_exclusive {
             // The verifier may be stored in the times.
             let now = Some(NewTime::Now);
             let new = New { mode: Some(creation.mode), accessed: now, modified: now, ..New::default() };
             if let Err(errno) = self.set_attributes(cpu, node.id, new).await {
-                self.close_file(cpu, node.id).await;
+                self.close_file(cpu, opening).await;
                 return Err(errno);
             }
         } else if let Some(content) = node.content().filter(|_| creation.truncates) {
             // The server has truncated it: nothing that was cached or not yet sent is of it any more.
             if let Err(errno) = content.volume.resize(cpu, 0, async { Ok(()) }).await {
-                self.close_file(cpu, node.id).await;
+                self.close_file(cpu, opening).await;
                 return Err(errno);
             }
             self.host.attributes_changed(node.id);
             self.host.content_changed(node.id);
         }
-        Ok(self.found(cpu, &directory, &node))
+        Ok((self.found(cpu, &directory, &node), opening))
     }
 
     /// # Errors

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kernel::Processor;
 use machine::Errno;
+use policy::unit::BLOCK_BYTES;
 
 use super::Files;
 use crate::node::{Node, NodeId};
@@ -14,6 +15,14 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Attempts, before it is given up and reported.
 const ATTEMPTS_MAX: u32 = 60;
+
+/// What is not durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unstored {
+    /// In whole blocks, of the last of a file what it has.
+    pub bytes: u64,
+    pub files: u64,
+}
 
 impl Files {
     /// The host has dropped `count` of its references.
@@ -77,6 +86,7 @@ impl Files {
         }
         state.content = None;
         drop(state);
+        node.errors.note(last);
         let id = node.id.0;
         self.host.report(&format!("what was written to file {id} is lost, it could not be stored: {last}"));
         content.volume.stop();
@@ -93,5 +103,15 @@ impl Files {
             result = result.and(content.flush(cpu).await);
         }
         result
+    }
+
+    /// What would be lost if the mount ended now.
+    pub fn unstored(&self) -> Unstored {
+        let contents = self.nodes.lock().all().into_iter().filter_map(|node| node.content());
+        contents.filter(|content| !content.volume.is_clean()).fold(Unstored::default(), |all, content| {
+            let blocks = content.volume.undurable_blocks();
+            let bytes = (blocks * BLOCK_BYTES).min(content.volume.size());
+            Unstored { bytes: all.bytes + bytes, files: all.files + 1 }
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kernel::Processor;
-use mount::{Creation, Files, NodeId, Opening};
+use mount::{Creation, Files, NodeId, Opening, OpeningId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
@@ -23,18 +23,19 @@ const SERVER_NOTICES: Duration = Duration::from_secs(5);
 struct Model {
     files: Arc<Files>,
     id: NodeId,
+    opening: OpeningId,
     content: Vec<u8>,
 }
 
 impl Model {
     async fn create(cpu: &Processor, files: &Arc<Files>, name: &str) -> Model {
-        let found = files.create(cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
-        Model { files: Arc::clone(files), id: found.id, content: Vec::new() }
+        let (found, opening) = files.create(cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
+        Model { files: Arc::clone(files), id: found.id, opening, content: Vec::new() }
     }
 
     async fn write(&mut self, cpu: &Processor, at: usize, data: &[u8], stability: Stability) {
         let offset = ByteOffset(at as u64);
-        self.files.write(cpu, self.id, offset, data, stability).await.expect("written");
+        self.files.write(cpu, self.opening, offset, data, stability).await.expect("written");
         self.content.resize(self.content.len().max(at + data.len()), 0);
         self.content[at..at + data.len()].copy_from_slice(data);
     }
@@ -63,14 +64,14 @@ impl Model {
                 self.write(cpu, at, &data, stability).await;
             }
             4..8 => self.check(cpu, at, len).await,
-            8 => self.files.flush(cpu, self.id).await.expect("flushed"),
+            8 => self.files.flush(cpu, self.opening).await.expect("flushed"),
             _ if random.chance(500) => {
                 let new = mount::New { size: Some(at as u64), ..Default::default() };
                 self.files.set_attributes(cpu, self.id, new).await.expect("resized");
                 self.content.resize(at, 0);
             }
             _ => {
-                self.files.write_out(cpu, self.id).await.expect("sent");
+                self.files.flush_closing(cpu, self.opening).await.expect("sent");
                 let (attributes, _) = self.files.attributes(cpu, self.id).await.expect("asked");
                 assert_eq!(attributes.size as usize, self.content.len());
             }
@@ -87,9 +88,9 @@ async fn live(cpu: &Processor, files: &Arc<Files>, seed: u64, steps: u64) -> Vec
     }
     let mut contents = Vec::new();
     for model in models {
-        files.flush(cpu, model.id).await.expect("flushed");
+        files.flush(cpu, model.opening).await.expect("flushed");
         model.check(cpu, 0, FILE_BYTES_MAX).await;
-        files.close_file(cpu, model.id).await;
+        files.close_file(cpu, model.opening).await;
         contents.push(model.content);
     }
     contents
@@ -156,7 +157,7 @@ fn what_fsync_promised_outlives_a_client_that_is_killed() {
         scene.run(async move |cpu| {
             let mut model = Model::create(&cpu, &files, "a").await;
             model.write(&cpu, 0, &written, Stability::Unstable).await;
-            files.flush(&cpu, model.id).await.expect("flushed");
+            files.flush(&cpu, model.opening).await.expect("flushed");
             // And something that is not promised.
             model.write(&cpu, 200_000, &written, Stability::Unstable).await;
         });
@@ -165,6 +166,13 @@ fn what_fsync_promised_outlives_a_client_that_is_killed() {
         let found = scene.world.tree_durable_content(scene.tree, "a").expect("it is there");
         assert!(found.len() >= content.len() && found[..content.len()] == content[..]);
     });
+}
+
+/// Waits until the server has asked its host about a file that it wrote: from then on it knows changes of others from its
+/// own, where the host does not report them.
+async fn await_server(cpu: &Processor, files: &Files, id: NodeId) {
+    cpu.sleep(SERVER_NOTICES).await;
+    files.attributes(cpu, id).await.expect("asked");
 }
 
 #[test]
@@ -176,18 +184,19 @@ fn who_opens_a_file_sees_what_others_closed_before() {
         let id = scene.run(async move |cpu| {
             let mut model = Model::create(&cpu, &own, "a").await;
             model.write(&cpu, 0, &[1; 9000], Stability::Unstable).await;
-            own.flush(&cpu, model.id).await.expect("flushed");
-            own.close_file(&cpu, model.id).await;
+            own.flush(&cpu, model.opening).await.expect("flushed");
+            own.close_file(&cpu, model.opening).await;
+            await_server(&cpu, &own, model.id).await;
             model.id
         });
         scene.world.write_tree(scene.tree, "a", ByteOffset(4000), &[2; 200]);
         scene.run(async move |cpu| {
             cpu.sleep(SERVER_NOTICES).await;
-            let keeps_cache = files.open_file(&cpu, id, BOTH).await.expect("opened");
-            assert!(!keeps_cache, "the host must not keep what it has");
+            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            assert!(!opened.keeps_cache, "the host must not keep what it has");
             let mut content = vec![1; 9000];
             content[4000..4200].fill(2);
-            Model { files, id, content }.check(&cpu, 0, 9000).await;
+            Model { files, id, opening: opened.id, content }.check(&cpu, 0, 9000).await;
         });
     });
 }
@@ -198,17 +207,45 @@ fn without_attribute_caching_changes_of_others_are_seen_at_once() {
     let never = mount::Bounds { min: Duration::ZERO, max: Duration::ZERO };
     let files = scene.mount_with(mount::Options { files: never, directories: never, ..options() }, 1);
     let own = Arc::clone(&files);
-    let id = scene.run(async move |cpu| {
+    let model = scene.run(async move |cpu| {
         let mut model = Model::create(&cpu, &own, "a").await;
         model.write(&cpu, 0, &[1; 5000], Stability::Unstable).await;
-        own.flush(&cpu, model.id).await.expect("flushed");
+        own.flush(&cpu, model.opening).await.expect("flushed");
+        await_server(&cpu, &own, model.id).await;
         model.check(&cpu, 0, 5000).await;
-        model.id
+        model
     });
+    let id = model.id;
     scene.world.write_tree(scene.tree, "a", ByteOffset(0), &[7; 5000]);
     scene.run(async move |cpu| {
         cpu.sleep(SERVER_NOTICES).await;
-        Model { files, id, content: vec![7; 5000] }.check(&cpu, 0, 5000).await;
+        Model { files, content: vec![7; 5000], ..model }.check(&cpu, 0, 5000).await;
     });
     assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
+}
+
+#[test]
+fn a_file_that_is_found_again_while_its_last_writes_are_sent_has_them() {
+    for_seeds("a_file_that_is_found_again_while_its_last_writes_are_sent_has_them", 8, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let content = scene.run(async move |cpu| {
+            let mut random = Random(seed);
+            let mut model = Model::create(&cpu, &files, "a").await;
+            for round in 0..20u8 {
+                let (at, len) = (random.below(50_000) as usize, 1 + random.below(60_000) as usize);
+                model.write(&cpu, at, &vec![round; len], Stability::Unstable).await;
+                files.close_file(&cpu, model.opening).await;
+                files.forget(&cpu, model.id, 1);
+                cpu.sleep(Duration::from_micros(random.below(3000))).await;
+                let found = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+                let opened = files.open_file(&cpu, found.id, BOTH).await.expect("opened");
+                model = Model { id: found.id, opening: opened.id, ..model };
+                model.check(&cpu, 0, FILE_BYTES_MAX).await;
+            }
+            files.flush(&cpu, model.opening).await.expect("flushed");
+            model.content
+        });
+        assert_on_server(&scene, &[content], true);
+    });
 }

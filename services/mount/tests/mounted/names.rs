@@ -55,7 +55,7 @@ fn an_exclusive_creation_is_refused_where_the_name_exists() {
     let mut scene = Scene::new(1);
     let files = scene.mount();
     scene.run(async move |cpu| {
-        let found = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
+        let (found, _) = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
         assert_eq!(found.attributes.mode, 0o644);
         let again = files.create(&cpu, NodeId::ROOT, b"a", NEW).await;
         assert_eq!(again.err(), Some(Errno(libc::EEXIST)));
@@ -67,15 +67,15 @@ fn a_file_that_is_removed_while_it_is_open_lasts_until_it_is_closed() {
     let mut scene = Scene::new(2);
     let files = scene.mount();
     scene.run(async move |cpu| {
-        let found = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
-        files.write(&cpu, found.id, ByteOffset(0), &b"hello"[..], Stability::Unstable).await.expect("written");
+        let (found, opening) = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
+        files.write(&cpu, opening, ByteOffset(0), &b"hello"[..], Stability::Unstable).await.expect("written");
         files.unlink(&cpu, NodeId::ROOT, b"a").await.expect("removed");
         assert!(find(&cpu, &files, "a").await.is_none());
-        files.flush(&cpu, found.id).await.expect("flushed");
+        files.flush(&cpu, opening).await.expect("flushed");
         let (range, frames) = files.read(&cpu, found.id, ByteRange::new(0, 100)).await.expect("read");
         assert_eq!((range.len, &frames[0].bytes()[..5]), (5, &b"hello"[..]));
         assert_eq!(list(&cpu, &files, 100).await.len(), 1, "it has a name of its own");
-        files.close_file(&cpu, found.id).await;
+        files.close_file(&cpu, opening).await;
         assert_eq!(list(&cpu, &files, 100).await, Vec::<String>::new());
     });
 }
@@ -85,17 +85,17 @@ fn a_file_that_another_one_replaces_while_it_is_open_lasts_until_it_is_closed() 
     let mut scene = Scene::new(3);
     let files = scene.mount();
     scene.run(async move |cpu| {
-        let old = files.create(&cpu, NodeId::ROOT, b"old", NEW).await.expect("created");
-        files.write(&cpu, old.id, ByteOffset(0), &b"old"[..], Stability::Unstable).await.expect("written");
-        let new = files.create(&cpu, NodeId::ROOT, b"new", NEW).await.expect("created");
-        files.write(&cpu, new.id, ByteOffset(0), &b"new!"[..], Stability::Unstable).await.expect("written");
-        files.close_file(&cpu, new.id).await;
+        let (old, old_open) = files.create(&cpu, NodeId::ROOT, b"old", NEW).await.expect("created");
+        files.write(&cpu, old_open, ByteOffset(0), &b"old"[..], Stability::Unstable).await.expect("written");
+        let (new, new_open) = files.create(&cpu, NodeId::ROOT, b"new", NEW).await.expect("created");
+        files.write(&cpu, new_open, ByteOffset(0), &b"new!"[..], Stability::Unstable).await.expect("written");
+        files.close_file(&cpu, new_open).await;
         files.rename(&cpu, (NodeId::ROOT, b"new"), (NodeId::ROOT, b"old")).await.expect("renamed");
         let (range, _) = files.read(&cpu, old.id, ByteRange::new(0, 100)).await.expect("read");
         assert_eq!(range.len, 3);
         let found = find(&cpu, &files, "old").await.expect("it has the name");
         assert_eq!(found.id, new.id);
-        files.close_file(&cpu, old.id).await;
+        files.close_file(&cpu, old_open).await;
         assert_eq!(list(&cpu, &files, 100).await, ["old"]);
         let (range, frames) = files.read(&cpu, new.id, ByteRange::new(0, 100)).await.expect("read");
         assert_eq!((range.len, &frames[0].bytes()[..4]), (4, &b"new!"[..]));
@@ -115,8 +115,8 @@ fn every_kind_of_object_is_made_and_listed_whole_whatever_the_room() {
         let mut expected = vec!["d".to_owned(), "f".into(), "s".into()];
         for number in 0..200 {
             let name = format!("file-{number:03}");
-            let found = files.create(&cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
-            files.close_file(&cpu, found.id).await;
+            let (_, opening) = files.create(&cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
+            files.close_file(&cpu, opening).await;
             expected.push(name);
         }
         expected.sort();

@@ -49,6 +49,8 @@ impl ToHost for Noted {
         self.changed.lock().expect("one thread").push(id);
     }
 
+    fn forget_names(&self, _names: Vec<(NodeId, Arc<[u8]>)>) {}
+
     fn report(&self, line: &str) {
         panic!("{line}");
     }

@@ -1,0 +1,137 @@
+//! Answering the host's calls: work on the mount's processor, a reply, and what is undone where nobody takes that.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
+use kernel::Processor;
+use machine::Errno;
+use mount::{Files, Found, StreamId};
+
+use super::listing::{Listing, Shared};
+use super::waiting::{Refuse, ThreadId};
+use super::{Adapter, convert, node};
+
+impl Adapter {
+    /// Does `task` on the mount's processor.
+    pub(super) fn start<F: Future<Output = ()> + 'static>(
+        &self,
+        task: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+    ) {
+        let files = Arc::clone(&self.files);
+        self.mailbox.start(move |cpu| {
+            let future = task(files, cpu.clone());
+            cpu.spawn(future);
+        });
+    }
+
+    /// Answers a call with what `work` returns.
+    pub(super) fn answer<R, T, F>(
+        &self,
+        request: &Request,
+        reply: R,
+        work: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+        give: impl FnOnce(R, T) + Send + 'static,
+    ) where
+        R: Refuse + Send + 'static,
+        T: 'static,
+        F: Future<Output = Result<T, Errno>> + 'static,
+    {
+        self.answer_or_undo(request, reply, work, give, async |_, _, _| {});
+    }
+
+    /// As [`Adapter::answer`]; `undo`: the host refers to what it would be given, but who waited for it was killed.
+    pub(super) fn answer_or_undo<R, T, F>(
+        &self,
+        request: &Request,
+        reply: R,
+        work: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+        give: impl FnOnce(R, T) + Send + 'static,
+        undo: impl AsyncFnOnce(Arc<Files>, Processor, T) + Send + 'static,
+    ) where
+        R: Refuse + Send + 'static,
+        T: 'static,
+        F: Future<Output = Result<T, Errno>> + 'static,
+    {
+        let (waiting, thread) = (Arc::clone(&self.waiting), ThreadId(request.pid()));
+        self.start(move |files, cpu| {
+            let work = work(Arc::clone(&files), cpu.clone());
+            async move {
+                let mut work = pin!(work);
+                match waiting.unless_killed(&cpu, thread, work.as_mut()).await {
+                    Some(Ok(result)) => give(reply, result),
+                    Some(Err(errno)) => reply.refuse(convert::errno(errno)),
+                    None => {
+                        reply.refuse(fuser::Errno::EINTR);
+                        if let Ok(result) = work.await {
+                            undo(files, cpu, result).await;
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    pub(super) fn answer_entry<F>(
+        &self,
+        request: &Request,
+        reply: ReplyEntry,
+        work: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<Found, Errno>> + 'static,
+    {
+        self.answer_or_undo(
+            request,
+            reply,
+            work,
+            |reply, found| entry(reply, &found),
+            async |files: Arc<Files>, cpu, found: Found| files.forget(&cpu, found.id, 1),
+        );
+    }
+
+    pub(super) fn answer_empty<F>(
+        &self,
+        request: &Request,
+        reply: ReplyEmpty,
+        work: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<(), Errno>> + 'static,
+    {
+        self.answer(request, reply, work, |reply, ()| reply.ok());
+    }
+
+    /// Fills `names`, made on the mount's processor, with the entries after a cookie; the host may refer to them.
+    pub(super) fn list<L: Listing>(
+        &self,
+        request: &Request,
+        (stream, cookie, refers): (StreamId, u64, bool),
+        names: impl FnOnce() -> L + Send + 'static,
+    ) {
+        let (waiting, thread) = (Arc::clone(&self.waiting), ThreadId(request.pid()));
+        self.start(move |files, cpu| async move {
+            let shared = Shared::new(names());
+            let mut sink = shared.clone();
+            let mut work = pin!(files.list(&cpu, stream, cookie, refers, &mut sink));
+            let listed = waiting.unless_killed(&cpu, thread, work.as_mut()).await;
+            let Some(names) = shared.take() else { return };
+            let Some(result) = listed else {
+                names.referred().iter().for_each(|id| files.forget(&cpu, *id, 1));
+                names.end(Err(fuser::Errno::EINTR));
+                // It takes no more.
+                let _ = work.await;
+                return;
+            };
+            names.end(result.map_err(convert::errno));
+        });
+    }
+}
+
+pub(super) fn entry(reply: ReplyEntry, found: &Found) {
+    let attributes = convert::attributes(found.id, &found.attributes);
+    reply.entry_with_ttls(&found.attributes_hold, &found.name_holds, &attributes, Generation(0));
+}
+
+pub(super) fn attributes(reply: ReplyAttr, ino: INodeNo, (attributes, holds): (mount::Attributes, Duration)) {
+    reply.attr(&holds, &convert::attributes(node(ino), &attributes));
+}

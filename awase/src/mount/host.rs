@@ -1,0 +1,90 @@
+//! What the host is told: by threads, since while it takes that, it may wait for a call that the mount's processor is about to
+//! answer.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use fuser::{INodeNo, Notifier, Session};
+use mount::{Host, NodeId};
+use parking_lot::Mutex;
+
+use super::fuse::Adapter;
+use super::messages::Messages;
+
+type Name = (NodeId, Arc<[u8]>);
+
+pub struct ToHost {
+    /// From the begin of the session on.
+    notifier: OnceLock<Notifier>,
+    changed: Mutex<Sender<NodeId>>,
+    forgotten: Mutex<Sender<Vec<Name>>>,
+    pub messages: Arc<Messages>,
+}
+
+/// What threads tell the host.
+pub struct Notices {
+    changed: Receiver<NodeId>,
+    forgotten: Receiver<Vec<Name>>,
+}
+
+impl ToHost {
+    pub fn new(messages: &Arc<Messages>) -> (Arc<ToHost>, Notices) {
+        let (to_changed, changed) = channel();
+        let (to_forgotten, forgotten) = channel();
+        let host = ToHost {
+            notifier: OnceLock::new(),
+            changed: Mutex::new(to_changed),
+            forgotten: Mutex::new(to_forgotten),
+            messages: Arc::clone(messages),
+        };
+        (Arc::new(host), Notices { changed, forgotten })
+    }
+
+    /// The host mounts: from now on it is told.
+    ///
+    /// # Errors
+    /// When there are no threads.
+    pub fn start(&self, session: &Session<Adapter>, notices: Notices) -> std::io::Result<()> {
+        let _ = self.notifier.set(session.notifier());
+        let Notices { changed, forgotten } = notices;
+        let notifier = session.notifier();
+        let tell = move || {
+            for NodeId(id) in changed {
+                // The host may have forgotten it meanwhile.
+                let _ = notifier.inval_inode(INodeNo(id), 0, 0);
+            }
+        };
+        thread::Builder::new().name("mount-notify".into()).spawn(tell)?;
+        let notifier = session.notifier();
+        // By a thread of its own: it waits for who changes the directory.
+        let forget = move || {
+            for (NodeId(directory), name) in forgotten.into_iter().flatten() {
+                let _ = notifier.inval_entry(INodeNo(directory), OsStr::from_bytes(&name));
+            }
+        };
+        thread::Builder::new().name("mount-forget".into()).spawn(forget).map(drop)
+    }
+}
+
+impl Host for ToHost {
+    fn attributes_changed(&self, NodeId(id): NodeId) {
+        // For attributes the host waits for nothing. It may have forgotten the file meanwhile.
+        let _ = self.notifier.get().map(|notifier| notifier.inval_inode(INodeNo(id), -1, 0));
+    }
+
+    fn content_changed(&self, id: NodeId) {
+        // It is heard until the mount ends.
+        let _ = self.changed.lock().send(id);
+    }
+
+    fn forget_names(&self, names: Vec<Name>) {
+        let _ = self.forgotten.lock().send(names);
+    }
+
+    fn report(&self, line: &str) {
+        self.messages.line(line);
+    }
+}

@@ -1,0 +1,142 @@
+//! Opening and closing. Every opening has a number of its own, so that it is told what failed since (`errors.rs`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kernel::Processor;
+use machine::Errno;
+use parking_lot::Mutex;
+
+use super::Files;
+use crate::client::Access;
+use crate::errors::Told;
+use crate::node::{Node, NodeId};
+
+/// Files that are not open and whose content stays cached, at most.
+const CLOSED_MAX: usize = 4096;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    pub reads: bool,
+    pub writes: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OpeningId(pub u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    pub id: OpeningId,
+    /// What the host has cached of the content is still good.
+    pub keeps_cache: bool,
+}
+
+/// The host's openings: it bounds them, as it does open files.
+#[derive(Default)]
+pub(super) struct Openings {
+    open: HashMap<OpeningId, Arc<Open>>,
+    next: u64,
+}
+
+pub(super) struct Open {
+    pub node: Arc<Node>,
+    pub writes: bool,
+    told: Mutex<Told>,
+}
+
+impl Open {
+    /// What is returned to who uses the opening: an error of write-back that it was not told yet, or else this result.
+    pub fn told(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        self.node.errors.take(&mut self.told.lock()).map_or(result, Err)
+    }
+
+    /// As [`Open::told`], if this result is an error anyway.
+    pub fn told_if_failed(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        if result.is_err() { self.told(result) } else { result }
+    }
+}
+
+impl Files {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// The server's, or `EACCES`.
+    pub async fn open_file(&self, cpu: &Processor, id: NodeId, opening: Opening) -> Result<Opened, Errno> {
+        let node = self.node(id)?;
+        if opening.writes && self.options.read_only {
+            return Err(Errno::READ_ONLY);
+        }
+        let granted = node.state.lock().granted.filter(|(_, until)| cpu.now() < *until);
+        let granted = match granted {
+            Some((granted, _)) if !self.options.close_to_open => granted,
+            _ => self.ask_access(cpu, &node).await?,
+        };
+        // Who may only execute a file must read it for that.
+        let may_read = granted.includes(Access::READ) || granted.includes(Access::EXECUTE);
+        let may_write = granted.includes(Access::MODIFY);
+        if (opening.reads && !may_read) || (opening.writes && !may_write) {
+            return Err(Errno(libc::EACCES));
+        }
+        let id = self.begin_opening(&node, opening.writes);
+        if let Err(errno) = self.follow(cpu, &node, false).await {
+            self.close_file(cpu, id).await;
+            return Err(errno);
+        }
+        Ok(Opened { id, keeps_cache: !std::mem::take(&mut node.state.lock().host_is_stale) })
+    }
+
+    pub(super) fn begin_opening(&self, node: &Arc<Node>, writes: bool) -> OpeningId {
+        node.state.lock().opens += 1;
+        let open = Open { node: Arc::clone(node), writes, told: Mutex::new(node.errors.begin()) };
+        let mut openings = self.openings.lock();
+        openings.next += 1;
+        let id = OpeningId(openings.next);
+        openings.open.insert(id, Arc::new(open));
+        id
+    }
+
+    pub(super) fn opening(&self, id: OpeningId) -> Result<Arc<Open>, Errno> {
+        self.openings.lock().open.get(&id).cloned().ok_or(Errno(libc::EBADF))
+    }
+
+    /// The last use of an opening has ended.
+    pub async fn close_file(&self, cpu: &Processor, id: OpeningId) {
+        let Some(open) = self.openings.lock().open.remove(&id) else { return };
+        let node = &open.node;
+        let hidden = {
+            let mut state = node.state.lock();
+            state.opens = state.opens.saturating_sub(1);
+            if state.opens > 0 {
+                return;
+            }
+            std::mem::take(&mut state.hidden)
+        };
+        for (directory, name) in hidden {
+            self.remove_hidden(cpu, node, &directory, &name).await;
+        }
+        if node.content().is_some() {
+            self.note_closed(node.id);
+        }
+        self.forget_unused(node);
+    }
+
+    /// Bounds the files that are cached without being open.
+    fn note_closed(&self, id: NodeId) {
+        let mut closed = self.closed.lock();
+        closed.retain(|other| *other != id);
+        closed.push_back(id);
+        let oldest = if closed.len() > CLOSED_MAX { closed.pop_front() } else { None };
+        drop(closed);
+        if let Some(node) = oldest.and_then(|id| self.nodes.lock().get(id)) {
+            let mut state = node.state.lock();
+            let is_idle = state.opens == 0 && !state.is_settling;
+            state.content.take_if(|content| is_idle && content.volume.is_clean());
+            let stays = state.content.is_some();
+            drop(state);
+            if stays {
+                self.closed.lock().push_back(node.id);
+            }
+        }
+    }
+}
