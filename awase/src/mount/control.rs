@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 
 use super::mounts::Device;
 
-/// For the answer: taking a mount away needs no server.
+/// For the answer and the end of the process: neither needs the server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest answer, in bytes.
@@ -25,9 +25,11 @@ fn address(Device { major, minor }: Device) -> io::Result<SocketAddr> {
 pub struct Asker(UnixStream);
 
 impl Asker {
+    /// The connection ends with this process: who asked waits for that, after which nobody can write any more.
     pub fn answer(mut self, text: &str) {
         // Who asked may be gone.
         let _ = self.0.write_all(text.as_bytes());
+        std::mem::forget(self.0);
     }
 }
 
@@ -57,9 +59,13 @@ pub fn ask(device: Device) -> io::Result<String> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+    let mut answer = Vec::new();
+    match stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer) {
+        Err(error) if answer.is_empty() => Err(error),
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        // Answered, but it takes long to end.
+        Ok(_) | Err(_) => Ok(String::from_utf8_lossy(&answer).into_owned()),
+    }
 }
 
 /// Is the other end this user, or root? Anybody may use a name that is free.

@@ -81,6 +81,8 @@ pub enum OptionError {
     Value { name: String, value: String, allowed: &'static str },
     #[error("option {0} needs a value, as in {0}=1")]
     NoValue(String),
+    #[error("option {0} has no value")]
+    HasNone(String),
     #[error("acregmin and acdirmin must not exceed acregmax and acdirmax")]
     Bounds,
 }
@@ -128,6 +130,30 @@ const NAMES: &[&str] = &[
     "vers",
 ];
 
+/// Those of them, and their other names, that have a value.
+const VALUED: &[&str] = &[
+    "port",
+    "mountport",
+    "nconnect",
+    "rsize",
+    "wsize",
+    "timeo",
+    "retrans",
+    "acregmin",
+    "acregmax",
+    "acdirmin",
+    "acdirmax",
+    "actimeo",
+    "lookupcache",
+    "readahead",
+    "cache",
+    "proto",
+    "vers",
+    "nfsvers",
+    "sec",
+    "local_lock",
+];
+
 impl Default for MountOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
@@ -166,6 +192,9 @@ impl MountOptions {
         for given in lists.into_iter().flat_map(|list| list.split(',')).filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
             options.set(Given { name, value }, &mut last)?;
+            if value.is_some() && !VALUED.contains(&name) && !is_comment(name) {
+                return Err(OptionError::HasNone(name.to_owned()));
+            }
         }
         options.timeouts.fails_after =
             last.is_soft.then(|| options.timeouts.reply.saturating_mul(last.repeats.saturating_add(1)));
@@ -243,14 +272,17 @@ impl MountOptions {
             self.of_host.push(option.clone());
             return Ok(());
         }
-        let is_comment = name.starts_with("x-") || name == "comment";
-        if is_comment || IGNORED.contains(&name) {
+        if is_comment(name) || IGNORED.contains(&name) {
             return Ok(());
         }
         let near = NAMES.iter().map(|known| (strsim::damerau_levenshtein(known, name), *known)).min();
         let meant = near.filter(|(distance, _)| *distance <= 2).map(|(_, known)| known);
         Err(OptionError::Unknown { name: name.to_owned(), meant })
     }
+}
+
+fn is_comment(name: &str) -> bool {
+    name.starts_with("x-") || name == "comment"
 }
 
 /// What counts when all options are known.
@@ -328,7 +360,8 @@ mod tests {
         assert!(options.files.read_only);
         assert_eq!((options.files.read_size, options.connections), (65_536, 4));
         assert_eq!(options.timeouts.fails_after, Some(Duration::from_secs(4)));
-        let options = MountOptions::parse(["noac,readahead=0,rw,defaults,_netdev,nosuid"]).expect("right");
+        let options = MountOptions::parse(["noac,readahead=0,rw,defaults,_netdev,x-systemd.idle-timeout=5,nosuid"])
+            .expect("right");
         assert!(options.files.is_sync && options.files.directories.max.is_zero());
         assert_eq!(options.read_ahead, readahead::Mode::Off);
         assert_eq!(options.of_host, [MountOption::NoSuid]);
@@ -342,6 +375,7 @@ mod tests {
             ("elephants", "unknown option \"elephants\""),
             ("nconnect=17", "1 to 16 is allowed"),
             ("timeo", "needs a value"),
+            ("soft=3", "option soft has no value"),
             ("proto=udp", "tcp is allowed"),
             ("vers=4.2", "3 is allowed"),
             ("cache=1MiB", "16MiB"),

@@ -90,6 +90,8 @@ impl Between {
 
 fn serve(shared: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", shared.server))?;
+    server.set_nodelay(true)?;
+    client.set_nodelay(true)?;
     let (mut calls, replies) = (client.try_clone()?, Arc::new(Mutex::new(client.try_clone()?)));
     let (mut answers, mut passed) = (server.try_clone()?, server.try_clone()?);
     let to_client = Arc::clone(&replies);
@@ -151,6 +153,6 @@ fn read_record(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 fn write_record(stream: &mut TcpStream, record: &[u8]) -> io::Result<()> {
-    stream.write_all(&(1 << 31 | record.len() as u32).to_be_bytes())?;
-    stream.write_all(record)
+    // In one piece: of two, the second would wait for the first to be acknowledged.
+    stream.write_all(&[&(1 << 31 | record.len() as u32).to_be_bytes(), record].concat())
 }

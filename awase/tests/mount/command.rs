@@ -28,6 +28,7 @@ fn every_mistake_has_its_message() {
         (&["mount", "nfs://127.0.0.1/x", "nowhere"][..], "cannot mount on nowhere"),
         (&["mount", "nfs://127.0.0.1/x", "file"][..], "file is no directory"),
         (&["mount", "nfs://127.0.0.1/x", "mnt", "-o", "rsise=4096"][..], "did you mean \"rsize\""),
+        (&["mount", "nfs://127.0.0.1/x", "mnt", "-o", "soft=3,comment=x"][..], "option soft has no value"),
         (&["mount", "nfs://no.such.host.invalid/x", "mnt"][..], "no server \"no.such.host.invalid\""),
         (&["mount", &closed, "mnt"][..], "the server cannot be reached"),
         (&["umount", "mnt"][..], "nothing is mounted on mnt by awase"),

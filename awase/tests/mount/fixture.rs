@@ -104,6 +104,10 @@ impl Mount {
         detach(&self.directory);
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_some()
+    }
+
     /// Waits for its end.
     pub fn wait(mut self) -> ExitStatus {
         await_end(&mut self.child, "the mount")
