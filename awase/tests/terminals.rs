@@ -2,6 +2,8 @@
 
 #[path = "terminals/bank.rs"]
 mod bank;
+#[path = "terminals/client.rs"]
+mod client;
 #[path = "terminals/drivers.rs"]
 mod drivers;
 #[path = "terminals/hostile.rs"]

@@ -8,6 +8,7 @@
 
 mod accounting;
 mod delivery;
+mod entry;
 mod mailbox;
 mod operations;
 mod ready;
@@ -15,9 +16,10 @@ mod recording;
 mod switches;
 mod to_end;
 
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -26,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use machine::{Completion, Machine, Park, TickSource};
+use machine::{Completion, Machine, TickSource};
 use parking_lot::Mutex;
 use policy::quantum::Quantum;
 use policy::unit::{Instant, ProcessorId};
@@ -76,6 +78,10 @@ struct Inner {
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
     completions: RefCell<Vec<Completion>>,
+    /// What services have on each processor, by type.
+    own: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    /// Completions that were taken and are not processed yet.
+    held: RefCell<VecDeque<Completion>>,
     regions_seen: Cell<u64>,
     serial: Cell<u64>,
     quantum: RefCell<Quantum>,
@@ -154,6 +160,8 @@ impl Processor {
             timers: RefCell::default(),
             operations: Rc::default(),
             completions: RefCell::default(),
+            own: RefCell::default(),
+            held: RefCell::default(),
             regions_seen: Cell::new(0),
             serial: Cell::new(0),
             quantum: RefCell::new(Quantum::new(switches.quantum)),
@@ -191,6 +199,13 @@ impl Processor {
     /// Access to the machine, for what is not an operation.
     pub(crate) fn machine<T>(&self, ask: impl FnOnce(&mut dyn Machine) -> T) -> T {
         ask(self.0.machine.borrow_mut().as_mut())
+    }
+
+    /// This processor's own value of a type, which is made when it is first asked for.
+    pub fn own<T: Default + 'static>(&self) -> Rc<T> {
+        let mut own = self.0.own.borrow_mut();
+        let value = own.entry(TypeId::of::<T>()).or_insert_with(|| Rc::<T>::default());
+        Rc::clone(value).downcast().unwrap_or_default()
     }
 
     /// A one-line description of its machine.
@@ -335,6 +350,7 @@ impl Processor {
         while self.tasks() > 0 {
             drop(self.0.tasks.take());
         }
+        drop(self.0.own.take());
         self.0.ready.borrow_mut().clear();
         self.0.timers.borrow_mut().clear();
     }
@@ -352,70 +368,6 @@ impl Processor {
     fn next_serial(&self) -> u64 {
         self.0.serial.set(self.0.serial.get() + 1);
         self.0.serial.get()
-    }
-
-    fn enter(&self) {
-        let mut park = Park::No;
-        if self.0.ready.borrow().is_empty() {
-            self.wait_for_quantum();
-            self.0.mailbox.parked.store(true, Ordering::SeqCst);
-            self.publish_idle();
-            if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
-                park = Park::Until(self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at));
-            }
-        }
-        let mut done = self.0.completions.take();
-        match park {
-            Park::No => self.0.machine.borrow_mut().enter(park, &mut done),
-            Park::Until(_) => {
-                let began = self.begin(Event::ProcessorParked, NOBODY);
-                self.charge(Activity::Overhead);
-                self.count(Count::Parks, 1);
-                self.0.machine.borrow_mut().enter(park, &mut done);
-                self.end(began, Event::ProcessorParked, NOBODY, 0, 0);
-                self.charge(Activity::Idle);
-            }
-        }
-        self.count(Count::KernelEntries, self.machine(|machine| machine.take_kernel_entries()));
-        if !done.is_empty() {
-            self.trace(Event::CompletionsTaken, NOBODY, done.len() as u64, 0);
-            self.count(Count::Completions, done.len() as u64);
-        }
-        if !done.is_empty() {
-            // Otherwise it stays parked until the next time slice: a machine may return before the wait is over.
-            self.0.mailbox.parked.store(false, Ordering::SeqCst);
-        }
-        self.take_post();
-        self.begin_ready_turn();
-        self.complete(&mut done);
-        self.0.completions.replace(done);
-    }
-
-    /// Delays to gather completions, if that increases throughput (OLTP-1).
-    fn wait_for_quantum(&self) {
-        let requests = self.0.requests.take();
-        self.0.mailbox.note_requests(requests);
-        let quantum = self.0.quantum.borrow_mut().on_time_slice(self.now(), requests);
-        if !quantum.is_zero() {
-            let began = self.begin(Event::QuantumWaited, NOBODY);
-            self.charge(Activity::Overhead);
-            self.machine(|machine| machine.pause(quantum));
-            self.end(began, Event::QuantumWaited, NOBODY, 0, 0);
-            self.charge(Activity::Idle);
-        }
-    }
-
-    fn take_post(&self) {
-        if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
-            return;
-        }
-        self.0.mailbox.has_post.store(false, Ordering::SeqCst);
-        let post = std::mem::take(&mut *self.0.mailbox.post.lock());
-        self.trace(Event::PostTaken, NOBODY, post.woken.len() as u64, post.starts.len() as u64);
-        post.woken.into_iter().for_each(|waker| self.0.ready.borrow_mut().push(waker));
-        for start in post.starts {
-            start(self.clone());
-        }
     }
 
     fn fire_timers(&self) {
@@ -469,7 +421,7 @@ impl Processor {
         self.end(began, Event::TaskRan, job, serial, immediate.into());
         let ticks = self.charge(activity);
         self.charge_job(job, ticks);
-        self.count(Count::Dispatches, 1);
+        self.count(if immediate { Count::ImmediateDispatches } else { Count::Dispatches }, 1);
         if polled.is_ready() {
             self.trace(Event::TaskEnded, job, serial, 0);
             drop((future, waker));

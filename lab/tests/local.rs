@@ -133,15 +133,29 @@ fn a_measurement_that_is_interrupted_ends_with_its_server() {
 #[test]
 fn a_server_that_does_not_start_is_reported_with_its_message() {
     let (_directory, host) = host();
-    let config = ServerConfig {
-        processors: 1,
-        memory: 32 << 20,
-        exports: Vec::new(),
-        switches: vec![("prioriti", "off")],
-        watched: false,
-    };
+    let switches = vec![("prioriti", "off")];
+    let config = ServerConfig { processors: 1, memory: 32 << 20, switches, ..ServerConfig::default() };
     let error = host.serve(&config).err().expect("no such switch").to_string();
     assert!(error.contains("did you mean \"priority\"?"), "{error}");
+}
+
+#[test]
+fn the_six_techniques_are_measured_alone_and_together_with_a_server_and_terminals() {
+    let (directory, host) = host();
+    let measured = attempt(&host, "oltp").expect("measured");
+    drop(host);
+    assert_eq!(names_in(directory.path()), 0, "nothing is left");
+    check(&measured.tables, |rate| rate > 0.0 && rate.is_finite());
+    let published = |name: &str| lab::named("oltp").expect("the experiment").sheet().form(name);
+    let tables = ["techniques", "rates", "gains"].map(|name| {
+        let mut table = published(name);
+        table.cells = vec![vec![Cell::default(); table.columns.len()]; table.rows.len()];
+        table
+    });
+    let mut results = Results { tables: tables.to_vec(), ..Results::default() };
+    assert!(measured.merge_into(&mut results).is_empty(), "all have their place");
+    let cells = results.tables[..3].iter().flat_map(|table| table.cells.iter().flatten());
+    assert!(cells.into_iter().all(|cell| cell.local.is_some()), "each cell is measured");
 }
 
 #[test]

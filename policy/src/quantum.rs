@@ -18,7 +18,7 @@ use crate::unit::Instant;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Take completions as they arrive.
+    /// Each completion is taken by itself, as it arrives.
     Off,
     /// Always this long (the paper: 24 ms).
     Fixed { quantum: Duration },

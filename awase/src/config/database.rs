@@ -118,9 +118,14 @@ impl Database {
         let disk = match draft.kind {
             None => Disk::File,
             Some(Kind::Disk(disk)) if disk != Disk::Shared => disk,
-            Some(_) => {
-                let problem = draft.problem("kind", "is none that a database can be on");
-                return Err(problem.allowed("\"file\", \"block\", \"ram\", \"testdev\""));
+            Some(kind) => {
+                let what = match kind {
+                    Kind::Disk(Disk::Shared) => {
+                        "is none that a database can be on: nodes share its blocks, and a database is one node's"
+                    }
+                    _ => "is none that a database can be on",
+                };
+                return Err(draft.problem("kind", what).allowed("\"file\", \"block\", \"ram\", \"testdev\""));
             }
         };
         draft.kind = Some(Kind::Disk(disk));
@@ -312,7 +317,7 @@ mod tests {
             ("[[database]]\nname = \"a/b\"\nkind = \"ram\"\nsize = \"64M\"\n".into(), "holds a slash"),
             (
                 "[[database]]\nname = \"a\"\nkind = \"shared\"\nsize = \"64M\"\n".into(),
-                "none that a database can be on",
+                "none that a database can be on: nodes share its blocks",
             ),
             (
                 "[[database]]\nname = \"a\"\nkind = \"directory\"\npath = \"/\"\n".into(),

@@ -44,7 +44,8 @@ pub static SWITCHES: Keys<Switches> = keys! { Switches:
     usage: on_off(),
         "Clients with little recent usage go first, on processors and disks; off: first come, first served", "WS-7";
     quantum: quantum("\"adaptive\", \"off\", or a time up to 100ms such as \"24ms\""),
-        "Completions are gathered for a while and taken at once; adaptive: where that serves more requests", "OLTP-1";
+        "Completions are gathered for a while and taken at once; adaptive: where that serves more requests; off: each is \
+         taken by itself", "OLTP-1";
     access: named(ACCESS),
         "Every processor starts devices; funnel: only the first, to which the others hand over their requests",
         "MP 1a, 1b";

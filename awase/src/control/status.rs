@@ -38,6 +38,10 @@ impl ControlPanel {
             json!({
                 "id": id, "core": core, "connections": connections, "requests": requests,
                 "kernel_entries": counted.count(Count::KernelEntries),
+                "dispatches": counted.count(Count::Dispatches),
+                "immediate_dispatches": counted.count(Count::ImmediateDispatches),
+                "quantum_waits": counted.count(Count::QuantumWaits),
+                "sends": counted.count(Count::Sends),
             })
         })
         .collect()

@@ -83,8 +83,13 @@ pub struct Check {
     pub name: String,
     /// A query with one value.
     pub sql: String,
-    /// The value, as text. Without it, the value must be what it was before the load.
+    /// It is asked with `$1` from the first of these to the second, and the values are added: for sums that are too large for
+    /// one transaction.
+    pub over: Option<[i64; 2]>,
+    /// The value, as text.
     pub expect: Option<String>,
+    /// A query that must have the same value. With neither, the value must be what it was before the load.
+    pub same_as: Option<String>,
 }
 
 fn default_terminals() -> usize {
@@ -160,6 +165,12 @@ impl Mix {
                 ensure!(from <= to, "{name}: {from} to {to} is empty");
             }
         }
+        for Check { name, over, expect, same_as, .. } in &self.checks {
+            if let Some([from, to]) = over {
+                ensure!(from <= to, "{name}: {from} to {to} is empty");
+            }
+            ensure!(expect.is_none() || same_as.is_none(), "{name}: expect and same_as exclude each other");
+        }
         Ok(())
     }
 
@@ -199,5 +210,8 @@ mod tests {
         assert!(refusal(&format!("color = 1\n{one}")).contains("unknown field `color`"));
         assert!(refusal(&format!("{one}arguments = [{{ uniform = [2, 1] }}]")).contains("2 to 1 is empty"));
         assert!(refusal(&format!("{one}weight = 0")).contains("weight 0"));
+        let check = format!("{one}[[check]]\nname = \"c\"\nsql = \"SELECT f($1)\"\n");
+        assert!(refusal(&format!("{check}over = [2, 1]")).contains("c: 2 to 1 is empty"));
+        assert!(refusal(&format!("{check}expect = \"1\"\nsame_as = \"a\"")).contains("exclude each other"));
     }
 }

@@ -31,7 +31,7 @@ pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let mut mix = Mix::parse(&text).with_context(|| format!("{} is not a mix", path.display()))?;
     mix.change(arguments)?;
     let target = Target::new(arguments.server.as_deref(), &mix.database, &mix.user)?;
-    let before = check::ask_all(&target, &mix.checks)?;
+    let before = check::ask_before(&target, &mix.checks)?;
     let progress = if arguments.quiet { run::Progress::None } else { run::Progress::Lines };
     let measured = run::run(&mix, &target, progress)?;
     let checks = check::compare(&target, &mix.checks, &before)?;

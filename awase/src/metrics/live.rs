@@ -65,7 +65,10 @@ fn processors(sample: &Sample) -> Vec<Value> {
         let seconds = |activity| json!(reading.time(activity) as f64 * sample.seconds_per_tick);
         let mut row: Map<String, Value> =
             Activity::ALL.into_iter().map(|activity| (activity_name(activity).to_owned(), seconds(activity))).collect();
-        row.insert("dispatches".into(), json!(reading.count(Count::Dispatches)));
+        row.insert(
+            "dispatches".into(),
+            json!(reading.count(Count::Dispatches) + reading.count(Count::ImmediateDispatches)),
+        );
         row.insert("connections".into(), json!(connections));
         Value::Object(row)
     };

@@ -127,13 +127,17 @@ fn processors(text: &mut Text, sample: &Sample) {
     }
     text.family("awase_dispatches_total", "counter", "Dispatches of tasks, by kind.");
     for (number, reading) in sample.processors.iter().enumerate() {
-        let labels = [("processor", &*number.to_string()), ("kind", "normal")];
-        text.line("awase_dispatches_total", &labels, reading.count(Count::Dispatches));
+        for (kind, count) in [("normal", Count::Dispatches), ("immediate", Count::ImmediateDispatches)] {
+            let labels = [("processor", &*number.to_string()), ("kind", kind)];
+            text.line("awase_dispatches_total", &labels, reading.count(count));
+        }
     }
     for (name, count, about) in [
         ("awase_tasks_started_total", Count::TasksStarted, "Tasks started."),
         ("awase_completions_total", Count::Completions, "Completions taken from the machine."),
         ("awase_parks_total", Count::Parks, "Times that a processor became idle."),
+        ("awase_quantum_waits_total", Count::QuantumWaits, "Waits for more completions (OLTP-1)."),
+        ("awase_sends_total", Count::Sends, "Sends to clients."),
         ("awase_kernel_entries_total", Count::KernelEntries, "System calls, and wake-ups that took one."),
         (
             "awase_regions_declined_total",

@@ -1,21 +1,39 @@
 //! The techniques of the OLTP paper act on calls of functions: what is counted differs, what clients are told does not.
 
-use awase::control::client::Client;
+use awase::control::client::Client as Control;
 use serde_json::Value;
 use testkit::server::attempt;
 
 use super::bank::Bank;
+use super::client::{Client, message};
 
 const CALLS: u64 = 20;
 
-/// Calls that were executed at once; functions, and tables, that were looked up by name.
-fn counted(control: &mut Client) -> [u64; 3] {
+fn control(bank: &Bank) -> Control {
+    Control::connect(&bank.sandbox.file("awase-data/control")).expect("the control socket")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+/// Of all processors together.
+fn counted(control: &mut Control, what: &str) -> u64 {
     let status = control.status().expect("the server's status");
-    let database = &status["databases"][0];
-    let number = |value: &Value| value.as_u64().expect("a number");
-    let functions = database["functions"].as_array().expect("functions");
-    let at_once = functions.iter().map(|function| number(&function["at_once"])).sum();
-    [at_once, number(&database["function_lookups"]), number(&database["table_lookups"])]
+    status["processors"].as_array().expect("processors").iter().map(|processor| number(&processor[what])).sum()
+}
+
+/// Calls of functions, those of them that failed, and those that were executed at once.
+fn calls(control: &mut Control) -> [u64; 3] {
+    let status = control.status().expect("the server's status");
+    let functions = status["databases"][0]["functions"].as_array().expect("functions");
+    ["calls", "failures", "at_once"].map(|key| functions.iter().map(|function| number(&function[key])).sum())
+}
+
+/// Functions, and tables, that were looked up by name.
+fn lookups(control: &mut Control) -> [u64; 2] {
+    let status = control.status().expect("the server's status");
+    ["function_lookups", "table_lookups"].map(|key| number(&status["databases"][0][key]))
 }
 
 /// Calls a function again and again, as a prepared statement.
@@ -30,10 +48,59 @@ fn deposit(bank: &Bank) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Calls with each value of a switch in turn: by how much a counter has moved each time, and that nothing else differs.
+fn moved<const N: usize>(switch: &str, values: [&str; N], what: &str) -> [u64; N] {
+    let bank = Bank::open();
+    let mut control = control(&bank);
+    let mut sum = 1000;
+    values.map(|value| {
+        control.set(switch, value).expect("set");
+        let before = counted(&mut control, what);
+        deposit(&bank);
+        sum += CALLS;
+        let moved = counted(&mut control, what) - before;
+        assert_eq!(bank.psql(&["SELECT balance(1)"]).trim(), sum.to_string());
+        moved
+    })
+}
+
+#[test]
+fn completions_are_waited_for_with_a_quantum_only() {
+    let [off, fixed] = moved("quantum", ["off", "1ms"], "quantum_waits");
+    assert!(off == 0 && fixed > 0, "{off}, {fixed}");
+}
+
+#[test]
+fn tasks_run_at_once_after_completions_with_immediate_dispatch_only() {
+    let [off, on] = moved("immediate_dispatch", ["false", "true"], "immediate_dispatches");
+    // With each call at least its log was written.
+    assert!(off == 0 && on >= CALLS, "{off}, {on}");
+}
+
+#[test]
+fn replies_to_pipelined_calls_leave_in_one_send_with_look_ahead_and_each_by_itself_without() {
+    let bank = Bank::open();
+    let mut control = control(&bank);
+    let mut client = Client::session(&bank);
+    client.send(&[message(b'P', b"\0SELECT deposit(1, 1)\0\0\0"), message(b'S', b"")].concat());
+    client.until_ready();
+    let call = [message(b'B', b"\0\0\0\0\0\0\0\0"), message(b'E', b"\0\0\0\0\0"), message(b'S', b"")].concat();
+    let [without, with] = ["false", "true"].map(|look_ahead| {
+        control.set("look_ahead", look_ahead).expect("set");
+        let before = counted(&mut control, "sends");
+        client.send(&call.repeat(CALLS as usize));
+        (0..CALLS).for_each(|_| assert!(client.until_ready().iter().any(|(kind, _)| *kind == b'D')));
+        counted(&mut control, "sends") - before
+    });
+    // A send is counted a moment after its reply has come.
+    assert!(without + 1 >= CALLS && with <= CALLS / 2, "{without}, {with}");
+    assert_eq!(bank.psql(&["SELECT balance(1)"]), "1040\n");
+}
+
 #[test]
 fn calls_are_executed_at_once_and_names_resolved_once_as_the_switches_say() {
     let bank = Bank::open();
-    let mut control = Client::connect(&bank.sandbox.file("awase-data/control")).expect("the control socket");
+    let mut control = control(&bank);
     // The program's table is known from the first call on.
     deposit(&bank);
     let mut sum = 1000 + CALLS;
@@ -41,12 +108,13 @@ fn calls_are_executed_at_once_and_names_resolved_once_as_the_switches_say() {
     {
         control.set("hottest_first", hottest_first).expect("set");
         control.set("resolved_names", resolved_names).expect("set");
-        let before = counted(&mut control);
+        let (before, looked_up) = (calls(&mut control), lookups(&mut control));
         deposit(&bank);
-        let after = counted(&mut control);
-        let [at_once, functions, tables] = [0, 1, 2].map(|index| after[index] - before[index]);
+        let (after, now) = (calls(&mut control), lookups(&mut control));
         let case = format!("hottest_first {hottest_first}, resolved_names {resolved_names}");
-        assert_eq!(at_once, if hottest_first == "true" { CALLS } else { 0 }, "{case}");
+        let at_once = if hottest_first == "true" { CALLS } else { 0 };
+        assert_eq!([0, 1, 2].map(|index| after[index] - before[index]), [CALLS, 0, at_once], "{case}");
+        let [functions, tables] = [0, 1].map(|index| now[index] - looked_up[index]);
         match resolved_names {
             "true" => assert!(functions < CALLS / 4 && tables == 0, "{case}: {functions}, {tables}"),
             _ => assert!(functions >= CALLS && tables >= CALLS, "{case}: {functions}, {tables}"),
@@ -57,13 +125,30 @@ fn calls_are_executed_at_once_and_names_resolved_once_as_the_switches_say() {
 }
 
 #[test]
-fn calls_are_in_the_trace() {
+fn a_call_that_aborts_is_executed_at_once_and_once() {
     let bank = Bank::open();
-    deposit(&bank);
-    let mut trace = std::process::Command::new(env!("CARGO_BIN_EXE_awase"));
-    let shown = trace.arg("trace").arg(bank.sandbox.file("awase-data/trace")).args(["--event", "postgres.call"]);
-    let shown = shown.output().expect("awase trace");
-    let text = String::from_utf8_lossy(&shown.stdout);
-    let calls = text.lines().filter(|line| line.contains("postgres.call")).count() as u64;
-    assert_eq!(calls, CALLS, "{text}");
+    let mut control = control(&bank);
+    // The program is initialized, and its table known, from the first call on.
+    bank.psql(&["SELECT balance(1)"]);
+    let before = calls(&mut control);
+    for _ in 0..3 {
+        assert!(bank.refusal("SELECT transfer(1, 2, 1001)").contains("insufficient funds"));
+    }
+    let after = calls(&mut control);
+    assert_eq!([0, 1, 2].map(|index| after[index] - before[index]), [3, 3, 3]);
+}
+
+#[test]
+fn a_call_is_one_record_of_the_trace_and_unthinned_two() {
+    for (mode, records) in [("direct", 1), ("unthinned", 2)] {
+        let bank = Bank::open();
+        control(&bank).set("trace", mode).expect("set");
+        deposit(&bank);
+        let mut trace = std::process::Command::new(env!("CARGO_BIN_EXE_awase"));
+        let shown = trace.arg("trace").arg(bank.sandbox.file("awase-data/trace")).args(["--event", "postgres.call"]);
+        let shown = shown.output().expect("awase trace");
+        let text = String::from_utf8_lossy(&shown.stdout);
+        let found = text.lines().filter(|line| line.contains("postgres.call")).count() as u64;
+        assert_eq!(found, records * CALLS, "{mode}: {text}");
+    }
 }

@@ -411,6 +411,7 @@ async fn send(
         let began = cpu.begin_after(Event::Sent, &*outbound.tally);
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
         cpu.end(began, Event::Sent, &*outbound.tally, result.unwrap_or(0), replies as u64);
+        cpu.count(Count::Sends, 1);
         cpu.count(Count::BytesSent, result.unwrap_or(0));
         outbound.tally.send(result.unwrap_or(0));
         watchdog.disarm();

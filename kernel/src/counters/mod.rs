@@ -62,12 +62,16 @@ macro_rules! counts {
 counts! {
     /// Tasks taken from the queue of those that are ready, and run.
     Dispatches;
+    /// Tasks that ran at once when a completion had woken them (OLTP-3).
+    ImmediateDispatches;
     /// Tasks begun.
     TasksStarted;
     /// Completions taken from the machine.
     Completions;
     /// Times that a processor had nothing to do.
     Parks;
+    /// Times that a processor waited for more completions before it took them (OLTP-1).
+    QuantumWaits;
     /// Times that its machine entered the host's kernel.
     KernelEntries;
     /// Pieces of the cache's memory that the host did not register for it.
@@ -76,6 +80,8 @@ counts! {
     BytesReceived;
     /// Bytes that went to clients.
     BytesSent;
+    /// Sends to clients.
+    Sends;
     /// Synchronous reads of the cache.
     CacheReads;
     /// Blocks of these that were cached.

@@ -102,7 +102,7 @@ impl Usage {
         let host = Host::new(place.path(), &programs::awase(self.awase.as_deref())?).ended_by(interrupted);
         let medium = Medium::Ram { bytes: IMAGE_MIB << 20 };
         let exports = vec![Export { name: EXPORT, medium }];
-        let config = ServerConfig { processors: 1, memory: MEMORY, exports, switches: Vec::new(), watched: false };
+        let config = ServerConfig { processors: 1, memory: MEMORY, exports, ..ServerConfig::default() };
         let server = host.serve(&config)?;
         generator(&host, &server).fill(&LIGHT)?;
         let time = |warm| Time { warm, measured: Duration::from_secs(self.seconds.into()) };

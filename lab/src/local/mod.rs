@@ -9,6 +9,7 @@ mod host;
 mod layer;
 pub mod live;
 mod mp_table1;
+mod oltp;
 mod repetitions;
 mod server;
 mod setup;
@@ -27,7 +28,7 @@ use crate::parameter::Parameters;
 use crate::result::{Plot, Results, Table};
 pub use host::{Host, Stage};
 pub use server::Server;
-pub use setup::{Export, LocalError, Medium, Protocol, SCRATCH_BYTES_MAX, ServerConfig, Setup, Spent};
+pub use setup::{Export, LocalError, Medium, Program, Protocol, SCRATCH_BYTES_MAX, ServerConfig, Setup, Spent};
 
 /// What an experiment measures on this host.
 pub struct LocalExperiment {
@@ -136,7 +137,7 @@ fn position(names: &[String], wanted: &str) -> Option<usize> {
     names.iter().position(|name| name == wanted).or_else(|| names.iter().position(begins))
 }
 
-pub static MEASUREMENTS: [LocalExperiment; 8] = [
+pub static MEASUREMENTS: [LocalExperiment; 9] = [
     short("ws-2", ws_2::steps, ws_2::measure),
     short("ws-table2", ws_table2::steps, ws_table2::measure),
     short("ws-table3", ws_table3::steps, ws_table3::measure),
@@ -144,6 +145,7 @@ pub static MEASUREMENTS: [LocalExperiment; 8] = [
     short("ws-table5", ws_table5::steps, ws_table5::measure),
     short("mp-table1", mp_table1::steps, mp_table1::measure),
     short("uio", uio::steps, uio::measure),
+    LocalExperiment { takes: Some(oltp::takes), ..short("oltp", oltp::steps, oltp::measure) },
     LocalExperiment { takes: Some(live::takes), ..short("live", live::steps, live::measure) },
 ];
 

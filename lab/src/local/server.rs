@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use tempfile::TempDir;
 
-use super::{Export, LocalError, Medium, Protocol, ServerConfig, Spent};
+use super::{Export, LocalError, Medium, Program, Protocol, ServerConfig, Spent};
 use crate::measure::load::{Address, Endpoint, Target};
 use crate::measure::process::{Interrupted, Process};
 use awase::config::{CONTROL_NAME, show_duration};
@@ -25,6 +25,9 @@ const LAST_LINE: &str = "Ctrl-C ";
 const NBD_MARK: &str = "nbd://127.0.0.1:";
 const NFS_MARK: &str = "?nfsport=";
 
+/// In front of the port of databases.
+const POSTGRES_MARK: &str = "postgres://127.0.0.1:";
+
 /// In front of the web page's port.
 const PAGE_MARK: &str = "http://127.0.0.1:";
 
@@ -33,6 +36,9 @@ const SOCKET_NAME: &str = "nbd.sock";
 
 /// The exported directory.
 const DIRECTORY: &str = "files";
+
+/// Size of a database; its file is sparse.
+const DATABASE_SIZE: &str = "256MiB";
 
 /// How often an open page asks for its numbers.
 const PAGE_PERIOD: Duration = Duration::from_millis(500);
@@ -98,7 +104,11 @@ impl Server {
     ) -> Result<Server, LocalError> {
         let data = tempfile::Builder::new().prefix("awase-live-").tempdir();
         let data = data.map_err(|error| LocalError::Server(format!("no temporary directory: {error}")))?;
-        let command = command(program, config, scratch, data.path())?;
+        let mut command = command(program, config, scratch, data.path())?;
+        if let Some(of) = config.program {
+            let config = with_database(of, scratch, data.path());
+            command.arg("--config").arg(config.map_err(|error| LocalError::Server(format!("its database: {error}")))?);
+        }
         let process = Process::start(command, &data.path().join("server.log"), interrupted).map_err(failed)?;
         let mut server = Server { process, data, banner: String::new(), page: None };
         let control = server.data.path().join(CONTROL_NAME);
@@ -154,6 +164,11 @@ impl Server {
         })
     }
 
+    /// Where its database is reached, if it has one.
+    pub(crate) fn postgres(&self) -> Option<SocketAddr> {
+        self.at(POSTGRES_MARK)
+    }
+
     /// Sets a switch at run time.
     ///
     /// # Errors
@@ -180,7 +195,7 @@ fn command(program: &Path, config: &ServerConfig, scratch: &Scratch, data: &Path
     command.arg("serve").arg("--data").arg(data);
     command.args(["--processors", &config.processors.to_string(), "--memory", &config.memory.to_string()]);
     let metrics = if config.watched { "127.0.0.1:0" } else { "none" };
-    command.args(["--nbd", "127.0.0.1:0", "--nfs", "127.0.0.1:0", "--metrics", metrics]);
+    command.args(["--nbd", "127.0.0.1:0", "--nfs", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--metrics", metrics]);
     command.arg("--nbd-unix").arg(data.join(SOCKET_NAME));
     for Export { name, medium } in &config.exports {
         let what = match medium {
@@ -204,6 +219,24 @@ fn command(program: &Path, config: &ServerConfig, scratch: &Scratch, data: &Path
     }
     command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS");
     Ok(command)
+}
+
+/// Makes a new database with a program, beside the image. Returns the configuration that has it.
+fn with_database(of: Program, scratch: &Scratch, data: &Path) -> io::Result<PathBuf> {
+    let (programs, config) = (data.join("programs"), data.join("awase.toml"));
+    let file = scratch.image.with_file_name(of.name);
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::create_dir(&programs)?;
+    fs::write(programs.join(of.name).with_extension("wasm"), of.bytes)?;
+    let text = format!(
+        "[[database]]\nname = {:?}\npath = {file:?}\nsize = {DATABASE_SIZE:?}\nprograms = {programs:?}\n",
+        of.name
+    );
+    fs::write(&config, text)?;
+    Ok(config)
 }
 
 /// The port behind a mark.

@@ -21,7 +21,7 @@ pub struct Spent {
     pub kernel_entries: u64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerConfig {
     pub processors: u16,
     /// Memory of its cache. Bytes.
@@ -32,6 +32,15 @@ pub struct ServerConfig {
     pub switches: Vec<(&'static str, &'static str)>,
     /// Is its web page served, and asked for its numbers twice a second?
     pub watched: bool,
+    /// The program of its database, which lies on the host's disk and has the program's name; without one, there is none.
+    pub program: Option<Program>,
+}
+
+/// A module that is installed in a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    pub name: &'static str,
+    pub bytes: &'static [u8],
 }
 
 /// A protocol, and the export that is used over it.

@@ -96,7 +96,7 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
 fn through_mount(run: &LocalRun<'_>) -> Result<Vec<[Spread; 1]>, LocalError> {
     let bytes = run.pick(4 << 20, 64 << 10);
     let switches = Vec::new();
-    let config = ServerConfig { processors: 1, memory: MEMORY, exports: Vec::new(), switches, watched: false };
+    let config = ServerConfig { processors: 1, memory: MEMORY, switches, ..ServerConfig::default() };
     let (directory, server) = run.host.serve_alone(&config)?;
     let Some(Target::Nfs(endpoint)) = server.target(Protocol::Nfs) else {
         return Err(LocalError::Server("it serves no directory".to_owned()));

@@ -184,6 +184,7 @@ impl<'a> Servers<'a> {
             exports,
             switches: value.into_iter().flat_map(Value::switches).collect(),
             watched: value.is_some_and(|value| value.watched),
+            program: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a program asks of the transaction that it is a part of.
 
+use std::collections::BTreeMap;
+
 use kernel::Processor;
 use parking_lot::RwLock;
 
@@ -10,12 +12,10 @@ use crate::store::{TableNo, Transaction};
 /// Tables that one call uses, at most.
 const TABLES_MAX: usize = 256;
 
-/// Numbers of tables that a program keeps, at most; those of others are asked for each time.
-const TABLES_KNOWN_MAX: usize = 64;
-
-/// Tables that a program's calls asked for by name, which are resolved once (OLTP-5).
+/// Tables that a program's calls asked for by name, which are resolved once (OLTP-5). No more than the database has: a table
+/// keeps its number.
 #[derive(Default)]
-pub(super) struct Names(RwLock<Vec<(Box<str>, TableNo)>>);
+pub(super) struct Names(RwLock<BTreeMap<Box<str>, TableNo>>);
 
 /// The tables that one call has asked for by name; it knows them by their index.
 pub(super) type Tables = Vec<TableNo>;
@@ -26,17 +26,14 @@ impl Names {
     /// # Errors
     /// If it is not the programs', or there cannot be one.
     fn table(&self, cpu: &Processor, name: &str, transaction: &mut Transaction) -> Result<TableNo, ProgramError> {
-        let known = |tables: &[(Box<str>, TableNo)]| tables.iter().find(|(of, _)| **of == *name).map(|(_, no)| *no);
-        if cpu.switches().resolved_names
-            && let Some(no) = known(&self.0.read())
-        {
-            return Ok(no);
+        let is_on = cpu.switches().resolved_names;
+        if is_on && let Some(no) = self.0.read().get(name) {
+            return Ok(*no);
         }
         check_table(name)?;
         let no = transaction.table(name)?;
-        let mut tables = self.0.write();
-        if tables.len() < TABLES_KNOWN_MAX && known(&tables).is_none() {
-            tables.push((name.into(), no));
+        if is_on {
+            self.0.write().insert(name.into(), no);
         }
         Ok(no)
     }

@@ -33,6 +33,7 @@ use kernel::rendezvous::Rendezvous;
 use kernel::wait::WaitList;
 use machine::Errno;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use checkpoint::{Frozen, Tree};
@@ -69,11 +70,13 @@ const CATALOG: TableNo = TableNo(0);
 pub type Key = Box<[u8]>;
 pub type Row = Arc<[u8]>;
 
-/// The number of a table, then a key in it.
-type FullKey = Box<[u8]>;
+/// The number of a table, then a key in it. Keys of one or two numbers need no allocation, and are compared where they are.
+type FullKey = SmallVec<[u8; 24]>;
 
 fn full_key(table: TableNo, key: &[u8]) -> FullKey {
-    [&table.0.to_be_bytes(), key].concat().into_boxed_slice()
+    let mut full = FullKey::from_slice(&table.0.to_be_bytes());
+    full.extend_from_slice(key);
+    full
 }
 
 /// Numbers commits in their order, which is that of the serial execution that they are equivalent to.

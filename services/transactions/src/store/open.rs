@@ -9,14 +9,14 @@ use kernel::wait::WaitList;
 use kernel::{Processor, Volume};
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::unit::BLOCK_BYTES;
+use policy::unit::{BLOCK_BYTES, Stability};
 use thiserror::Error;
 
 use super::checkpoint::Tree;
 use super::delta::{Delta, Entry};
-use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PageNo, Superblock};
+use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock};
 use super::log::Circle;
-use super::pages::Pages;
+use super::pages::{Pages, RUN_PAGES_MAX};
 use super::space::Space;
 use super::{CATALOG, Database, Sequence, State, StoreError, Table, TableNo};
 
@@ -128,6 +128,7 @@ async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, Open
         root: None,
     };
     let database = database(pages, layout, &superblock, Space::new(layout));
+    database.fill_log(cpu).await?;
     let map = database.space.lock().encode(superblock.identity, superblock.generation);
     database.write_map(cpu, superblock.generation, &map).await?;
     database.write_superblock(cpu, &superblock).await?;
@@ -166,6 +167,19 @@ async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> R
 }
 
 impl Database {
+    /// Writes zeroes all over the log: in a sparse file each group that comes to a place for the first time would have the file
+    /// system allocate it, which is a commit of its journal and takes another flush or two.
+    async fn fill_log(&self, cpu: &Processor) -> Result<(), OpenError> {
+        static ZEROES: [u8; RUN_PAGES_MAX * PAGE_BYTES] = [0; RUN_PAGES_MAX * PAGE_BYTES];
+        let (log, pages) = (self.layout.log(), self.layout.log_pages());
+        for page in (0..pages).step_by(RUN_PAGES_MAX) {
+            let count = (pages - page).min(RUN_PAGES_MAX as u64) as usize;
+            let place = PageNo(log.0 + page);
+            self.pages.write_run(cpu, place, &ZEROES[..count * PAGE_BYTES], Stability::Unstable).await?;
+        }
+        Ok(self.pages.flush(cpu).await?)
+    }
+
     async fn read_catalog(self: &Arc<Self>, cpu: &Processor) -> Result<(), OpenError> {
         let mut transaction = self.begin();
         let mut from = Vec::new();

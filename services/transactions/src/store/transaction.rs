@@ -371,6 +371,11 @@ impl Commit {
         self.at
     }
 
+    /// The group that makes it durable; `None`: it only read.
+    pub(crate) fn group(&self) -> Option<&Arc<Group>> {
+        self.group.as_ref()
+    }
+
     /// Is it, and all that it has read, known to be on stable storage?
     pub(crate) fn is_durable(&self) -> bool {
         self.group.is_none() && self.database.state.lock().durable >= self.at

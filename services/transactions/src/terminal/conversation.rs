@@ -3,14 +3,13 @@
 use std::rc::Rc;
 
 use bytes::BytesMut;
-use kernel::Processor;
-use kernel::connection::{End, Handler, Holds, Inbound, Release, Step as Next};
-use kernel::processor::Timed;
+use kernel::connection::{End, Handler, Header, Holds, Inbound, Release, Step as Next};
 use kernel::trace::{Event, Whose};
 use pgwire::messages::extendedquery::{BindComplete, CloseComplete, Parse, ParseComplete};
-use pgwire::messages::response::{EmptyQueryResponse, TransactionStatus};
+use pgwire::messages::response::EmptyQueryResponse;
 
 use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until};
+use super::exits::{Asked, Exit};
 use super::frequent::{Bind, Named};
 use super::message::{Call, Message, Messages};
 use super::prepared::{Bound, Prepared};
@@ -19,23 +18,6 @@ use super::reply::{complete, ready};
 use super::session::{Conversation, Portal};
 use super::sql::{Statement, parse};
 use super::wire::put;
-
-/// What a client waits for, since when.
-#[derive(Clone, Copy)]
-pub(super) struct Asked {
-    timed: Timed,
-    event: Event,
-    whose: Whose,
-    steps: u64,
-    bytes: u64,
-}
-
-impl Asked {
-    fn end(self, cpu: &Processor) {
-        let Asked { timed, event, whose, steps, bytes } = self;
-        cpu.end_request(timed, event, whose, steps, bytes);
-    }
-}
 
 impl Conversation {
     fn query(&mut self, query: &str) -> Result<(), Refusal> {
@@ -69,7 +51,7 @@ impl Conversation {
         }
         let statement = statements.pop().unwrap_or(Statement::Nothing(""));
         let prepared = Prepared::new(&self.monitor, statement, &parse_message.type_oids)?;
-        self.statements.insert(name.clone(), Rc::new(prepared), parse_message.query.len())?;
+        self.statements.insert(&name, Rc::new(prepared), parse_message.query.len())?;
         self.cycle.made.push((self.cycle.items.len(), name));
         put(self.cycle.reply(), &ParseComplete::new());
         Ok(())
@@ -83,7 +65,7 @@ impl Conversation {
         }
         let bound = Bound::new(prepared, &bind.formats, bind.values(), &bind.results)?;
         let bytes = bind.values().flatten().map(<[u8]>::len).sum();
-        self.portals.insert(name.to_owned(), Portal { bound, is_done: false }, bytes)?;
+        self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())
     }
@@ -135,7 +117,7 @@ impl Conversation {
 
     async fn extended(&mut self, message: Message) {
         let done = match message {
-            Message::Parse(parse) => self.parse(parse).map(|()| false),
+            Message::Parse(parse) => self.parse(*parse).map(|()| false),
             Message::Bind(bind) => self.bind(&bind).map(|()| false),
             Message::Describe(describe) => self.describe(&describe).map(|()| false),
             Message::Execute(portal) => self.execute_portal(portal.get()),
@@ -143,7 +125,7 @@ impl Conversation {
                 self.close(&close);
                 Ok(false)
             }
-            Message::Refused { refusal, .. } => Err(refusal),
+            Message::Refused { refusal, .. } => Err(*refusal),
             _ => Ok(false),
         };
         if let Ok(true) = done {
@@ -196,35 +178,21 @@ impl Conversation {
         let event = if self.cycle.items.iter().any(calls) { Event::PostgresCall } else { Event::PostgresOther };
         let whose = Whose::from(&**inbound.session().tally());
         let (steps, bytes) = (self.cycle.items.len() as u64, self.cycle.bytes as u64);
-        Asked { timed: self.cpu.begin_timed(event, whose), event, whose, steps, bytes }
+        Asked::begin(&self.cpu, event, whose, steps, bytes)
     }
 
     /// Sends the replies when what they say is durable.
     pub(super) fn send(&mut self, until: Until, release: Release, asked: Asked) {
-        let mut out = self.cycle.out.split();
+        let out = self.cycle.take();
         let (slot, replies) = (self.replies.reserve(), Rc::clone(&self.replies));
-        let commits = std::mem::take(&mut self.cycle.commits);
-        if commits.iter().all(|(_, commit)| commit.is_durable()) {
+        if self.cycle.commits.iter().all(|(_, commit)| commit.is_durable()) {
+            self.cycle.commits.clear();
             asked.end(&self.cpu);
             return replies.fill(slot, out, release);
         }
-        let (cpu, status) = (self.cpu.clone(), self.block.status());
-        let (block, ended) = (Rc::clone(&self.block), self.block.ended());
-        self.cpu.spawn(async move {
-            for (position, commit) in commits {
-                if let Err(error) = commit.durable(&cpu).await {
-                    out.truncate(position);
-                    Refusal::from(&error).write(&mut out);
-                    block.fail(ended);
-                    if until == Until::Sync {
-                        ready(&mut out, status_after_failure(status));
-                    }
-                    break;
-                }
-            }
-            asked.end(&cpu);
-            replies.fill(slot, out, release);
-        });
+        let (block, ended, status) = (Rc::clone(&self.block), self.block.ended(), self.block.status());
+        let exit = Exit { out, slot, replies, release, asked, until, block, ended, status };
+        self.exits.add(&self.cpu, &mut self.cycle.commits, exit);
     }
 
     /// The client does not speak the protocol.
@@ -233,14 +201,7 @@ impl Conversation {
         let mut out = BytesMut::new();
         Refusal::new(SqlState::PROTOCOL_VIOLATION, "invalid message format").write_fatal(&mut out);
         let slot = self.replies.reserve();
-        self.replies.fill(slot, out, release);
-    }
-}
-
-fn status_after_failure(before: TransactionStatus) -> TransactionStatus {
-    match before {
-        TransactionStatus::Idle => TransactionStatus::Idle,
-        TransactionStatus::Transaction | TransactionStatus::Error => TransactionStatus::Error,
+        self.replies.fill(slot, Header::from_slice(&out), release);
     }
 }
 
@@ -269,7 +230,7 @@ impl Handler for Conversation {
                 self.answer(Until::Sync, inbound).await;
             }
             Message::Refused { refusal, of_simple: true } => {
-                self.cycle.fail(refusal);
+                self.cycle.fail(*refusal);
                 self.answer(Until::Sync, inbound).await;
             }
             message => self.extended(message).await,

@@ -5,6 +5,7 @@
 //! noticing.
 
 use bytes::BytesMut;
+use kernel::connection::Header;
 
 use super::prepared::Bound;
 use super::refusal::Refusal;
@@ -17,6 +18,9 @@ pub const STEPS_MAX: usize = 4096;
 
 /// Items whose memory is kept for the next cycle.
 const ITEMS_REUSED: usize = 4;
+
+/// Memory of a reply that is kept for the next, at most. Bytes.
+const OUT_BYTES_REUSED: usize = 1024;
 
 pub enum Item {
     Reply(BytesMut),
@@ -67,6 +71,16 @@ impl Cycle {
             Some(Item::Reply(bytes)) => bytes,
             _ => &mut self.out,
         }
+    }
+
+    /// What is sent now. Memory for an ordinary reply stays for the next.
+    pub fn take(&mut self) -> Header {
+        if self.out.capacity() > OUT_BYTES_REUSED {
+            return Header::from_slice(&std::mem::take(&mut self.out));
+        }
+        let out = Header::from_slice(&self.out);
+        self.out.clear();
+        out
     }
 
     /// Memory of items that are done with, for the next ones.

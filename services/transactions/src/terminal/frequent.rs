@@ -1,14 +1,11 @@
 //! The messages of each call, decoded in place: the codec allocates for every name, format and value.
-//!
-//! Their shape was checked ([`super::shape`]), so what is missing here is not there, and is taken for empty.
 
 use smallvec::SmallVec;
 
+use super::shape::{Cursor, Misshapen, Span};
+
 /// Bytes of a message that need no allocation.
 const BODY_BYTES_INLINE: usize = 128;
-
-/// Where something is in a body.
-type Span = (usize, usize);
 
 /// The content of a Bind.
 #[derive(Debug, Default)]
@@ -31,18 +28,25 @@ pub struct Named {
 
 /// A name within a session.
 #[derive(Debug)]
-pub struct Name(SmallVec<[u8; 32]>);
+pub struct Name(SmallVec<[u8; 16]>);
 
 impl Bind {
-    pub fn decode(body: &[u8]) -> Bind {
-        let mut bind = Bind { body: SmallVec::from_slice(body), ..Bind::default() };
-        let mut rest = Cursor { body, at: 0 };
-        bind.portal = rest.text();
-        bind.statement = rest.text();
-        bind.formats = (0..rest.count()).map(|_| rest.number()).collect();
-        bind.values = (0..rest.count()).map(|_| rest.value()).collect();
-        bind.results = (0..rest.count()).map(|_| rest.number()).collect();
-        bind
+    pub fn decode(body: &[u8]) -> Result<Bind, Misshapen> {
+        let mut rest = Cursor::new(body);
+        let (portal, statement) = (rest.text()?, rest.text()?);
+        let mut bind = Bind { portal, statement, ..Bind::default() };
+        for _ in 0..rest.count()? {
+            bind.formats.push(rest.number()?);
+        }
+        for _ in 0..rest.count()? {
+            bind.values.push(rest.value()?);
+        }
+        for _ in 0..rest.count()? {
+            bind.results.push(rest.number()?);
+        }
+        rest.end()?;
+        bind.body = SmallVec::from_slice(body);
+        Ok(bind)
     }
 
     pub fn portal(&self) -> &str {
@@ -65,9 +69,15 @@ impl Bind {
 
 impl Named {
     /// Of a Describe or Close.
-    pub fn decode(body: &[u8]) -> Named {
-        let (kind, name) = body.split_first().unwrap_or((&b'P', &[]));
-        Named { is_statement: *kind == b'S', name: Name::decode(name) }
+    pub fn decode(body: &[u8]) -> Result<Named, Misshapen> {
+        let mut rest = Cursor::new(body);
+        let kind = rest.byte()?;
+        if !matches!(kind, b'S' | b'P') {
+            return Err(Misshapen::Malformed);
+        }
+        let name = Name::read(&mut rest, body)?;
+        rest.end()?;
+        Ok(Named { is_statement: kind == b'S', name })
     }
 
     pub fn name(&self) -> &str {
@@ -76,49 +86,22 @@ impl Named {
 }
 
 impl Name {
-    /// What `body` begins with.
-    pub fn decode(body: &[u8]) -> Name {
-        let (from, to) = Cursor { body, at: 0 }.text();
-        Name(SmallVec::from_slice(&body[from..to]))
+    /// Of an Execute: the portal; the number of rows that follows does not matter, as there is one.
+    pub fn decode(body: &[u8]) -> Result<Name, Misshapen> {
+        let mut rest = Cursor::new(body);
+        let name = Name::read(&mut rest, body)?;
+        rest.skip(4)?;
+        rest.end()?;
+        Ok(name)
+    }
+
+    fn read(rest: &mut Cursor<'_>, body: &[u8]) -> Result<Name, Misshapen> {
+        let (from, to) = rest.text()?;
+        Ok(Name(SmallVec::from_slice(&body[from..to])))
     }
 
     pub fn get(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-struct Cursor<'a> {
-    body: &'a [u8],
-    at: usize,
-}
-
-impl Cursor<'_> {
-    /// Up to a zero byte.
-    fn text(&mut self) -> Span {
-        let from = self.at.min(self.body.len());
-        let rest = &self.body[from..];
-        let to = from + rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
-        self.at = to + 1;
-        (from, to)
-    }
-
-    fn number(&mut self) -> i16 {
-        let bytes = self.body.get(self.at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
-        self.at += 2;
-        i16::from_be_bytes(bytes)
-    }
-
-    fn count(&mut self) -> usize {
-        usize::from(self.number() as u16)
-    }
-
-    fn value(&mut self) -> Option<Span> {
-        let bytes = self.body.get(self.at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
-        self.at += 4;
-        let len = usize::try_from(i32::from_be_bytes(bytes)).ok()?;
-        let from = self.at;
-        self.at = from.saturating_add(len).min(self.body.len());
-        Some((from.min(self.at), self.at))
     }
 }
 
@@ -153,25 +136,28 @@ mod tests {
             let given = values.iter().map(|value| value.clone().map(Into::into)).collect();
             let (portals, statements) = (name(&portal), name(&statement));
             let bind = codec::Bind::new(portals, statements, formats.clone(), given, results.clone());
-            let read = Bind::decode(&body(&bind));
+            let read = Bind::decode(&body(&bind)).expect("well formed");
             prop_assert_eq!((read.portal(), read.statement()), (&*portal, &*statement));
             prop_assert_eq!((&*read.formats, &*read.results), (&*formats, &*results));
             let found: Vec<_> = read.values().map(|value| value.map(<[u8]>::to_vec)).collect();
             prop_assert_eq!(found, values);
             let kind = if is_statement { b'S' } else { b'P' };
-            let named = Named::decode(&body(&codec::Close::new(kind, name(&portal))));
+            let named = Named::decode(&body(&codec::Close::new(kind, name(&portal)))).expect("well formed");
             prop_assert_eq!((named.is_statement, named.name()), (is_statement, &*portal));
             let execute = body(&codec::Execute::new(name(&portal), 7));
-            let name = Name::decode(&execute);
+            let name = Name::decode(&execute).expect("well formed");
             prop_assert_eq!(name.get(), &*portal);
         }
 
-        /// Their shape is checked before; without that they are wrong, but nothing panics.
+        /// What is cut short, or goes on, is not taken for something else.
         #[test]
-        fn any_bytes_are_read(bytes: Vec<u8>) {
-            let bind = Bind::decode(&bytes);
-            let _ = (bind.portal(), bind.statement(), bind.values().count());
-            let _ = (Named::decode(&bytes).name(), Name::decode(&bytes).get());
+        fn what_is_malformed_is_refused(bytes: Vec<u8>, values: Vec<Option<Vec<u8>>>, cut in 1..40_usize) {
+            let _ = (Bind::decode(&bytes).is_ok(), Named::decode(&bytes).is_ok(), Name::decode(&bytes).is_ok());
+            let given = values.iter().map(|value| value.clone().map(Into::into)).collect();
+            let whole = body(&codec::Bind::new(Some("p".to_owned()), None, vec![1], given, vec![0, 1]));
+            let short = &whole[..whole.len().saturating_sub(cut)];
+            prop_assert_eq!(Bind::decode(short).err(), Some(Misshapen::Malformed));
+            prop_assert_eq!(Bind::decode(&[whole.as_slice(), &[0]].concat()).err(), Some(Misshapen::Malformed));
         }
     }
 }

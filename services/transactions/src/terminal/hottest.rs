@@ -4,16 +4,17 @@
 use kernel::connection::{Holds, Inbound, Release};
 
 use super::block::State;
-use super::conversation::Asked;
 use super::cycle::{Item, Until};
+use super::exits::Asked;
 use super::message::Messages;
 use super::prepared::Cell;
+use super::refusal::Refusal;
 use super::session::Conversation;
-use crate::Value;
 use crate::store::{Commit, CommitError};
+use crate::{CallError, Value};
 
 impl Conversation {
-    /// Executes what is pending up to a Sync, if it is one call that neither waits nor fails, and has the replies sent.
+    /// Executes what is pending up to a Sync, if it is one call that does not wait, and has the replies sent.
     /// False: nothing has happened.
     pub(super) fn answer_at_once(&mut self, inbound: &Inbound<'_, Messages>, asked: Asked) -> bool {
         let [Item::Step(_)] = self.cycle.items[..] else { return false };
@@ -26,12 +27,15 @@ impl Conversation {
         if !may_pass {
             return false;
         }
-        let Some((values, commit)) = self.execute_at_once() else { return false };
+        let Some((row, read)) = self.execute_at_once() else { return false };
         self.cpu.count_request();
         outbound.begin(bytes, Holds::Nothing);
-        self.await_durable(Some(commit));
+        self.await_durable(Some(read));
         let items = std::mem::take(&mut self.cycle.items);
-        self.write(&items, vec![values]);
+        match row {
+            Ok(values) => self.write(&items, vec![values]),
+            Err(refusal) => refusal.write(&mut self.cycle.out),
+        }
         self.cycle.reuse(items);
         self.cycle.made.clear();
         self.end_cycle(Until::Sync);
@@ -39,8 +43,9 @@ impl Conversation {
         true
     }
 
-    /// The row of the only step, and its commit.
-    fn execute_at_once(&self) -> Option<(Vec<Value>, Commit)> {
+    /// The row of the only step, or why there is none, and what must be durable before either is told. `None`: nothing has
+    /// happened.
+    fn execute_at_once(&self) -> Option<(Result<Vec<Value>, Refusal>, Commit)> {
         let [Item::Step(step)] = &self.cycle.items[..] else { return None };
         let prepared = &step.bound.prepared;
         if !prepared.calls() {
@@ -51,17 +56,29 @@ impl Conversation {
         let Some(Cell::Call(function, tally, arguments)) = cells.pop().filter(|_| cells.is_empty()) else {
             return None;
         };
+        let counters = self.monitor.counters();
         let mut transaction = self.monitor.begin();
-        let value = function.execute_at_once(&self.cpu, &arguments, &mut transaction).ok()??;
+        let value = match function.execute_at_once(&self.cpu, &arguments, &mut transaction) {
+            Ok(value) => value?,
+            Err(_) if transaction.conflicts() => {
+                counters.conflict();
+                return None;
+            }
+            Err(error) => {
+                tally.note(false, true);
+                counters.abort();
+                return Some((Err((&CallError::from(error)).into()), transaction.abort()));
+            }
+        };
         match transaction.commit_at_once(&self.cpu) {
             Ok(None) => None,
             Ok(Some(commit)) => {
                 tally.note(true, true);
-                self.monitor.counters().commit();
-                Some((vec![value], commit))
+                counters.commit();
+                Some((Ok(vec![value]), commit))
             }
             Err(CommitError::Conflict(_)) => {
-                self.monitor.counters().conflict();
+                counters.conflict();
                 None
             }
             Err(CommitError::Store(_)) => None,

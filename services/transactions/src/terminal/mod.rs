@@ -10,6 +10,7 @@ mod cancel;
 mod conversation;
 mod cycle;
 mod execution;
+mod exits;
 mod frequent;
 mod hottest;
 mod message;

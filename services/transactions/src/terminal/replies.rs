@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use bytes::BytesMut;
 use kernel::connection::{Header, Outbound, Release, Reply};
 
 /// A place in the order.
@@ -20,7 +19,7 @@ pub struct Replies {
 struct Waiting {
     /// Slot of the first.
     first: u64,
-    replies: VecDeque<Option<(BytesMut, Release)>>,
+    replies: VecDeque<Option<(Header, Release)>>,
 }
 
 impl Replies {
@@ -35,14 +34,13 @@ impl Replies {
         Slot(waiting.first + waiting.replies.len() as u64 - 1)
     }
 
-    pub fn fill(&self, slot: Slot, bytes: BytesMut, release: Release) {
+    pub fn fill(&self, slot: Slot, reply: Header, release: Release) {
         let mut waiting = self.waiting.borrow_mut();
         let index = (slot.0 - waiting.first) as usize;
-        waiting.replies[index] = Some((bytes, release));
+        waiting.replies[index] = Some((reply, release));
         while waiting.replies.front().is_some_and(Option::is_some) {
-            let Some(Some((bytes, release))) = waiting.replies.pop_front() else { break };
+            let Some(Some((header, release))) = waiting.replies.pop_front() else { break };
             waiting.first += 1;
-            let header = Header::from_slice(&bytes);
             self.outbound.push(Reply { header, release, ..Reply::default() });
         }
     }

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 use pgwire::messages::data::{FieldDescription, RowDescription};
-use pgwire::messages::response::{CommandComplete, ReadyForQuery, TransactionStatus};
+use pgwire::messages::response::{ReadyForQuery, TransactionStatus};
 
 use super::types::{Format, SqlType};
 use super::wire::put;
@@ -44,8 +44,12 @@ pub fn row(out: &mut BytesMut, columns: &[Column], values: &[Value], format: imp
     out[start..start + 4].copy_from_slice(&len.to_be_bytes());
 }
 
+/// `CommandComplete`, in place for the same reason.
 pub fn complete(out: &mut BytesMut, tag: &str) {
-    put(out, &CommandComplete::new(tag.to_owned()));
+    out.put_u8(b'C');
+    out.put_i32(tag.len() as i32 + 5);
+    out.put_slice(tag.as_bytes());
+    out.put_u8(0);
 }
 
 pub fn ready(out: &mut BytesMut, status: TransactionStatus) {

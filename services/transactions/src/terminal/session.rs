@@ -10,6 +10,7 @@ use kernel::connection::Session;
 use super::block::Block;
 use super::cancel::Registered;
 use super::cycle::Cycle;
+use super::exits::Exits;
 use super::prepared::{Bound, Facts, Prepared};
 use super::refusal::{Refusal, SqlState};
 use super::replies::Replies;
@@ -25,49 +26,56 @@ const NAMED_REUSED: usize = 3;
 /// The texts of prepared statements, and the values in portals, of one session at most. Bytes.
 const NAMED_BYTES_MAX: usize = 4 << 20;
 
-/// What has a name in a session; the empty name is one like others.
+/// What has a name in a session. The empty name, which most portals have, is found without a search.
 pub(super) struct Names<T> {
-    all: HashMap<String, (T, usize)>,
+    unnamed: Option<(T, usize)>,
+    named: HashMap<String, (T, usize)>,
     bytes: usize,
 }
 
 impl<T> Default for Names<T> {
     fn default() -> Self {
-        Names { all: HashMap::new(), bytes: 0 }
+        Names { unnamed: None, named: HashMap::new(), bytes: 0 }
     }
 }
 
 impl<T> Names<T> {
     pub fn get(&self, name: &str) -> Option<&T> {
-        self.all.get(name).map(|(value, _)| value)
+        let found = if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) };
+        found.map(|(value, _)| value)
     }
 
     pub fn get_mut(&mut self, name: &str) -> Option<&mut T> {
-        self.all.get_mut(name).map(|(value, _)| value)
+        let found = if name.is_empty() { self.unnamed.as_mut() } else { self.named.get_mut(name) };
+        found.map(|(value, _)| value)
     }
 
     pub fn remove(&mut self, name: &str) -> bool {
-        let removed = self.all.remove(name);
+        let removed = if name.is_empty() { self.unnamed.take() } else { self.named.remove(name) };
         self.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
         removed.is_some()
     }
 
     pub fn clear(&mut self) {
-        self.all.clear();
-        self.all.shrink_to(NAMED_REUSED);
+        self.unnamed = None;
+        self.named.clear();
+        self.named.shrink_to(NAMED_REUSED);
         self.bytes = 0;
     }
 
-    pub fn insert(&mut self, name: String, value: T, bytes: usize) -> Result<(), Refusal> {
+    pub fn insert(&mut self, name: &str, value: T, bytes: usize) -> Result<(), Refusal> {
         let bytes = bytes + name.len();
-        self.remove(&name);
-        if self.all.len() == NAMED_MAX || self.bytes + bytes > NAMED_BYTES_MAX {
+        self.remove(name);
+        if self.named.len() == NAMED_MAX || self.bytes + bytes > NAMED_BYTES_MAX {
             let message =
                 format!("a session has at most {NAMED_MAX} statements and portals, of {NAMED_BYTES_MAX} bytes");
             return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
         }
         self.bytes += bytes;
-        self.all.insert(name, (value, bytes));
+        match name {
+            "" => self.unnamed = Some((value, bytes)),
+            name => drop(self.named.insert(name.to_owned(), (value, bytes))),
+        }
         Ok(())
     }
 }
@@ -90,6 +98,7 @@ pub struct Conversation {
     pub(super) cycle: Cycle,
     pub(super) registered: Registered,
     pub(super) replies: Rc<Replies>,
+    pub(super) exits: Rc<Exits>,
 }
 
 impl Conversation {
@@ -106,6 +115,7 @@ impl Conversation {
             cycle: Cycle::default(),
             registered,
             replies: Replies::new(session.outbound()),
+            exits: session.cpu().own(),
         }
     }
 

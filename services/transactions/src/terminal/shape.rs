@@ -10,85 +10,94 @@ pub enum Misshapen {
     NotUtf8,
 }
 
-/// Of the kinds of messages of a session.
+/// Where something is in a body.
+pub(super) type Span = (usize, usize);
+
+/// Of the kinds of messages of a session that the codec decodes, and of those without a body. The others are checked while
+/// they are decoded ([`super::frequent`]).
 pub fn check(kind: u8, body: &[u8]) -> Result<(), Misshapen> {
-    let mut rest = Cursor(body);
+    let mut rest = Cursor::new(body);
     match kind {
-        b'Q' => rest.text()?,
+        b'Q' => drop(rest.text()?),
         b'P' => {
             rest.text()?;
             rest.text()?;
             let types = rest.count()?;
             rest.skip(4 * types)?;
         }
-        b'B' => {
-            rest.text()?;
-            rest.text()?;
-            let formats = rest.count()?;
-            rest.skip(2 * formats)?;
-            for _ in 0..rest.count()? {
-                rest.value()?;
-            }
-            let formats = rest.count()?;
-            rest.skip(2 * formats)?;
-        }
-        b'D' | b'C' => {
-            if !matches!(rest.bytes(1)?, b"S" | b"P") {
-                return Err(Misshapen::Malformed);
-            }
-            rest.text()?;
-        }
-        b'E' => {
-            rest.text()?;
-            rest.skip(4)?;
-        }
         b'H' | b'S' | b'X' => {}
         // Of an ended COPY; their content does not matter.
         b'd' | b'c' | b'f' => return Ok(()),
         _ => return Err(Misshapen::Malformed),
     }
-    if rest.0.is_empty() { Ok(()) } else { Err(Misshapen::Malformed) }
+    rest.end()
 }
 
 /// Of a client's first message of an authentication: the mechanism and its data.
 pub fn check_first_proof(body: &[u8]) -> Result<(), Misshapen> {
-    let mut rest = Cursor(body);
+    let mut rest = Cursor::new(body);
     rest.text()?;
     rest.value()?;
-    if rest.0.is_empty() { Ok(()) } else { Err(Misshapen::Malformed) }
+    rest.end()
 }
 
-struct Cursor<'a>(&'a [u8]);
+/// Reads a body field by field.
+pub(super) struct Cursor<'a> {
+    body: &'a [u8],
+    at: usize,
+}
 
 impl<'a> Cursor<'a> {
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Misshapen> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Misshapen::Malformed)?;
-        self.0 = rest;
-        Ok(taken)
+    pub(super) fn new(body: &'a [u8]) -> Self {
+        Cursor { body, at: 0 }
     }
 
-    fn skip(&mut self, len: usize) -> Result<(), Misshapen> {
+    fn bytes(&mut self, len: usize) -> Result<Span, Misshapen> {
+        let from = self.at;
+        self.at = from.checked_add(len).filter(|to| *to <= self.body.len()).ok_or(Misshapen::Malformed)?;
+        Ok((from, self.at))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Misshapen> {
+        let (from, to) = self.bytes(N)?;
+        self.body[from..to].try_into().map_err(|_| Misshapen::Malformed)
+    }
+
+    pub(super) fn skip(&mut self, len: usize) -> Result<(), Misshapen> {
         self.bytes(len).map(drop)
     }
 
-    fn count(&mut self) -> Result<usize, Misshapen> {
-        let bytes = self.bytes(2)?;
-        Ok(usize::from(u16::from_be_bytes([bytes[0], bytes[1]])))
+    pub(super) fn byte(&mut self) -> Result<u8, Misshapen> {
+        self.array().map(|[byte]| byte)
     }
 
-    /// With a zero byte at its end.
-    fn text(&mut self) -> Result<(), Misshapen> {
-        let end = self.0.iter().position(|byte| *byte == 0).ok_or(Misshapen::Malformed)?;
-        let text = self.bytes(end + 1)?;
-        std::str::from_utf8(&text[..end]).map(drop).map_err(|_| Misshapen::NotUtf8)
+    pub(super) fn number(&mut self) -> Result<i16, Misshapen> {
+        self.array().map(i16::from_be_bytes)
     }
 
-    /// A parameter; a length of -1 is NULL.
-    fn value(&mut self) -> Result<(), Misshapen> {
-        let bytes = self.bytes(4)?;
-        match i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) {
-            -1 => Ok(()),
-            len => self.skip(usize::try_from(len).map_err(|_| Misshapen::Malformed)?),
+    pub(super) fn count(&mut self) -> Result<usize, Misshapen> {
+        self.number().map(|count| usize::from(count as u16))
+    }
+
+    /// Up to a zero byte, which is not part of it.
+    pub(super) fn text(&mut self) -> Result<Span, Misshapen> {
+        let rest = &self.body[self.at..];
+        let len = rest.iter().position(|byte| *byte == 0).ok_or(Misshapen::Malformed)?;
+        let span = self.bytes(len)?;
+        self.skip(1)?;
+        std::str::from_utf8(&rest[..len]).map(|_| span).map_err(|_| Misshapen::NotUtf8)
+    }
+
+    /// A parameter; a length of -1 is NULL (`None`).
+    pub(super) fn value(&mut self) -> Result<Option<Span>, Misshapen> {
+        match i32::from_be_bytes(self.array()?) {
+            -1 => Ok(None),
+            len => self.bytes(usize::try_from(len).map_err(|_| Misshapen::Malformed)?).map(Some),
         }
+    }
+
+    /// Nothing may follow.
+    pub(super) fn end(&self) -> Result<(), Misshapen> {
+        if self.at == self.body.len() { Ok(()) } else { Err(Misshapen::Malformed) }
     }
 }

@@ -1,4 +1,4 @@
-//! Programs made with the guest crate, and the one that is shipped: executed, against a model.
+//! Programs made with the guest crate, and those that are shipped: executed, against a model.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,6 +12,9 @@ use transactions::{CallError, Value};
 use crate::scene::{call, with_programs};
 
 const ACCOUNTS: i64 = 1000;
+
+const TPCB: &[u8] = include_bytes!("../../../../program/tpcb.wasm");
+const OLTP: &[u8] = include_bytes!("../../../../program/oltp.wasm");
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -122,18 +125,58 @@ fn concurrent_transfers_of_the_bank_make_and_lose_no_money() {
 }
 
 #[test]
-fn the_source_of_the_shipped_bank_makes_the_same_bank() {
-    let Some(bytes) = built("bank", &["--no-default-features"]) else {
-        skip!("the Rust target wasm32-unknown-unknown is not installed (rustup target add wasm32-unknown-unknown)");
-    };
+fn the_sources_of_the_shipped_programs_make_the_same_programs() {
     let described = |bytes: &[u8]| {
-        let (_, functions) = Program::compile("bank", bytes).expect("a program");
+        let (_, functions) = Program::compile("shipped", bytes).expect("a program");
         let mut shown: Vec<String> = functions.iter().map(|function| function.signature().to_string()).collect();
         shown.sort();
         shown
     };
-    assert_eq!(described(&bytes), described(BANK));
-    assert_is_a_bank(loaded("bank.wasm", &bytes), 7);
+    for (name, shipped) in [("bank", BANK), ("tpcb", TPCB), ("oltp", OLTP)] {
+        let Some(bytes) = built(name, &["--no-default-features"]) else {
+            skip!("the Rust target wasm32-unknown-unknown is not installed (rustup target add wasm32-unknown-unknown)");
+        };
+        assert_eq!(described(&bytes), described(shipped), "{name}: make programs");
+        if name == "bank" {
+            assert_is_a_bank(loaded("bank.wasm", &bytes), 7);
+        }
+    }
+}
+
+#[test]
+fn the_shipped_mixes_call_programs_that_keep_their_sums() {
+    let call_of = |random: &mut Random, name: &str| match name {
+        "tpcb" => [2_000_000, 100, 10, 9000].map(|most| Value::BigInt(random.below(most) as i64 - 1000)).to_vec(),
+        _ => vec![Value::BigInt(random.below(10_000) as i64)],
+    };
+    for (program, bytes, functions) in [("tpcb.wasm", TPCB, &["tpcb"][..]), ("oltp.wasm", OLTP, &["heavy", "light"])] {
+        with_programs(loaded(program, bytes), async move |cpu, monitor| {
+            let mut random = Random(7);
+            for _ in 0..50 {
+                for name in functions {
+                    let arguments = call_of(&mut random, name);
+                    call(&cpu, &monitor, name, &arguments).await.expect("it does not fail");
+                }
+            }
+            let (slices, name) = if program == "tpcb.wasm" { (-1..2000, "tpcb_accounts") } else { (0..10, "records") };
+            let (mut sum, mut moved) = (0, 0);
+            for slice in slices {
+                let value = call(&cpu, &monitor, name, &[Value::BigInt(slice)]).await;
+                let Ok(Value::BigInt(value)) = value else { panic!("{name}({slice}): {value:?}") };
+                (sum, moved) = (sum + value, moved + value.abs());
+            }
+            assert!(moved > 0);
+            let expected = match program {
+                "tpcb.wasm" => {
+                    let tellers = call(&cpu, &monitor, "tpcb_tellers", &[]).await;
+                    assert_eq!(tellers, call(&cpu, &monitor, "tpcb_branches", &[]).await);
+                    tellers
+                }
+                _ => Ok(Value::BigInt(0)),
+            };
+            assert_eq!(Ok(Value::BigInt(sum)), expected, "{program}");
+        });
+    }
 }
 
 #[test]

@@ -1,0 +1,179 @@
+//! The OLTP paper's six techniques on this host: a whole server with a database on its disk, terminals of `awase load`, and
+//! each technique alone, with those before it, and all.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::repetitions::{Repetitions, Spread, interleaved, table};
+use super::{Effort, LocalError, LocalRun, Measured, Program, Server, ServerConfig};
+use crate::measure::process::Process;
+use crate::parameter::Parameters;
+
+const ROUNDS: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs(150) };
+
+/// Memory of the server. Bytes.
+const MEMORY: u64 = 128 << 20;
+
+const TERMINALS: usize = 128;
+const WARM: Duration = Duration::from_millis(200);
+const MEASURED: Duration = Duration::from_millis(800);
+/// Start of a load, and its check.
+const OVERHEAD: Duration = Duration::from_millis(300);
+
+/// Of one load, in any case.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+const PROGRAM: Program = Program { name: "oltp", bytes: include_bytes!("../../../program/oltp.wasm") };
+
+const MIXES: [&str; 2] = ["heavy", "light"];
+
+/// Of each technique: its row in the paper's table, and its switch when it is in use and when not.
+const TECHNIQUES: [(&str, &str, [&str; 2]); 6] = [
+    ("(1)", "quantum", ["adaptive", "off"]),
+    ("(2)", "trace", ["direct", "unthinned"]),
+    ("(3)", "immediate_dispatch", ["true", "false"]),
+    ("(4)", "hottest_first", ["true", "false"]),
+    ("(5)", "resolved_names", ["true", "false"]),
+    ("(6)", "look_ahead", ["true", "false"]),
+];
+
+/// Which techniques are in use.
+#[derive(Clone, Copy)]
+enum InUse {
+    None,
+    Alone(usize),
+    UpTo(usize),
+}
+
+impl InUse {
+    /// The first technique with those before it is the first alone.
+    fn all() -> Vec<InUse> {
+        let alone = (0..TECHNIQUES.len()).map(InUse::Alone);
+        [InUse::None].into_iter().chain(alone).chain((1..TECHNIQUES.len()).map(InUse::UpTo)).collect()
+    }
+
+    fn has(self, technique: usize) -> bool {
+        match self {
+            InUse::None => false,
+            InUse::Alone(one) => technique == one,
+            InUse::UpTo(last) => technique <= last,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            InUse::None => "none".to_owned(),
+            InUse::Alone(one) => format!("{} {}", TECHNIQUES[one].0, TECHNIQUES[one].1),
+            InUse::UpTo(last) if last + 1 == TECHNIQUES.len() => "all".to_owned(),
+            InUse::UpTo(last) => format!("(1) to {}", TECHNIQUES[last].0),
+        }
+    }
+}
+
+fn cells() -> Vec<(usize, InUse)> {
+    (0..MIXES.len()).flat_map(|mix| InUse::all().into_iter().map(move |in_use| (mix, in_use))).collect()
+}
+
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    cells().len() as u64 * u64::from(effort.pick(ROUNDS.most, 1))
+}
+
+pub(super) fn takes(effort: Effort, parameters: &Parameters) -> Duration {
+    (WARM + MEASURED + OVERHEAD) * steps(effort, parameters) as u32
+}
+
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let server = run.host.serve(&ServerConfig {
+        processors: run.host.processors(),
+        memory: MEMORY,
+        program: Some(PROGRAM),
+        ..ServerConfig::default()
+    })?;
+    let cells = cells();
+    let rates = interleaved(run, ROUNDS, cells.len(), |cell| {
+        let (mix, in_use) = cells[cell];
+        for (technique, (_, switch, values)) in TECHNIQUES.iter().enumerate() {
+            server.set(switch, values[usize::from(!in_use.has(technique))])?;
+        }
+        Ok([load(run, &server, MIXES[mix])?])
+    })?;
+    Ok(measured(run, &cells, &rates))
+}
+
+/// Transactions a second of a mix, whose sums must be right after it.
+fn load(run: &LocalRun<'_>, server: &Server, mix: &str) -> Result<f64, LocalError> {
+    let failed = |what: String| LocalError::Load(format!("the {mix} mix: {what}"));
+    let place = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
+    let file = place.path().join("mix.toml");
+    let (warm, terminals) = (run.pick(WARM, Duration::ZERO), run.pick(TERMINALS, 4));
+    let text = format!(
+        "database = {:?}\nterminals = {terminals}\nwarm_up = \"{}ms\"\n\n\
+         [[transaction]]\nname = {mix:?}\nsql = \"SELECT {mix}($1)\"\narguments = [{{ uniform = [0, 9999] }}]\n\n\
+         [[check]]\nname = \"the sum\"\nsql = \"SELECT records($1)\"\nover = [0, 9]\nexpect = \"0\"\n",
+        PROGRAM.name,
+        warm.as_millis(),
+    );
+    fs::write(&file, text).map_err(|error| failed(error.to_string()))?;
+    let at = server.postgres().ok_or_else(|| failed("the server has no database".to_owned()))?;
+    let mut command = Command::new(run.host.program());
+    command.arg("load").arg(&file).args(["--quiet", "--json", "--server", &at.to_string()]);
+    command.args(["--duration", &format!("{}ms", run.pick(MEASURED, Duration::from_millis(20)).as_millis())]);
+    let process = Process::start(command, &place.path().join("load.log"), run.host.interrupted());
+    let output = process.and_then(|process| process.finish(TIMEOUT)).map_err(|error| failed(format!("{error:#}")))?;
+    let result: Value = serde_json::from_str(&output).map_err(|error| failed(error.to_string()))?;
+    result["transactions_a_second"].as_f64().ok_or_else(|| failed(output))
+}
+
+fn measured(run: &LocalRun<'_>, cells: &[(usize, InUse)], rates: &[[Spread; 1]]) -> Measured {
+    const HOUR: f64 = 3600.0;
+    let mut measured = Measured::default();
+    let mut rows = Vec::new();
+    for ((mix, in_use), [rate]) in cells.iter().zip(rates) {
+        let mix = MIXES[*mix];
+        rows.push((format!("{mix}: {}", in_use.name()), *rate));
+        let hourly = rate.median * HOUR;
+        let mut place = |row: &str, way: &str| measured.cell("techniques", row, format!("{mix}, {way}"), hourly);
+        match *in_use {
+            InUse::None => ["alone", "cumulative"].iter().for_each(|way| place("none", way)),
+            InUse::Alone(0) => ["alone", "cumulative"].iter().for_each(|way| place(TECHNIQUES[0].0, way)),
+            InUse::Alone(one) => place(TECHNIQUES[one].0, "alone"),
+            InUse::UpTo(last) => place(TECHNIQUES[last].0, "cumulative"),
+        }
+    }
+    for (mix, rates) in MIXES.iter().zip(rates.chunks(InUse::all().len())) {
+        let ([before], [after]) = (rates[0], rates[rates.len() - 1]);
+        measured.cell("rates", *mix, "before", before.median * HOUR);
+        measured.cell("rates", *mix, "after", after.median * HOUR);
+        measured.cell("gains", *mix, "", (after.median / before.median - 1.0) * 100.0);
+    }
+    measured.tables.push(table("here-rates", "transactions with the techniques in use", "a second", 0, rows));
+    measured.notes.push(format!(
+        "Here: a server on {} processors, a database on {}, and {} terminals of `awase load` without time to think, on the \
+         same processors. A heavy transaction asks the database 36 times, a light one 19 times, as in the paper; each is one \
+         call of a program in WebAssembly and durable when it is answered.",
+        run.host.processors(),
+        run.host.disk(),
+        run.pick(TERMINALS, 4),
+    ));
+    measured
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_of_the_papers_table_is_measured_alone_and_with_those_before_it() {
+        let in_use: Vec<[bool; 6]> =
+            InUse::all().iter().map(|in_use| std::array::from_fn(|one| in_use.has(one))).collect();
+        assert_eq!(in_use.len(), 12);
+        assert_eq!(in_use[0], [false; 6]);
+        assert_eq!(in_use[11], [true; 6]);
+        assert!((0..6).all(|one| in_use[1 + one].iter().filter(|has| **has).count() == 1 && in_use[1 + one][one]));
+        let rows = &crate::parameter::sheet::named("oltp").form("techniques").rows;
+        assert!(TECHNIQUES.iter().all(|(row, ..)| rows.iter().any(|name| name.starts_with(row))), "{rows:?}");
+    }
+}
