@@ -84,6 +84,20 @@ fn the_multiprocessor_s_table_has_all_cells_for_its_three_devices() {
 }
 
 #[test]
+fn a_shared_disk_is_read_at_one_node_through_nbd_and_mapped_beside_nfs_and_the_disk() {
+    let (directory, host) = host();
+    let measured = match attempt(&host, "dsm") {
+        Err(LocalError::NoDirectIo(_)) => testkit::skip!("the file system of temporary files has no direct I/O"),
+        measured => measured.expect("measured"),
+    };
+    drop(host);
+    assert_eq!(names_in(directory.path()), 0, "nothing is left");
+    check(&measured.tables, |number| number > 0.0 && number.is_finite());
+    let rows: Vec<usize> = measured.tables.iter().map(|table| table.rows.len()).collect();
+    assert_eq!((rows, measured.cells.len()), (vec![6, 4], 4));
+}
+
+#[test]
 fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_reported_where_they_are_counted() {
     let Some(measured) = measure("uio") else { return };
     // None or few shootdowns, or no clock tick of processor time, is a result.

@@ -6,6 +6,8 @@
 //!
 //! Read-ahead stops where readers themselves have 2 MiB under way.
 
+pub mod faults;
+
 use crate::unit::{BlockNo, BlockRange};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

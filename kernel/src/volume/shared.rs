@@ -49,8 +49,12 @@ pub trait Coherence: Send + Sync {
     /// at once.
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()>;
 
-    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written.
-    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()>;
+    /// Other nodes so far that have ended, and may have lost what they had acknowledged and not made durable.
+    fn deaths(&self) -> u64;
+
+    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written. `deaths`:
+    /// when the flush was asked for; what has been lost since is an error.
+    fn flush<'a>(&'a self, cpu: &'a Processor, deaths: u64) -> Work<'a, ()>;
 }
 
 impl Volume {

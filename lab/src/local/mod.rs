@@ -5,6 +5,7 @@
 //! simulated number does.
 
 pub(crate) mod clients;
+mod dsm;
 mod host;
 mod layer;
 pub mod live;
@@ -137,7 +138,7 @@ fn position(names: &[String], wanted: &str) -> Option<usize> {
     names.iter().position(|name| name == wanted).or_else(|| names.iter().position(begins))
 }
 
-pub static MEASUREMENTS: [LocalExperiment; 9] = [
+pub static MEASUREMENTS: [LocalExperiment; 10] = [
     short("ws-2", ws_2::steps, ws_2::measure),
     short("ws-table2", ws_table2::steps, ws_table2::measure),
     short("ws-table3", ws_table3::steps, ws_table3::measure),
@@ -146,6 +147,7 @@ pub static MEASUREMENTS: [LocalExperiment; 9] = [
     short("mp-table1", mp_table1::steps, mp_table1::measure),
     short("uio", uio::steps, uio::measure),
     LocalExperiment { takes: Some(oltp::takes), ..short("oltp", oltp::steps, oltp::measure) },
+    short("dsm", dsm::steps, dsm::measure),
     LocalExperiment { takes: Some(live::takes), ..short("live", live::steps, live::measure) },
 ];
 

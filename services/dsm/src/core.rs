@@ -12,7 +12,7 @@ use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
 use policy::coherence::{
-    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, PageNo, PageSet,
+    self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo, PageSet,
 };
 use policy::unit::BlockNo;
 
@@ -34,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
+    /// Nodes that have said that they end in order.
+    pub(crate) left: BTreeMap<NodeId, Incarnation>,
     pub(crate) home: HomeState,
     pub(crate) flushes: Flushes,
     pub(crate) watch: Watch,

@@ -65,12 +65,12 @@ impl Shared {
 
     /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
     /// What its programs have written it gives up now: a client's write may be in a page that a mapping has taken over.
-    pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
+    pub(crate) async fn flush_all(&self, cpu: &Processor, deaths: u64) -> Result<(), Errno> {
         let deadline = cpu.now() + self.config.timeout;
         self.store_mapped(cpu, deadline).await?;
         self.until_saved(cpu, deadline).await?;
         if let Some(shards) = self.config.shards {
-            return self.flush_moving(cpu, shards, deadline).await;
+            return self.flush_moving(cpu, shards, (deaths, deadline)).await;
         }
         let homes = (0..self.config.nodes.len() as u16).map(NodeId);
         let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
@@ -84,7 +84,14 @@ impl Shared {
 
     /// The same where homes move: asks the homes of one version of the map, which must be all nodes' until the end, or what
     /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
-    async fn flush_moving(&self, cpu: &Processor, shards: u16, deadline: Instant) -> Result<(), Errno> {
+    ///
+    /// `deaths`: when it was asked for. Homes that are new do not know what a node that has died since had written.
+    async fn flush_moving(
+        &self,
+        cpu: &Processor,
+        shards: u16,
+        (deaths, deadline): (u64, Instant),
+    ) -> Result<(), Errno> {
         loop {
             let homes = |core: &Core| {
                 let homes = (0..shards).map(|shard| core.node.shard_home(ShardNo(shard)).map(|home| home.at));
@@ -93,6 +100,9 @@ impl Shared {
                 homes.iter().all(lives).then(|| (core.node.seen(), homes))
             };
             let (seen, homes) = self.until(cpu, deadline, homes).await?;
+            if self.core.lock().home.deaths != deaths {
+                return Err(Errno::IO);
+            }
             let since = Mark { incarnation: seen, failures: 0 };
             let flushes = homes.iter().map(async |home| {
                 if *home == self.me {

@@ -436,7 +436,10 @@ impl Handler for Conversation {
                 shared.changed.wake_all();
             }
             Word::Beat => {}
-            Word::Bye => shared.on_end(&cpu, self.peer),
+            Word::Bye => {
+                shared.core.lock().left.insert(self.peer.node, self.peer.incarnation);
+                shared.on_end(&cpu, self.peer);
+            }
         }
         Step::Continue(())
     }

@@ -144,6 +144,7 @@ impl Shared {
             saves: 0,
             due: Default::default(),
             met: vec![None; nodes],
+            left: Default::default(),
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
             watch: Watch::default(),
@@ -265,7 +266,11 @@ impl Shared {
 
     /// A node was declared dead, and must not run any more.
     pub fn on_dead(&self, cpu: &Processor, address: Address) {
-        self.core.lock().home.deaths += 1;
+        {
+            let mut core = self.core.lock();
+            let has_left = core.left.remove(&address.node) == Some(address.incarnation);
+            core.home.deaths += u64::from(!has_left);
+        }
         self.on_end(cpu, address);
         if self.is_managed() {
             let met = &mut self.core.lock().met[usize::from(address.node.0)];
@@ -474,8 +479,12 @@ impl Coherence for Shared {
         Box::pin(self.wish(cpu, wishes, job))
     }
 
-    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()> {
-        Box::pin(self.flush_all(cpu))
+    fn deaths(&self) -> u64 {
+        self.core.lock().home.deaths
+    }
+
+    fn flush<'a>(&'a self, cpu: &'a Processor, deaths: u64) -> Work<'a, ()> {
+        Box::pin(self.flush_all(cpu, deaths))
     }
 
     fn answers(&self) -> bool {

@@ -196,7 +196,11 @@ impl Page {
 
     pub(crate) fn add_fault(&mut self, fault: Fault) {
         match self.faults.iter_mut().find(|known| known.no == fault.no) {
-            Some(known) => known.is_write |= fault.is_write,
+            Some(known) => {
+                known.is_write |= fault.is_write;
+                known.is_ahead &= fault.is_ahead;
+                known.deadline = known.deadline.max(fault.deadline);
+            }
             None => self.faults.push_back(fault),
         }
     }

@@ -124,7 +124,11 @@ impl Session {
         self.stream.write_all(&call).context("cannot send a call")?;
         let mut buffer = [0; 4096];
         loop {
-            let received = self.stream.read(&mut buffer).context("no reply")?;
+            let received = match self.stream.read(&mut buffer) {
+                // With a timeout, a read is not restarted after a signal (signal(7)).
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                received => received.context("no reply")?,
+            };
             ensure!(received > 0, "the server closed the connection");
             let mut input = &buffer[..received];
             let Some((head, _)) = self.records.next(&mut input)? else { continue };

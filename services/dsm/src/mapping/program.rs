@@ -216,7 +216,7 @@ impl Shared {
     pub(crate) fn try_poisoned(&self, core: &mut Core, now: Instant) {
         let deadline = now + self.config.timeout;
         for (no, page) in core.mapped.some_poisoned(TRIED_AGAIN) {
-            core.page(page).add_fault(Fault { no, is_write: false, deadline });
+            core.page(page).add_fault(Fault { no, is_write: false, is_ahead: false, deadline });
             core.due.push_back(page);
         }
     }

@@ -7,7 +7,7 @@ use kernel::{FRAME_BYTES, Frames, Processor, Volume};
 use machine::Errno;
 use machine::mapping::{self, Mapping};
 use policy::coherence::{Local, Mode, PageNo};
-use policy::unit::{Instant, JobId};
+use policy::unit::{BlockNo, Instant, JobId};
 
 use super::table::{Fault, MappingNo, Place, Served, WINDOW};
 use crate::Shared;
@@ -51,10 +51,27 @@ impl Shared {
                 let _ = member.memory.wake(page.0);
                 continue;
             }
-            core.page(page).add_fault(Fault { no, is_write: fault.is_write, deadline });
+            core.page(page).add_fault(Fault { no, is_write: fault.is_write, is_ahead: false, deadline });
             core.due.push_back(page);
+            if !fault.is_write {
+                self.ask_ahead(cpu, core, page, (no, deadline));
+            }
         }
         self.drive(cpu, core);
+    }
+
+    /// A program that reads in order is given the next pages as if its threads waited for them, too. What another program
+    /// writes is left to it.
+    fn ask_ahead(&self, cpu: &Processor, core: &mut Core, page: PageNo, (no, deadline): (MappingNo, Instant)) {
+        let Some(mut ahead) = core.mapped.ahead(no, page, cpu.switches().read_ahead) else { return };
+        let most = cpu.kernel().cache_blocks() / 8;
+        ahead.end = ahead.end.min(ahead.start + most).min(BlockNo(self.config.policy().pages));
+        for page in ahead.iter().map(|block| PageNo(block.0)) {
+            if core.mapped.place(no, page).is_none() && core.mapped.writer(page).is_none() {
+                core.page(page).add_fault(Fault { no, is_write: false, is_ahead: true, deadline });
+                core.due.push_back(page);
+            }
+        }
     }
 
     /// Does what can be done for mappings, and for the volume's readers and writers whose page a mapping has. `None`: it
@@ -257,7 +274,7 @@ impl Shared {
 
     /// Whoever waits for a page in a mapping, and cannot have it, is told: an access fails.
     pub(crate) fn fail_faults(&self, core: &mut Core, page: PageNo, is_meant: impl Fn(&Fault) -> bool) {
-        for fault in core.page(page).take_faults(is_meant) {
+        for fault in core.page(page).take_faults(is_meant).into_iter().filter(|fault| !fault.is_ahead) {
             let Some(member) = core.mapped.member(fault.no) else { continue };
             let memory = Arc::clone(&member.memory);
             let has = core.mapped.place(fault.no, page);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use machine::Connection;
 use machine::mapping::Mapping;
 use policy::coherence::{Mode, PageNo};
-use policy::unit::{Instant, ProcessorId};
+use policy::readahead::{self, faults::FaultAhead};
+use policy::unit::{BlockNo, BlockRange, Instant, ProcessorId};
 use smallvec::SmallVec;
 
 use super::PAGES_MAX;
@@ -51,6 +52,7 @@ pub(crate) struct Member {
     order: BTreeMap<u64, PageNo>,
     /// Poisoned ones, for another attempt in this order.
     poisoned: VecDeque<PageNo>,
+    ahead: FaultAhead,
 }
 
 pub(crate) struct Table {
@@ -80,9 +82,9 @@ impl Table {
     ) -> MappingNo {
         self.last_no += 1;
         let no = MappingNo(self.last_no);
-        let (order, poisoned) = Default::default();
+        let (order, poisoned, ahead) = Default::default();
         let (is_ending, is_stopped, is_read) = (false, false, true);
-        let member = Member { memory, connection, processor, is_ending, is_stopped, is_read, order, poisoned };
+        let member = Member { memory, connection, processor, is_ending, is_stopped, is_read, order, poisoned, ahead };
         self.members.insert(no, member);
         no
     }
@@ -194,6 +196,11 @@ impl Table {
         }
     }
 
+    /// What a mapping is given in addition to a page that it reads.
+    pub(crate) fn ahead(&mut self, no: MappingNo, page: PageNo, mode: readahead::Mode) -> Option<BlockRange> {
+        self.members.get_mut(&no)?.ahead.on_fault(mode, BlockNo(page.0))
+    }
+
     /// Pages that a mapping may read or write.
     pub(crate) fn held(&self, no: MappingNo) -> usize {
         self.members.get(&no).map_or(0, |member| member.order.len())
@@ -233,6 +240,8 @@ impl Table {
 pub(crate) struct Fault {
     pub(crate) no: MappingNo,
     pub(crate) is_write: bool,
+    /// No thread does yet: it is expected to.
+    pub(crate) is_ahead: bool,
     pub(crate) deadline: Instant,
 }
 

@@ -11,6 +11,7 @@ use kernel::FRAME_BYTES;
 use machine::Errno;
 use machine::mapping::{Fault, Faults, Mapping};
 use policy::coherence::ShardNo;
+use policy::readahead::Mode;
 use policy::unit::{BLOCK_BYTES, ByteRange};
 use testkit::random::Random;
 use testkit::scene::context;
@@ -183,7 +184,7 @@ fn scene(setup: Setup) -> Scene {
 fn read_what_was_written_last(mut scene: Scene, seed: u64, before_step: impl Fn(&mut Scene, &mut Random)) {
     let mut random = Random(seed);
     let programs: Vec<Program> = [0, 0, 1, 2].map(|node| Program::start(&scene, node)).into();
-    let pages = [0, 1, 256, 257, 600];
+    let pages = [0, 1, 2, 256, 257, 600];
     let mut expected = BTreeMap::new();
     for step in 1..=150_u64 {
         before_step(&mut scene, &mut random);
@@ -238,6 +239,32 @@ fn programs_and_clients_read_what_was_written_last_while_homes_move() {
             scene.change_map(|bound| random.below(bound as u64) as usize);
             scene.see_all();
         });
+    }
+}
+
+#[test]
+fn a_program_that_reads_in_order_is_given_the_next_pages_unless_somebody_writes_them() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { homes: 1, ..Setup::new(seed, 2) });
+        scene.until_connected();
+        let [writer, reader] = [1, 1].map(|node| Program::start(&scene, node));
+        assert!(writer.store(&mut scene, 5, 9));
+        let mode = scene.nodes[1].as_ref().expect("it runs").host.kernel.switches().read_ahead;
+        let may_read = |page| reader.memory.state(page) == Some(State::ReadOnly);
+        assert_eq!([0, 1].map(|page| reader.load(&mut scene, page)), [Some(0); 2], "seed {seed}");
+        scene.pass(Duration::from_secs(2));
+        let given: Vec<u64> = (2..4096).filter(|page| may_read(*page)).collect();
+        match mode {
+            Mode::Off => assert_eq!(given, [0; 0], "seed {seed}"),
+            Mode::Fixed { blocks } => assert!(given.len() as u64 <= blocks, "seed {seed}: {given:?}"),
+            Mode::Adaptive { .. } => {
+                assert_eq!(given, [2, 3, 4].into_iter().chain(6..18).collect::<Vec<_>>(), "seed {seed}");
+            }
+        }
+        // It is an ordinary copy: whoever writes takes it away.
+        assert!(writer.store(&mut scene, 3, 7));
+        assert!(!may_read(3) && reader.load(&mut scene, 3) == Some(7), "seed {seed}");
+        assert_eq!(reader.load(&mut scene, 5), Some(9), "seed {seed}");
     }
 }
 

@@ -152,6 +152,36 @@ fn homes_move_and_leases_end_and_histories_are_linearizable_and_what_was_flushed
     assert!(moved > 0 || std::env::var_os("AWASE_SEED").is_some(), "nothing was ever stored");
 }
 
+/// Of one seed.
+const KILLS: u64 = 25;
+
+#[test]
+fn nodes_that_are_killed_one_after_the_other_lose_nothing_that_was_flushed() {
+    let mut kills = 0;
+    for seed in testkit::rounds::seeds(8) {
+        let mut run = Run::new(seed);
+        for _ in 0..KILLS {
+            run.pass(80);
+            let node = run.pick(run.scene.nodes.len());
+            run.scene.kill_member(node);
+            run.pass(20);
+            run.scene.deregister(node);
+            run.change_map();
+            run.pass(80);
+            run.crash();
+            run.scene.boot(node);
+            run.start_clients(node);
+        }
+        run.rest();
+        let Run { mut scene, clients, .. } = run;
+        assert_eq!(read_all(&mut scene, &clients), [], "seed {seed}");
+        assert!(scene.history.borrow().flushes.len() > 20, "seed {seed}: hardly anything was flushed");
+        check(&scene, seed);
+        kills += KILLS;
+    }
+    println!("{kills} kills");
+}
+
 #[test]
 fn the_others_go_on_when_a_home_is_gone_and_lose_nothing_that_was_acknowledged() {
     for seed in testkit::rounds::seeds(20) {
@@ -190,6 +220,32 @@ fn the_others_go_on_when_a_home_is_gone_and_lose_nothing_that_was_acknowledged()
         // Node 1 lives: all that it had written is there.
         scene.history.borrow_mut().crashes.clear();
         check(&scene, seed);
+    }
+}
+
+#[test]
+fn a_flush_fails_if_a_home_dies_under_it_where_something_had_been_written() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let own = Clients::new(&scene);
+        let written = scene.run(0, async move |cpu, volume| own.write(&cpu, &volume, 0, 3, (false, false)).await);
+        written.expect("written");
+        // Its answer never comes.
+        scene.cut(0, 1);
+        let flush = async |cpu: kernel::Processor, volume: std::sync::Arc<kernel::Volume>| {
+            volume.flush(&cpu, testkit::scene::context()).await
+        };
+        let flushed = scene.start(1, flush);
+        scene.pass(Duration::from_millis(100));
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.change_map(|_| 1);
+        scene.see_all();
+        scene.pass(REST);
+        assert_eq!(flushed.take().map(|flushed| flushed.is_err()), Some(true), "seed {seed}");
+        assert_eq!(scene.run(1, flush), Ok(()), "seed {seed}: it was told");
     }
 }
 

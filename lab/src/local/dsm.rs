@@ -1,0 +1,233 @@
+//! DSM figure 3 on this host: two nodes that share a disk in memory, and a file server; a file of the paper's size is read
+//! in order from each, with nothing of it in the reader's cache.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::repetitions::{Repetitions, Spread, alternating, table};
+use super::task;
+use super::ws_table4::{close, open_volume};
+use super::ws_table5::read_through;
+use super::{Effort, Host, LocalError, LocalRun, Measured, Medium, Protocol, Server, ServerConfig, Setup};
+use crate::measure::load::{Address, Length, Load, Operation, Order, Stability, Stop, Target, drive, nbd, prepare};
+use crate::measure::process::Process;
+use crate::parameter::Parameters;
+
+/// What is read each time; also the pages that have a home together, which each node is in turn.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// A block of the paper's file system.
+const REQUEST_KIB: u32 = 8;
+
+const FILL_KIB: u32 = 64;
+
+const MEMORY: u64 = 256 << 20;
+
+/// Each reads a part of the shared disk that was not read before.
+const REPETITIONS: Repetitions = Repetitions { most: 15, time_max: Duration::from_secs(20) };
+
+const EXPORT: &str = "shared";
+
+const NODES: [&str; 2] = ["a", "b"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    /// Through NBD, or mapped; from the node's own memory or from that of the other.
+    Shared {
+        is_mapped: bool,
+        is_remote: bool,
+    },
+    Nfs,
+    Disk,
+}
+
+const ARMS: [(&str, Arm); 6] = [
+    ("the shared disk, from this node's memory", Arm::Shared { is_mapped: false, is_remote: false }),
+    ("the shared disk, from the other node's memory", Arm::Shared { is_mapped: false, is_remote: true }),
+    ("the same mapped, from this node's memory", Arm::Shared { is_mapped: true, is_remote: false }),
+    ("the same mapped, from the other node's memory", Arm::Shared { is_mapped: true, is_remote: true }),
+    ("NFS, from the server's memory", Arm::Nfs),
+    ("the disk", Arm::Disk),
+];
+
+const NFS: usize = 4;
+const DISK: usize = 5;
+
+pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
+    ARMS.len() as u64 * u64::from(effort.pick(REPETITIONS.most, 1))
+}
+
+pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+    let bytes = FILE_BYTES * 4 * u64::from(run.pick(REPETITIONS.most, 1) + 1);
+    let nodes = start_nodes(run.host, bytes)?;
+    // By the second node, which then has all of it.
+    let fill = Load {
+        file_bytes: bytes,
+        ..Load::new(Operation::Overwrite(Order::Sequential, Stability::Flushed { writes: 0 }), FILL_KIB, 4)
+    };
+    load(run.host, &nodes[1].target(), &fill)?;
+    nbd::flush(&nodes[1].address(), EXPORT).map_err(failed)?;
+    let files = run.host.serve(&ServerConfig {
+        processors: run.host.processors(),
+        memory: MEMORY,
+        exports: Vec::new(),
+        switches: Vec::new(),
+        watched: false,
+        program: None,
+    })?;
+    let target = begin_files(run.host, &files)?;
+    let mut read = [0; ARMS.len()];
+    let times = alternating(run, REPETITIONS, ARMS.len(), |arm| {
+        let took = match ARMS[arm].1 {
+            Arm::Shared { is_mapped, is_remote } => {
+                // In groups of four: of each home one part to be read through NBD, and one that is mapped.
+                let part = 4 * read[arm] + 2 * u64::from(is_mapped) + u64::from(is_remote);
+                read[arm] += 1;
+                let from = part * FILE_BYTES;
+                if is_mapped {
+                    nodes[0].read_mapped(from)?
+                } else {
+                    load(run.host, &nodes[0].target(), &Load { from, ..reading() })?
+                }
+            }
+            Arm::Nfs => load(run.host, &target, &reading())?,
+            Arm::Disk => read_disk(run.host)?,
+        };
+        Ok([took.as_secs_f64() * 1e3])
+    })?;
+    Ok(report(run.host, &times))
+}
+
+fn report(host: &Host, times: &[Vec<[f64; 1]>]) -> Measured {
+    let spread = |arm: usize| Spread::of(times[arm].iter().map(|[time]| *time));
+    let ratio = |of: usize, arm: usize| Spread::of(times[of].iter().zip(&times[arm]).map(|([of], [time])| *of / *time));
+    let mut measured = Measured::default();
+    for (row, of) in [("NFS", NFS), ("SCSI disk", DISK)] {
+        for (column, arm) in [("local", 0), ("remote", 1)] {
+            measured.cell("ratios", row, column, ratio(of, arm).median);
+        }
+    }
+    let named = |number: fn(&dyn Fn(usize) -> Spread, usize) -> Spread, of: &dyn Fn(usize) -> Spread, arms: usize| {
+        (0..arms).map(|arm| (ARMS[arm].0.to_owned(), number(of, arm))).collect()
+    };
+    let each = |of: &dyn Fn(usize) -> Spread, arm: usize| of(arm);
+    let title = "1 MiB read in order, 8 KiB at a time";
+    measured.tables.push(table("here-times", title, "ms", 2, named(each, &spread, ARMS.len())));
+    let title = "how many times as fast as over NFS";
+    measured.tables.push(table("here-ratios", title, "times", 2, named(each, &|arm| ratio(NFS, arm), NFS)));
+    measured.notes.push(format!(
+        "Here: nodes, file server and reader are processes on this host; nodes and clients of NFS talk over loopback, \
+         clients of the shared disk over a Unix socket. Nothing of what is read is cached by the reader's node before. The \
+         disk is {}, past the page cache.",
+        host.disk()
+    ));
+    measured
+}
+
+fn failed(error: anyhow::Error) -> LocalError {
+    LocalError::Load(format!("{error:#}"))
+}
+
+fn reading() -> Load {
+    Load { file_bytes: FILE_BYTES, ..Load::new(Operation::Read(Order::Sequential), REQUEST_KIB, 1) }
+}
+
+/// Drives a load through its region once.
+fn load(host: &Host, target: &Target, load: &Load) -> Result<Duration, LocalError> {
+    let outcome = drive(target, load, Length::OnePass, &Stop::when(host.interrupted())).map_err(failed)?;
+    Ok(outcome.elapsed)
+}
+
+/// Writes the file that is read over NFS, and has it cached by the server.
+fn begin_files(host: &Host, server: &Server) -> Result<Target, LocalError> {
+    let missing = || LocalError::Load("the server does not offer NFS".to_owned());
+    let target = server.target(Protocol::Nfs).ok_or_else(missing)?;
+    if let Target::Nfs(endpoint) = &target {
+        prepare(endpoint, &reading(), &Stop::when(host.interrupted())).map_err(failed)?;
+    }
+    load(host, &target, &reading())?;
+    Ok(target)
+}
+
+fn read_disk(host: &Host) -> Result<Duration, LocalError> {
+    let stage = host.start(&Setup::with_memory(MEMORY))?;
+    let volume = open_volume(stage.kernel(), stage.device(&Medium::Disk { bytes: FILE_BYTES })?)?;
+    let reader = std::sync::Arc::clone(&volume);
+    let took = task::run(stage.kernel(), move |cpu| read_through(cpu, reader, FILE_BYTES))??;
+    close(stage.kernel(), volume)?;
+    Ok(took)
+}
+
+/// A node of the cluster, which leaves no files.
+struct Node {
+    process: Process,
+    data: TempDir,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.process.kill();
+        awase::trace::file::remove_of(self.data.path());
+    }
+}
+
+impl Node {
+    fn address(&self) -> Address {
+        Address::Unix(self.data.path().join("nbd.sock"))
+    }
+
+    fn target(&self) -> Target {
+        Target::Nbd { at: self.address(), export: EXPORT.to_owned() }
+    }
+
+    /// A program reads a part of the disk in its memory. The mapping is made before.
+    fn read_mapped(&self, from: u64) -> Result<Duration, LocalError> {
+        let wrong = |error: shm::Error| LocalError::Load(format!("a mapped disk: {error}"));
+        let mapping = shm::Options::at(self.data.path().join("shm")).open(EXPORT).map_err(wrong)?;
+        let start = Instant::now();
+        let words = mapping.atomics_u64(from as usize, FILE_BYTES as usize / size_of::<u64>());
+        let words = words.ok_or_else(|| LocalError::Load("the mapped disk is too short".to_owned()))?;
+        std::hint::black_box(words.iter().fold(0_u64, |sum, word| sum.wrapping_add(word.load(Relaxed))));
+        Ok(start.elapsed())
+    }
+}
+
+/// Starts nodes that share a disk of so many bytes, and waits until they are ready.
+fn start_nodes(host: &Host, bytes: u64) -> Result<Vec<Node>, LocalError> {
+    let io = |error: std::io::Error| LocalError::Server(error.to_string());
+    let ports = NODES.map(|_| TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
+    let ports = ports.into_iter().collect::<Result<Vec<_>, _>>().map_err(io)?;
+    let peers = NODES.iter().zip(&ports).map(|(name, at)| format!("{name} = \"{at}\"")).collect::<Vec<_>>().join(", ");
+    let start = |(name, at): (&&str, &std::net::SocketAddr)| {
+        let data = tempfile::Builder::new().prefix("awase-lab-").tempdir().map_err(io)?;
+        let config = data.path().join("node.toml");
+        let text = format!(
+            "[cluster]\nnode = \"{name}\"\nlisten = \"{at}\"\npeers = {{ {peers} }}\n\
+             [[export]]\nname = \"{EXPORT}\"\nkind = \"shared\"\nsize = \"{bytes}B\"\nbacking = \"memory\"\n"
+        );
+        fs::write(&config, text).map_err(io)?;
+        let command = command(host.program(), data.path(), &config);
+        let log = data.path().join("node.log");
+        let wrong = |error: anyhow::Error| LocalError::Server(format!("{error:#}"));
+        let mut process = Process::start(command, &log, host.interrupted()).map_err(wrong)?;
+        let address = Address::Unix(data.path().join("nbd.sock"));
+        process.ready(|_| nbd::connect(&address, EXPORT).map(drop)).map_err(wrong)?;
+        Ok(Node { process, data })
+    };
+    NODES.iter().zip(&ports).map(start).collect()
+}
+
+fn command(program: &Path, data: &Path, config: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--data").arg(data).arg("--config").arg(config);
+    command.args(["--memory", &MEMORY.to_string(), "--nbd", "none", "--nfs", "none", "--postgres", "none"]);
+    command.args(["--metrics", "none"]).arg("--nbd-unix").arg(data.join("nbd.sock"));
+    command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS");
+    command
+}
