@@ -269,10 +269,15 @@ impl Memory {
         }
     }
 
+    /// As `zero_frame`, if there is one already.
+    pub(crate) fn known_zero_frame(&self) -> Option<FrameRef> {
+        self.zero_frame.get().cloned()
+    }
+
     /// As `zero_frame`, but never waits for memory: to free it, blocks are written.
     pub(crate) fn zero_frame_at_hand(&self) -> Option<FrameRef> {
-        if let Some(frame) = self.zero_frame.get() {
-            return Some(frame.clone());
+        if let Some(frame) = self.known_zero_frame() {
+            return Some(frame);
         }
         let mut frames = Frames::new();
         self.try_allocate(1, &mut frames);

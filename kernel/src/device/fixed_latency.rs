@@ -1,10 +1,10 @@
-//! The papers' `testdev`: a fixed latency (MP section 3.3).
+//! The papers' `testdev`: a fixed latency (MP section 3.3). A raw device: it has no holes.
 
 use std::time::Duration;
 
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::ByteRange;
 
-use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
+use super::{Device, DeviceFacts, DeviceRef, Work};
 use crate::processor::Processor;
 use crate::request::{Outcome, Request};
 
@@ -39,9 +39,5 @@ impl Device for FixedLatency {
 
     fn expedite(&self, cpu: &Processor, range: ByteRange) {
         self.below.expedite(cpu, range);
-    }
-
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
     }
 }

@@ -1,12 +1,15 @@
 //! Holes of a sparse image. The first write into a hole makes the host allocate, and ext4 and XFS do that with a journal
 //! entry for each write, however small. So the blocks around it are written as zeroes with it, in clusters of 64 KiB, the
 //! allocation unit of QCOW2: random writes of 4 KiB into a new image then pay for a sixteenth of the allocations.
+//!
+//! What nobody has written is zeroes, and is read as that without asking the device.
 
 use machine::SeekTarget;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset};
 
 use super::Volume;
 use crate::block_set::BlockSet;
+use crate::frame::FrameRef;
 use crate::processor::Processor;
 
 /// Blocks of a cluster.
@@ -14,6 +17,9 @@ const CLUSTER_BLOCKS: u64 = (64 << 10) / BLOCK_BYTES;
 
 /// Holes are recorded up to here: 2 MiB of memory for each TiB.
 const RECORDED_BYTES_MAX: u64 = 4 << 40;
+
+/// Zeroes around writes are recorded up to here: 4 MiB of memory.
+const FILLED_END: BlockNo = BlockNo((128 << 30) / BLOCK_BYTES);
 
 /// An image of more extents is no new one; its other holes are not looked for.
 const EXTENTS_MAX: usize = 4096;
@@ -23,6 +29,8 @@ const EXTENTS_MAX: usize = 4096;
 #[derive(Default)]
 pub(super) struct Holes {
     clusters: BlockSet,
+    /// Blocks of other clusters that were written as zeroes around others, and not since.
+    filled: BlockSet,
     /// What was written while the device was being asked for its holes.
     written: Option<BlockSet>,
 }
@@ -58,7 +66,20 @@ impl Holes {
             filled.end = BlockNo(touched.end.0 * CLUSTER_BLOCKS);
         }
         self.clusters.remove(touched);
+        if filled != blocks {
+            self.filled.insert(filled.start.to(filled.end.min(FILLED_END).max(filled.start)));
+        }
         filled
+    }
+
+    /// What clients wrote to `blocks` is written next.
+    pub(super) fn on_written(&mut self, blocks: BlockRange) {
+        self.filled.remove(blocks);
+    }
+
+    /// Has nobody written this block?
+    fn contains(&self, block: BlockNo) -> bool {
+        self.clusters.contains(BlockNo(block.0 / CLUSTER_BLOCKS)) || self.filled.contains(block)
     }
 
     /// There is no space for more than what clients write.
@@ -68,6 +89,17 @@ impl Holes {
 }
 
 impl Volume {
+    /// The content of a block that is not cached, if it is known to be zeroes. Its shard must be locked: what is written
+    /// is cached until the device has it, and then it is no hole.
+    pub(super) fn hole_at(&self, block: BlockNo) -> Option<FrameRef> {
+        if self.state.lock().holes.contains(block) { self.memory.known_zero_frame() } else { None }
+    }
+
+    /// Does a block that is not cached lie in a hole, or beyond the end?
+    pub(super) fn is_zeroes(&self, block: BlockNo) -> bool {
+        block.start() >= self.volume_end() || self.state.lock().holes.contains(block)
+    }
+
     /// Asks the device for its holes, if they are awaited.
     pub(super) async fn find_holes(&self, cpu: &Processor) {
         if self.state.lock().holes.written.is_none() {
@@ -88,6 +120,10 @@ impl Volume {
             }
             let Ok(Some(hole)) = self.device.seek(cpu, data, SeekTarget::Hole).await else { break };
             at = hole;
+        }
+        if !clusters.is_empty() {
+            // Without memory for it now, holes are read from the device until there is.
+            let _ = self.memory.zero_frame_at_hand();
         }
         self.state.lock().holes.found(clusters);
     }
@@ -110,6 +146,15 @@ mod tests {
         let mut holes = holes((0..4).into());
         assert_eq!(holes.fill((17..18).into()), (16..32).into());
         assert_eq!(holes.fill((18..19).into()), (18..19).into());
+    }
+
+    #[test]
+    fn what_was_not_written_itself_stays_a_hole() {
+        let mut holes = holes((0..2).into());
+        holes.fill((5..7).into());
+        [5..7, 9..10].map(|run| holes.on_written(run.into()));
+        let found: Vec<u64> = (0..40).filter(|&block| !holes.contains(BlockNo(block))).collect();
+        assert_eq!(found, [5, 6, 9, 32, 33, 34, 35, 36, 37, 38, 39]);
     }
 
     #[test]

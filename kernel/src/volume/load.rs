@@ -89,6 +89,9 @@ impl Volume {
         drop(shard);
         reading.look_at(rest.end.to(reading.blocks.end));
         reading.note_first_look(cpu);
+        if reading.frames.iter().all(Option::is_some) {
+            return Ok(Lookup::Cached(reading.frames.drain(..).flatten().collect()));
+        }
         Ok(Lookup::Missing(reading))
     }
 }
@@ -177,9 +180,10 @@ impl Reading {
                     shard.touch(slot);
                     *frame = Some(shard.share(slot, pool));
                 }
-                None => match absent.last_mut() {
-                    Some(last) if last.end == block => last.end = block + 1,
-                    _ => absent.push(block.run(1)),
+                None => match (self.volume.hole_at(block), absent.last_mut()) {
+                    (Some(zeroes), _) => *frame = Some(zeroes),
+                    (None, Some(last)) if last.end == block => last.end = block + 1,
+                    (None, _) => absent.push(block.run(1)),
                 },
             }
         }

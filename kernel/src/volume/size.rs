@@ -148,7 +148,7 @@ impl Volume {
         result
     }
 
-    /// Caches a block that lies beyond the end.
+    /// Caches a block that lies beyond the end, or in a hole.
     pub(super) async fn put_zeroes(&self, cpu: &Processor, block: BlockNo) {
         let mut frames = self.memory.allocate(cpu, 1).await;
         let Some(mut frame) = frames.pop() else { return };
@@ -156,7 +156,8 @@ impl Volume {
             bytes.fill(0);
         }
         let mut shard = self.lock_shard(block);
-        if shard.find(self.key(block)).is_none() {
+        // It may have been written meanwhile.
+        if shard.find(self.key(block)).is_none() && self.is_zeroes(block) {
             let capacity = self.memory.cache().shard_capacity();
             self.note_block(block);
             shard.insert(self.key(block), frame, BufferState::CLEAN, capacity, self.memory.frames());

@@ -235,6 +235,10 @@ impl Volume {
                     if matches!(self.load(cpu, block.run(1), context).await?, Attempt::Changed) {
                         return Ok(Attempt::Changed);
                     }
+                    // Holes are read without being cached.
+                    if self.is_zeroes(block) {
+                        self.put_zeroes(cpu, block).await;
+                    }
                 }
                 Patched::Shared => spare = self.memory.allocate(cpu, 1).await.pop(),
             }

@@ -128,6 +128,7 @@ impl Volume {
         let mut rest = blocks;
         while let Some(run) = state.dirty.first_run(rest, u64::MAX) {
             state.dirty.remove(run);
+            state.holes.on_written(run);
             state.writing.insert(run);
             dirty.push(run);
             rest.start = run.end;

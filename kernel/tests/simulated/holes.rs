@@ -73,3 +73,47 @@ fn a_write_succeeds_where_only_the_blocks_around_it_fail() {
         assert_eq!(volume.failures_so_far(), 0);
     });
 }
+
+#[test]
+fn what_nobody_has_written_is_read_as_zeroes_without_the_device() {
+    let server = server();
+    server.world.write_disk(server.disk, ByteOffset(40 * BLOCK), &[40; BLOCK as usize]);
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.run(async move |cpu, world, disk| {
+        until_holes_are_known(&cpu).await;
+        write(&cpu, &volume, &[21, 23]).await;
+        // A part of a block.
+        let part = ByteRange::new(25 * BLOCK + 100, 50);
+        fill(&cpu, &volume, part, 25, context()).await.expect("cached");
+        let reads = || world.disk_counters(disk).reads;
+        let before = reads();
+        let first = |frames: kernel::Frames| frames.iter().map(|frame| frame.bytes()[120]).collect::<Vec<u8>>();
+        let read = volume.read(&cpu, ByteRange::new(16 * BLOCK, 12 * BLOCK), context()).await.expect("read");
+        assert_eq!(first(read), [0, 0, 0, 0, 0, 21, 0, 23, 0, 25, 0, 0]);
+        let read = volume.read(&cpu, block(1000), context()).await.expect("read");
+        assert_eq!(first(read), [0]);
+        assert_eq!(reads(), before);
+        let read = volume.read(&cpu, block(40), context()).await.expect("read");
+        assert_eq!(first(read), [40]);
+        assert_eq!(reads(), before + 1, "others wrote it before");
+    });
+}
+
+#[test]
+fn what_was_in_a_hole_is_read_from_the_device_once_it_was_written_and_evicted() {
+    let server = server();
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
+        until_holes_are_known(&cpu).await;
+        let numbers: Vec<u64> = (0..2048).step_by(3).collect();
+        for some in numbers.chunks(100) {
+            write(&cpu, &volume, some).await;
+        }
+        volume.forget_delivered(ByteRange::new(0, 8 * MIB).blocks());
+        for number in 0..2048 {
+            let read = volume.read(&cpu, block(number), context()).await.expect("read");
+            let expected = if number % 3 == 0 { number as u8 } else { 0 };
+            assert_eq!(read[0].bytes()[7], expected, "block {number}");
+        }
+    });
+}

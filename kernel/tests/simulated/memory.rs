@@ -20,7 +20,7 @@ fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     let config = KernelConfig { sizing: Some(sizing), ..small_kernel(2, memory, switches) };
     world.set_memory(id, MemoryFacts { total: GIB, available: GIB, group: None });
     let host = Host::boot(world, id, config);
-    let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
+    let disk = world.add_disk(id, DiskConfig::without_holes(128 * MIB));
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
     let volume = volume(&host.kernel, device, ForcedUnitAccess::Never);
     (host, volume)

@@ -16,7 +16,7 @@ use testkit::scene::{Host, boot, context, drive, run, small_kernel, spawn, stabl
 const MIB: u64 = 1 << 20;
 
 fn server(seed: u64, memory: u64, switches: Switches) -> Server {
-    Server::of(seed, small_kernel(2, memory, switches), DiskConfig::new(8 * MIB))
+    Server::of(seed, small_kernel(2, memory, switches), DiskConfig::without_holes(8 * MIB))
 }
 
 fn open(kernel: &Arc<Kernel>, device: DeviceRef) -> Arc<Volume> {
@@ -137,8 +137,10 @@ fn flushes_that_come_while_one_is_under_way_share_the_next() {
 #[test]
 fn flushing_one_volume_writes_nothing_of_another() {
     let (world, host) = boot(4, small_kernel(2, 16 * MIB, Switches::default()));
-    let (one, other) =
-        (world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB)));
+    let (one, other) = (
+        world.add_disk(host.id, DiskConfig::without_holes(8 * MIB)),
+        world.add_disk(host.id, DiskConfig::without_holes(8 * MIB)),
+    );
     let open = |disk| open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
     let (a, b) = (open(one), open(other));
     run(&world, &host, async move |cpu| {
@@ -156,7 +158,8 @@ fn flushing_one_volume_writes_nothing_of_another() {
 fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
     let writes = |merge| {
         let (world, host) = boot(5, small_kernel(2, 16 * MIB, Switches { block_merge: merge, ..Switches::default() }));
-        let disk = world.add_disk(host.id, DiskConfig { transfer_bytes_max: 128 << 10, ..DiskConfig::new(8 * MIB) });
+        let disk =
+            world.add_disk(host.id, DiskConfig { transfer_bytes_max: 128 << 10, ..DiskConfig::without_holes(8 * MIB) });
         let queue = Arc::new(DiskQueue::new(policy::queue::Config {
             merge,
             transfer_bytes_max: 128 << 10,
@@ -240,7 +243,7 @@ fn a_read_beside_a_write_sees_the_old_block_or_the_new_one() {
 #[test]
 fn a_cache_full_of_dirty_blocks_takes_more_as_they_are_written() {
     let memory = small_kernel(2, 2 * MIB, Switches::default());
-    let server = Server::of(8, memory, DiskConfig::new(32 * MIB));
+    let server = Server::of(8, memory, DiskConfig::without_holes(32 * MIB));
     let volume = server.volume(ForcedUnitAccess::Never);
     server.run(async move |cpu, _, _| {
         for at in 0..(24 * MIB / 65536) {
@@ -255,7 +258,10 @@ fn a_cache_full_of_dirty_blocks_takes_more_as_they_are_written() {
 #[test]
 fn a_device_that_goes_on_failing_refuses_writes_and_leaves_the_cache_to_others() {
     let (world, host) = boot(9, small_kernel(2, 4 * MIB, Switches::default()));
-    let disks = [world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB))];
+    let disks = [
+        world.add_disk(host.id, DiskConfig::without_holes(8 * MIB)),
+        world.add_disk(host.id, DiskConfig::without_holes(8 * MIB)),
+    ];
     let broken = Faults { write_permille: 1000, ..Faults::default() };
     let file = |disk| Arc::new(FileDevice::new(world.open(disk, true)));
     let bad = open(&host.kernel, Arc::new(Fault::new(file(disks[0]), broken)));
@@ -296,6 +302,12 @@ fn read_ahead_hides_the_latency_of_a_sequential_reader() {
         let device = Arc::new(Delay::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Duration::from_millis(1)));
         let volume = open(&host.kernel, device);
         run(&world, &host, async move |cpu| {
+            let all = ByteRange::new(0, 8 * MIB);
+            for at in (0..8).map(|at| at * MIB) {
+                write(&cpu, &volume, ByteRange::new(at, MIB), 1).await.expect("cached");
+            }
+            volume.flush(&cpu, context()).await.expect("flushed");
+            volume.forget_delivered(all.blocks());
             let start = cpu.now();
             for at in 0..512 {
                 volume.read(&cpu, ByteRange::new(at * 16384, 16384), context()).await.expect("read");

@@ -88,6 +88,11 @@ impl DiskConfig {
         }
     }
 
+    /// As `new`, but what was never written is data, as on a block device.
+    pub fn without_holes(size: u64) -> Self {
+        DiskConfig { seek_supported: false, ..DiskConfig::new(size) }
+    }
+
     /// A faultless disk of `size` bytes, a multiple of 4096, whose timing, sectors and features are drawn from `seed`.
     pub fn drawn(size: u64, seed: u64) -> Self {
         let mut random = Random::new(seed, u64::MAX);
