@@ -22,7 +22,8 @@ impl Delay {
 
 impl Device for Delay {
     fn facts(&self) -> DeviceFacts {
-        self.below.facts()
+        // Reads of holes come here, too.
+        DeviceFacts { may_be_sparse: false, ..self.below.facts() }
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {

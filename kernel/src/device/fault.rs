@@ -82,7 +82,8 @@ impl State {
 
 impl Device for Fault {
     fn facts(&self) -> DeviceFacts {
-        self.below.facts()
+        // Reads of holes come here, too.
+        DeviceFacts { may_be_sparse: false, ..self.below.facts() }
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {

@@ -1,10 +1,10 @@
-//! The papers' `testdev`: a fixed latency (MP section 3.3). A raw device: it has no holes.
+//! The papers' `testdev`: a fixed latency (MP section 3.3).
 
 use std::time::Duration;
 
-use policy::unit::ByteRange;
+use policy::unit::{ByteOffset, ByteRange};
 
-use super::{Device, DeviceFacts, DeviceRef, Work};
+use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
 use crate::processor::Processor;
 use crate::request::{Outcome, Request};
 
@@ -25,7 +25,8 @@ impl FixedLatency {
 
 impl Device for FixedLatency {
     fn facts(&self) -> DeviceFacts {
-        self.below.facts()
+        // Reads of holes come here, too.
+        DeviceFacts { may_be_sparse: false, ..self.below.facts() }
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
@@ -39,5 +40,9 @@ impl Device for FixedLatency {
 
     fn expedite(&self, cpu: &Processor, range: ByteRange) {
         self.below.expedite(cpu, range);
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.below.seek(cpu, at, target)
     }
 }

@@ -41,6 +41,8 @@ pub struct DeviceFacts {
     pub transfer_bytes_max: u32,
     /// Can it zero and discard faster than by writing zeroes?
     pub fast_zero: bool,
+    /// Is it a file of the host? What was never written of it may be a hole.
+    pub may_be_sparse: bool,
     pub disk: DiskNo,
 }
 
@@ -48,7 +50,7 @@ impl DeviceFacts {
     /// Of a device on a file of the host.
     pub(crate) fn of(facts: &FileFacts, fast_zero: bool) -> Self {
         let FileFacts { size, writable, rotational, transfer_bytes_max, disk, .. } = *facts;
-        DeviceFacts { size, writable, rotational, transfer_bytes_max, fast_zero, disk }
+        DeviceFacts { size, writable, rotational, transfer_bytes_max, fast_zero, may_be_sparse: true, disk }
     }
 }
 

@@ -133,6 +133,7 @@ impl Device for RamDisk {
             rotational: false,
             transfer_bytes_max: 512 << 10,
             fast_zero: true,
+            may_be_sparse: false,
             disk: self.disk,
         }
     }

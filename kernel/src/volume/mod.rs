@@ -225,7 +225,7 @@ impl Volume {
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
         // What others may write is not filled.
         let may_fill =
-            coherence.is_none() && !config.grows && !config.read_only && facts.writable && !device.is_immediate();
+            coherence.is_none() && !config.grows && !config.read_only && facts.writable && facts.may_be_sparse;
         let state = State { holes: if may_fill { Holes::awaited() } else { Holes::default() }, ..State::default() };
         let early = if config.grows { Early::of_file() } else { Early::default() };
         let volume = Arc::new_cyclic(|this| Volume {

@@ -323,6 +323,7 @@ impl Device for Endless {
             rotational: false,
             transfer_bytes_max: 1 << 20,
             fast_zero: true,
+            may_be_sparse: false,
             disk: policy::unit::DiskNo(7),
         }
     }

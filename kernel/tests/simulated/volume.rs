@@ -302,12 +302,6 @@ fn read_ahead_hides_the_latency_of_a_sequential_reader() {
         let device = Arc::new(Delay::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Duration::from_millis(1)));
         let volume = open(&host.kernel, device);
         run(&world, &host, async move |cpu| {
-            let all = ByteRange::new(0, 8 * MIB);
-            for at in (0..8).map(|at| at * MIB) {
-                write(&cpu, &volume, ByteRange::new(at, MIB), 1).await.expect("cached");
-            }
-            volume.flush(&cpu, context()).await.expect("flushed");
-            volume.forget_delivered(all.blocks());
             let start = cpu.now();
             for at in 0..512 {
                 volume.read(&cpu, ByteRange::new(at * 16384, 16384), context()).await.expect("read");

@@ -441,6 +441,7 @@ impl Device for Shared {
             rotational: false,
             transfer_bytes_max: 256 << 10,
             fast_zero: false,
+            may_be_sparse: false,
             disk: DiskNo(0),
         }
     }

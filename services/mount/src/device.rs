@@ -279,6 +279,7 @@ impl Device for RemoteFile {
             rotational: false,
             transfer_bytes_max: self.transfers.read_max.max(self.transfers.write_max),
             fast_zero: false,
+            may_be_sparse: false,
             disk: self.disk,
         }
     }
