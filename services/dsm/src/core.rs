@@ -18,6 +18,7 @@ use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::mapping::{Place, Served, Table};
+use crate::survey::Answer;
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
@@ -36,6 +37,7 @@ pub(crate) struct Core {
     pub(crate) met: Vec<Option<Incarnation>>,
     /// Nodes that have said that they end in order.
     pub(crate) left: BTreeMap<NodeId, Incarnation>,
+    pub(crate) answers: Vec<Answer>,
     pub(crate) home: HomeState,
     pub(crate) flushes: Flushes,
     pub(crate) watch: Watch,
@@ -129,10 +131,16 @@ impl Core {
 impl Shared {
     /// Notes what the policy wants done. `content`: what came with the message that it answers.
     pub(crate) fn note(&self, core: &mut Core, actions: Actions, mut content: Content) {
+        let mut surveyed = Vec::new();
         for action in actions {
             let page = match action {
                 Action::Send(Envelope { message, to, .. }) => match message.page() {
                     Some(page) => page,
+                    None if matches!(message, Message::Surveyed { .. }) => {
+                        // Last: it is about all of them.
+                        surveyed.push((to, message));
+                        continue;
+                    }
                     None => {
                         self.send_word(to, Word::Page { message, lost: false }, None);
                         continue;
@@ -149,6 +157,7 @@ impl Shared {
             core.page(page).queued().steps.push_back(step);
             core.due.push_back(page);
         }
+        surveyed.into_iter().for_each(|(to, message)| self.answer_survey(core, to, message));
     }
 
     /// Does what the policy wants done about a page that has no other steps to do.
@@ -175,6 +184,7 @@ impl Shared {
         while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
+        self.send_answers(core);
     }
 
     fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {

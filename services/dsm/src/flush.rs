@@ -120,7 +120,9 @@ impl Shared {
                 }
             }
             if is_over && self.core.lock().node.seen() == seen {
-                return self.perform(cpu, Action::Flush).await;
+                self.perform(cpu, Action::Flush).await?;
+                // Homes that had heard of a death before they were asked say nothing of what was lost with it.
+                return if self.core.lock().home.deaths == deaths { Ok(()) } else { Err(Errno::IO) };
             }
             if cpu.now() >= deadline {
                 return Err(Errno::IO);
@@ -164,6 +166,13 @@ impl Shared {
         // What a node had written when it died is lost.
         let ok = is_stored && core.node.dead_writers() == died && core.flushes.home.failures == failures;
         (ok, Mark { incarnation: begun, failures: 0 })
+    }
+
+    /// Have the homes all that was written here?
+    pub(crate) fn has_stored_all(&self) -> bool {
+        let is_clean = self.volume().is_none_or(|volume| volume.is_clean());
+        let core = self.core.lock();
+        is_clean && core.saving.is_empty() && core.mapped.len() == 0
     }
 
     /// Waits until the homes have all that this node had given up before.

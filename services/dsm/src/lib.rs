@@ -15,6 +15,7 @@ mod link;
 mod mapping;
 mod member;
 mod shared;
+mod survey;
 mod tick;
 mod unflushed;
 mod waiting;

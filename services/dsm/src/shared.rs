@@ -145,6 +145,7 @@ impl Shared {
             due: Default::default(),
             met: vec![None; nodes],
             left: Default::default(),
+            answers: Vec::new(),
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
             watch: Watch::default(),

@@ -1,0 +1,37 @@
+//! Answers to surveys of homes: this node has given up what it had of others before. They wait until that is done.
+
+use std::collections::BTreeSet;
+
+use policy::coherence::{Address, Message, PageNo};
+
+use crate::Shared;
+use crate::core::Core;
+use crate::wire::Word;
+
+pub(crate) struct Answer {
+    to: Address,
+    message: Message,
+    /// Pages with steps that must be done before.
+    after: BTreeSet<PageNo>,
+}
+
+impl Shared {
+    /// Sends the answer when all steps noted so far are done: a mapping that was just given a page retains it for a while,
+    /// and its programs must not read it when the home has given it to others.
+    pub(crate) fn answer_survey(&self, core: &mut Core, to: Address, message: Message) {
+        let after = core.pages.iter().filter(|(_, entry)| !entry.has_no_steps()).map(|(page, _)| *page).collect();
+        core.answers.push(Answer { to, message, after });
+    }
+
+    pub(crate) fn send_answers(&self, core: &mut Core) {
+        let mut answers = std::mem::take(&mut core.answers);
+        answers.retain_mut(|answer| {
+            answer.after.retain(|page| core.is_leaving(*page));
+            if answer.after.is_empty() {
+                self.send_word(answer.to, Word::Page { message: answer.message, lost: false }, None);
+            }
+            !answer.after.is_empty()
+        });
+        core.answers = answers;
+    }
+}
