@@ -35,7 +35,8 @@ const READ_BYTES: u32 = 1 << 20;
 /// A neighbour takes memory as fast as a core writes it: two at once would starve everything else.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A sparse image in which each MiB begins with its number.
+/// A sparse image in which each MiB begins with its number. Served to be read only: of what may be written, holes are not
+/// cached.
 fn image(sandbox: &Sandbox) {
     let file = fs::File::create(sandbox.file("disk.img")).expect("create");
     file.set_len(DISK).expect("size");
@@ -88,7 +89,15 @@ impl Drop for Neighbour {
 
 fn serve_in(group: &Group, sandbox: &Sandbox, engine: &str) -> Server {
     let mut command = group.command(&AWASE);
-    command.args(["serve", "--nbd", "none", "--engine", engine, "--export", "name=d,kind=file,path=disk.img"]);
+    command.args([
+        "serve",
+        "--nbd",
+        "none",
+        "--engine",
+        engine,
+        "--export",
+        "name=d,kind=file,path=disk.img,read_only=true",
+    ]);
     sandbox.start(command)
 }
 
@@ -161,7 +170,7 @@ fn the_cache_never_exceeds_its_configured_size() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let size = 64 * MIB;
-    let server = sandbox.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img"]);
+    let server = sandbox.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img,read_only=true"]);
     let mut client = Client::connect(&server.socket(), "d").expect("connect");
     for at in (0..DISK).step_by(MIB as usize) {
         check(&mut client, at);

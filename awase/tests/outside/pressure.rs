@@ -1,6 +1,7 @@
 //! The limit of the server's control group is lowered under load: its cache shrinks, it is not killed, and acknowledged
 //! writes survive.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use testkit::group::Group;
@@ -47,9 +48,12 @@ fn sectors_survive_when_memory_is_taken_away() {
     let sandbox = Sandbox::new();
     let Some(group) = Group::new("pressure", LIMIT_MAX) else { skip!("no control group can be created") };
     let size = Disk::BYTES;
+    let read = fs::File::create(sandbox.file("read.img")).and_then(|file| file.set_len(READ));
+    read.expect("an image");
     let exports = [
         format!("name=disk,kind=file,path=disk.img,size={size},create=true"),
-        format!("name=read,kind=file,path=read.img,size={READ},create=true"),
+        // Of what may be written, holes are not cached.
+        "name=read,kind=file,path=read.img,read_only=true".to_owned(),
     ];
     let serve = || {
         let mut command = group.command(&AWASE);

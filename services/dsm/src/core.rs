@@ -18,9 +18,8 @@ use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::mapping::{Place, Served, Table};
-use crate::survey::Answer;
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Loaded, Page, Pending, Step, Wish};
+use crate::waiting::{Answer, Content, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
 use crate::wire::Word;
 

@@ -1,19 +1,11 @@
 //! Answers to surveys of homes: this node has given up what it had of others before. They wait until that is done.
 
-use std::collections::BTreeSet;
-
-use policy::coherence::{Address, Message, PageNo};
+use policy::coherence::{Address, Message};
 
 use crate::Shared;
 use crate::core::Core;
+use crate::waiting::Answer;
 use crate::wire::Word;
-
-pub(crate) struct Answer {
-    to: Address,
-    message: Message,
-    /// Pages with steps that must be done before.
-    after: BTreeSet<PageNo>,
-}
 
 impl Shared {
     /// Sends the answer when all steps noted so far are done: a mapping that was just given a page retains it for a while,

@@ -1,6 +1,6 @@
 //! Requests of this node that wait for a grant.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -9,7 +9,7 @@ use kernel::volume::Change;
 use kernel::{FRAME_BYTES, FrameRef};
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::coherence::{Action, Envelope, PageNo};
+use policy::coherence::{Action, Address, Envelope, Message, PageNo};
 use policy::unit::{Instant, JobId};
 use smallvec::SmallVec;
 
@@ -159,6 +159,14 @@ pub(crate) struct Page {
     pub(crate) faults: VecDeque<Fault>,
     /// A task waits until the page may be taken from a mapping.
     pub(crate) is_timed: bool,
+}
+
+/// An answer to a survey, until nothing is left of what it is about.
+pub(crate) struct Answer {
+    pub(crate) to: Address,
+    pub(crate) message: Message,
+    /// Pages with steps that must be done before.
+    pub(crate) after: BTreeSet<PageNo>,
 }
 
 #[derive(Default)]
