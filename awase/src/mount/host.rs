@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::fuse::Adapter;
 use super::messages::Messages;
+use super::mounts::{Device, names_mounted_on};
 
 type Name = (NodeId, Arc<[u8]>);
 
@@ -47,7 +48,7 @@ impl ToHost {
     ///
     /// # Errors
     /// When there are no threads.
-    pub fn start(&self, session: &Session<Adapter>, notices: Notices) -> std::io::Result<()> {
+    pub fn start(&self, session: &Session<Adapter>, device: Device, notices: Notices) -> std::io::Result<()> {
         let _ = self.notifier.set(session.notifier());
         let Notices { changed, forgotten } = notices;
         let notifier = session.notifier();
@@ -61,8 +62,15 @@ impl ToHost {
         let notifier = session.notifier();
         // By a thread of its own: it waits for who changes the directory.
         let forget = move || {
-            for (NodeId(directory), name) in forgotten.into_iter().flatten() {
-                let _ = notifier.inval_entry(INodeNo(directory), OsStr::from_bytes(&name));
+            while let Ok(mut names) = forgotten.recv() {
+                names.extend(forgotten.try_iter().flatten());
+                // What is mounted on a name would go with it.
+                let kept = names_mounted_on(device).unwrap_or_default();
+                for (NodeId(directory), name) in names {
+                    if !kept.contains(&name[..]) {
+                        let _ = notifier.inval_entry(INodeNo(directory), OsStr::from_bytes(&name));
+                    }
+                }
             }
         };
         thread::Builder::new().name("mount-forget".into()).spawn(forget).map(drop)

@@ -178,12 +178,12 @@ fn serve(
         fuser::Session::new(adapter, directory, &config(url, options)).map_err(|error| refusal(error, directory))?;
     // It serves nothing before it runs.
     let _ = device.set(session.as_fd().try_clone_to_owned()?);
-    let mounted = own_mount(directory)?.context("the host does not list the mount")?;
+    let mounted = own_mount(directory)?.context("the host does not list the mount")?.device;
     if reads_ahead {
         // Without it, ordinary users have what the host gives them.
         let _ = allow_read_ahead(mounted);
     }
-    host.start(&session, notices)?;
+    host.start(&session, mounted, notices)?;
     let (events, happened) = channel();
     let (unmounted, signalled, forced) = (events.clone(), events.clone(), events.clone());
     if let Err(error) = control::listen(mounted, move |asker| forced.send(Event::Forced(asker)).is_ok()) {
@@ -221,14 +221,13 @@ fn until_unmounted(
         match event {
             Event::Unmounted(result) => return result.context("the host has ended the mount").map(|()| End::Unmounted),
             Event::Signal if is_ending => {
-                let unstored = files.unstored();
                 // It may be away already.
                 let _ = take_away(directory, true);
-                return Ok(End::AtOnce(unstored));
+                return Ok(End::AtOnce(files.unstored()));
             }
             Event::Forced(asker) => {
-                let unstored = files.unstored();
                 let taken_away = take_away(directory, true);
+                let unstored = files.unstored();
                 asker.answer(&lost(unstored));
                 return taken_away.map(|()| End::AtOnce(unstored));
             }

@@ -18,7 +18,7 @@ use super::mounts::{absolute, own_mount};
 /// When it is no mount of ours, or in use.
 pub fn umount(arguments: &UmountArguments) -> anyhow::Result<ExitCode> {
     let directory = &arguments.directory;
-    let Some(device) = own_mount(directory)? else {
+    let Some(mount) = own_mount(directory)? else {
         bail!("nothing is mounted on {} by awase", directory.display());
     };
     let directory = absolute(directory)?;
@@ -26,8 +26,14 @@ pub fn umount(arguments: &UmountArguments) -> anyhow::Result<ExitCode> {
         take_away(&directory, arguments.lazy)?;
         return Ok(ExitCode::SUCCESS);
     }
-    match control::ask(device) {
-        Ok(answer) => println!("{answer}"),
+    match control::ask(mount) {
+        Ok(answer) => {
+            println!("{answer}");
+            // It may have been refused.
+            if own_mount(&directory)? == Some(mount) {
+                take_away(&directory, true)?;
+            }
+        }
         Err(error) => {
             take_away(&directory, true)?;
             println!("what was not stored is lost; how much that is the mount's process does not say: {error}");

@@ -39,6 +39,12 @@ impl Errors {
         self.0.lock().is_failing = false;
     }
 
+    /// Was nobody told of the last one?
+    pub fn is_untold(&self) -> bool {
+        let state = self.0.lock();
+        state.told < state.count
+    }
+
     /// For an opening that begins now.
     pub fn begin(&self) -> Told {
         Told(self.0.lock().told)

@@ -22,8 +22,8 @@ pub use client::{Limits, Server, Space};
 pub use content::Data;
 pub use device::Transfers;
 pub use files::{
-    Creation, Files, Found, Host, Listed, LookupCache, New, NewTime, Opened, Opening, OpeningId, Options, Sink,
-    Special, StreamId, Unstored, Wanted,
+    Creation, Files, Flushed, Found, Host, Listed, LookupCache, New, NewTime, Opened, Opening, OpeningId, Options,
+    Sink, Special, StreamId, Unstored, Wanted,
 };
 pub use handle::Handle;
 pub use known::Bounds;

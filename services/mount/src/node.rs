@@ -39,6 +39,8 @@ pub(crate) type Name = (NodeId, Arc<[u8]>);
 
 pub(crate) struct Node {
     pub id: NodeId,
+    /// No other object ever has it: numbers come again.
+    serial: u64,
     pub handle: Handle,
     pub kind: Kind,
     pub known: Arc<Known>,
@@ -66,6 +68,8 @@ pub(crate) struct State {
     pub is_dismissed: bool,
     /// A task makes what was written durable, after which the node may be forgotten.
     pub is_settling: bool,
+    /// What was written is lost: the node stays until somebody was told.
+    pub is_lost: bool,
 }
 
 impl Node {
@@ -76,6 +80,15 @@ impl Node {
     pub fn is_open(&self) -> bool {
         self.state.lock().opens > 0
     }
+
+    /// For people.
+    pub fn description(&self) -> String {
+        let NodeId(id) = self.id;
+        match self.state.lock().names.first() {
+            Some((_, name)) => format!("{:?} (file {id})", String::from_utf8_lossy(name)),
+            None => format!("file {id}"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -84,8 +97,9 @@ pub(crate) struct Nodes {
     by_handle: HashMap<Handle, NodeId>,
     names: HashMap<Name, NodeId>,
     aliases: u64,
-    /// No directories, in the order in which they came to be known; some of them are not known any more.
-    order: VecDeque<NodeId>,
+    serials: u64,
+    /// No directories, in the order in which they came to be known, with their serials; some of them are not known any more.
+    order: VecDeque<(NodeId, u64)>,
     /// Objects in `order` that are known and not dismissed.
     dismissible: usize,
 }
@@ -120,12 +134,14 @@ impl Nodes {
             self.aliases += 1;
         }
         let (errors, following, state) = (Arc::default(), TaskMutex::default(), Mutex::default());
-        let node = Arc::new(Node { id, handle: handle.clone(), kind, known, errors, following, state });
+        self.serials += 1;
+        let serial = self.serials;
+        let node = Arc::new(Node { id, serial, handle: handle.clone(), kind, known, errors, following, state });
         self.by_id.insert(id, Arc::clone(&node));
         self.by_handle.insert(handle.clone(), id);
         if kind != Kind::Directory {
             self.dismissible += 1;
-            self.order.push_back(id);
+            self.order.push_back((id, serial));
         }
         node
     }
@@ -137,29 +153,37 @@ impl Nodes {
             if self.dismissible <= KNOWN_MAX {
                 break;
             }
-            let Some(id) = self.order.pop_front() else { break };
-            let Some(node) = self.by_id.get(&id) else { continue };
+            let Some((id, serial)) = self.order.pop_front() else { break };
+            let Some(node) = self.by_id.get(&id).filter(|node| node.serial == serial) else { continue };
             let mut state = node.state.lock();
             if state.opens > 0 {
-                self.order.push_back(id);
+                self.order.push_back((id, serial));
             } else if !state.is_dismissed {
                 state.is_dismissed = true;
                 self.dismissible -= 1;
                 names.extend(state.names.iter().cloned());
             }
         }
-        if self.order.len() > 4 * KNOWN_MAX {
+        // Not all the time if more are in use.
+        if self.order.len() > 4 * KNOWN_MAX.max(self.dismissible) {
             let by_id = &self.by_id;
-            self.order.retain(|id| by_id.get(id).is_some_and(|node| !node.state.lock().is_dismissed));
+            self.order.retain(|(id, serial)| by_id.get(id).is_some_and(|node| node.serial == *serial));
         }
         names
     }
 
+    fn is_known(&self, node: &Node) -> bool {
+        self.by_id.get(&node.id).is_some_and(|known| known.serial == node.serial)
+    }
+
     /// The object has this name.
     pub fn set_name(&mut self, node: &Node, directory: NodeId, name: &[u8]) {
+        if !self.is_known(node) {
+            return self.remove_name(directory, name);
+        }
         if std::mem::take(&mut node.state.lock().is_dismissed) {
             self.dismissible += 1;
-            self.order.push_back(node.id);
+            self.order.push_back((node.id, node.serial));
         }
         let name = (directory, Arc::from(name));
         match self.names.insert(name.clone(), node.id) {
@@ -184,10 +208,15 @@ impl Nodes {
         }
     }
 
-    /// Forgets an object that nobody refers to. False: somebody does.
+    /// Forgets an object that nobody refers to. False: somebody does, somebody must be told what is lost, or it was forgotten
+    /// before, and another one may have its number now.
     pub fn remove(&mut self, node: &Node) -> bool {
+        if !self.is_known(node) {
+            return false;
+        }
         let mut state = node.state.lock();
-        if state.lookups > 0 || state.opens > 0 || node.id == NodeId::ROOT {
+        let is_used = state.lookups > 0 || state.opens > 0 || node.id == NodeId::ROOT;
+        if is_used || (state.is_lost && node.errors.is_untold()) {
             return false;
         }
         let names = std::mem::take(&mut state.names);
@@ -209,14 +238,14 @@ impl Nodes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::attributes::{Attributes, Time};
     use crate::known::Bounds;
 
-    fn insert(nodes: &mut Nodes, number: u64, kind: Kind) -> Arc<Node> {
+    pub(crate) fn insert(nodes: &mut Nodes, number: u64, kind: Kind) -> Arc<Node> {
         let time = Time::default();
         let attributes = Attributes {
             kind,
@@ -260,6 +289,46 @@ mod tests {
         assert!(nodes.get(open.id).is_some() && nodes.get(NodeId(last)).is_some());
         assert!(nodes.get(NodeId(3)).is_none());
         assert!(nodes.order.len() <= 4 * KNOWN_MAX);
+    }
+
+    #[test]
+    fn an_object_is_forgotten_once_also_if_its_number_comes_again() {
+        let mut nodes = Nodes::default();
+        insert(&mut nodes, 1, Kind::Directory);
+        let first = insert(&mut nodes, 2, Kind::File);
+        first.state.lock().lookups = 0;
+        assert!(nodes.remove(&first) && !nodes.remove(&first));
+        let second = insert(&mut nodes, 2, Kind::File);
+        assert!(!nodes.remove(&first), "another one has its number");
+        assert!(Arc::ptr_eq(&second, &nodes.get(second.id).expect("it is known")));
+        assert_eq!(nodes.dismissible, 1);
+    }
+
+    #[test]
+    fn objects_that_come_and_go_with_one_number_take_no_room() {
+        let mut nodes = Nodes::default();
+        insert(&mut nodes, 1, Kind::Directory);
+        for _ in 0..4 * KNOWN_MAX + 16 {
+            let node = insert(&mut nodes, 2, Kind::File);
+            assert!(nodes.dismiss().is_empty());
+            node.state.lock().lookups = 0;
+            assert!(nodes.remove(&node));
+        }
+        insert(&mut nodes, 2, Kind::File);
+        assert!(nodes.order.len() <= 4 * KNOWN_MAX);
+    }
+
+    #[test]
+    fn an_object_whose_data_is_lost_stays_until_somebody_was_told() {
+        let mut nodes = Nodes::default();
+        insert(&mut nodes, 1, Kind::Directory);
+        let node = insert(&mut nodes, 2, Kind::File);
+        node.errors.note(machine::Errno::IO);
+        (node.state.lock().lookups, node.state.lock().is_lost) = (0, true);
+        assert!(!nodes.remove(&node));
+        let found = nodes.of_handle(&node.handle).expect("it is known");
+        assert_eq!(found.errors.take(&mut found.errors.begin()), Some(machine::Errno::IO));
+        assert!(nodes.remove(&node));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
 use kernel::Processor;
 use machine::Errno;
-use mount::{Files, Found, StreamId};
+use mount::{Files, Flushed, Found, StreamId};
 
 use super::listing::{Listing, Shared};
 use super::waiting::{Refuse, ThreadId};
@@ -101,6 +101,29 @@ impl Adapter {
         self.answer(request, reply, work, |reply, ()| reply.ok());
     }
 
+    /// Only who takes the answer is told what failed.
+    pub(super) fn answer_flushed<F>(
+        &self,
+        request: &Request,
+        reply: ReplyEmpty,
+        work: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Flushed> + 'static,
+    {
+        self.answer(
+            request,
+            reply,
+            |files, cpu| {
+                let work = work(files, cpu);
+                async { Ok(work.await) }
+            },
+            |reply, flushed| match flushed.tell() {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(convert::errno(errno)),
+            },
+        );
+    }
+
     /// Fills `names`, made on the mount's processor, with the entries after a cookie; the host may refer to them.
     pub(super) fn list<L: Listing>(
         &self,
@@ -115,14 +138,17 @@ impl Adapter {
             let mut work = pin!(files.list(&cpu, stream, cookie, refers, &mut sink));
             let listed = waiting.unless_killed(&cpu, thread, work.as_mut()).await;
             let Some(names) = shared.take() else { return };
-            let Some(result) = listed else {
+            let is_killed = listed.is_none();
+            let result = listed.map_or(Err(fuser::Errno::EINTR), |result| result.map_err(convert::errno));
+            if result.is_err() {
+                // The host gets none of them.
                 names.referred().iter().for_each(|id| files.forget(&cpu, *id, 1));
-                names.end(Err(fuser::Errno::EINTR));
+            }
+            names.end(result);
+            if is_killed {
                 // It takes no more.
                 let _ = work.await;
-                return;
-            };
-            names.end(result.map_err(convert::errno));
+            }
         });
     }
 }

@@ -277,7 +277,7 @@ impl Filesystem for Adapter {
             move |reply, opened| {
                 reply.opened(FileHandle(opened.id.0), flags[usize::from(opened.keeps_cache)]);
             },
-            async |files, cpu, opened: Opened| files.close_file(&cpu, opened.id).await,
+            async |files, cpu, opened: Opened| files.undo_opening(&cpu, opened).await,
         );
     }
 
@@ -366,11 +366,9 @@ impl Filesystem for Adapter {
     }
 
     fn flush(&self, request: &Request, _ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.answer_empty(
-            request,
-            reply,
-            move |files, cpu| async move { files.flush_closing(&cpu, opening(handle)).await },
-        );
+        self.answer_flushed(request, reply, move |files, cpu| async move {
+            files.flush_closing(&cpu, opening(handle)).await
+        });
     }
 
     fn release(
@@ -390,7 +388,7 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, request: &Request, _ino: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.answer_empty(request, reply, move |files, cpu| async move { files.flush(&cpu, opening(handle)).await });
+        self.answer_flushed(request, reply, move |files, cpu| async move { files.flush(&cpu, opening(handle)).await });
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

@@ -7,7 +7,7 @@ use machine::Errno;
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use super::Files;
-use super::open::{Open, OpeningId};
+use super::open::{Flushed, OpeningId};
 use crate::attributes::Kind;
 use crate::content::{Content, Data};
 use crate::device::RemoteFile;
@@ -73,32 +73,24 @@ impl Files {
         open.told_if_failed(self.content_of(cpu, &open.node)?.write(cpu, at, data, stability).await)
     }
 
-    /// Makes what was written durable at every close of an opening for writing, and says what failed.
-    ///
-    /// # Errors
-    /// The server's.
-    pub async fn flush_closing(&self, cpu: &Processor, id: OpeningId) -> Result<(), Errno> {
-        let open = self.opening(id)?;
-        if !open.writes {
-            return Ok(());
+    /// Makes what was written durable at every close of an opening for writing.
+    pub async fn flush_closing(&self, cpu: &Processor, id: OpeningId) -> Flushed {
+        match self.opening(id) {
+            Ok(open) if !open.writes => Ok(()).into(),
+            _ => self.flush(cpu, id).await,
         }
-        self.flush_opening(cpu, &open).await
     }
 
     /// Makes what was written durable.
-    ///
-    /// # Errors
-    /// The server's.
-    pub async fn flush(&self, cpu: &Processor, id: OpeningId) -> Result<(), Errno> {
-        let open = self.opening(id)?;
-        self.flush_opening(cpu, &open).await
-    }
-
-    async fn flush_opening(&self, cpu: &Processor, open: &Open) -> Result<(), Errno> {
-        let flushed = match open.node.content() {
+    pub async fn flush(&self, cpu: &Processor, id: OpeningId) -> Flushed {
+        let open = match self.opening(id) {
+            Ok(open) => open,
+            Err(errno) => return Err(errno).into(),
+        };
+        let result = match open.node.content() {
             Some(content) => content.flush(cpu).await,
             None => Ok(()),
         };
-        open.told(flushed)
+        Flushed::new(open, result)
     }
 }

@@ -32,7 +32,7 @@ use listing::Streams;
 pub use listing::{Listed, Sink, StreamId};
 pub use names::{Creation, Special};
 use open::Openings;
-pub use open::{Opened, Opening, OpeningId};
+pub use open::{Flushed, Opened, Opening, OpeningId};
 pub use settle::Unstored;
 
 /// Which names are remembered by the host.

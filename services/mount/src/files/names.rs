@@ -298,10 +298,11 @@ impl Files {
     /// A name of a file that is not open is gone. With the last one, so is the file, and what was not written yet. Others
     /// may have given it more names than are known here.
     async fn on_name_removed(&self, cpu: &Processor, node: &Node) {
-        let Some(content) = node.content() else { return };
         if !node.known.on_name_removed() {
             return;
         }
+        node.state.lock().is_lost = false;
+        let Some(content) = node.content() else { return };
         if content.volume.is_clean() || self.refresh(cpu, node).await == Err(Errno::STALE) {
             node.state.lock().content = None;
             content.volume.stop();

@@ -32,6 +32,33 @@ pub struct Opened {
     pub keeps_cache: bool,
 }
 
+/// What a flush has come to. An error of write-back that nobody takes is told later.
+#[must_use]
+pub struct Flushed {
+    open: Option<Arc<Open>>,
+    result: Result<(), Errno>,
+}
+
+impl Flushed {
+    pub(super) fn new(open: Arc<Open>, result: Result<(), Errno>) -> Flushed {
+        Flushed { open: Some(open), result }
+    }
+
+    /// Tells who uses the opening.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn tell(self) -> Result<(), Errno> {
+        self.open.map_or(self.result, |open| open.told(self.result))
+    }
+}
+
+impl From<Result<(), Errno>> for Flushed {
+    fn from(result: Result<(), Errno>) -> Flushed {
+        Flushed { open: None, result }
+    }
+}
+
 /// The host's openings: it bounds them, as it does open files.
 #[derive(Default)]
 pub(super) struct Openings {
@@ -86,6 +113,16 @@ impl Files {
         Ok(Opened { id, keeps_cache: !std::mem::take(&mut node.state.lock().host_is_stale) })
     }
 
+    /// Closes what nobody was given.
+    pub async fn undo_opening(&self, cpu: &Processor, opened: Opened) {
+        if !opened.keeps_cache
+            && let Ok(open) = self.opening(opened.id)
+        {
+            open.node.state.lock().host_is_stale = true;
+        }
+        self.close_file(cpu, opened.id).await;
+    }
+
     pub(super) fn begin_opening(&self, node: &Arc<Node>, writes: bool) -> OpeningId {
         node.state.lock().opens += 1;
         let open = Open { node: Arc::clone(node), writes, told: Mutex::new(node.errors.begin()) };
@@ -138,5 +175,25 @@ impl Files {
                 self.closed.lock().push_back(node.id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::Kind;
+    use crate::node::Nodes;
+    use crate::node::tests::insert;
+
+    #[test]
+    fn a_flush_whose_result_nobody_takes_tells_nothing() {
+        let node = insert(&mut Nodes::default(), 1, Kind::File);
+        let told = Mutex::new(node.errors.begin());
+        let open = Arc::new(Open { node: Arc::clone(&node), writes: true, told });
+        let flushed = || Flushed::new(Arc::clone(&open), Ok(()));
+        node.errors.note(Errno::IO);
+        drop(flushed());
+        assert_eq!(flushed().tell(), Err(Errno::IO));
+        assert_eq!(flushed().tell(), Ok(()));
     }
 }

@@ -8,6 +8,7 @@ use machine::Errno;
 use policy::unit::BLOCK_BYTES;
 
 use super::Files;
+use crate::content::Content;
 use crate::node::{Node, NodeId};
 
 /// Between two attempts to write what the server refuses.
@@ -85,10 +86,12 @@ impl Files {
             return;
         }
         state.content = None;
+        // One that the server does not have any more nobody will open.
+        state.is_lost = last != Errno::STALE;
         drop(state);
         node.errors.note(last);
-        let id = node.id.0;
-        self.host.report(&format!("what was written to file {id} is lost, it could not be stored: {last}"));
+        let (file, bytes) = (node.description(), undurable_bytes(&content));
+        self.host.report(&format!("{bytes} bytes written to {file} are lost, they could not be stored: {last}"));
         content.volume.stop();
     }
 
@@ -108,10 +111,13 @@ impl Files {
     /// What would be lost if the mount ended now.
     pub fn unstored(&self) -> Unstored {
         let contents = self.nodes.lock().all().into_iter().filter_map(|node| node.content());
-        contents.filter(|content| !content.volume.is_clean()).fold(Unstored::default(), |all, content| {
-            let blocks = content.volume.undurable_blocks();
-            let bytes = (blocks * BLOCK_BYTES).min(content.volume.size());
-            Unstored { bytes: all.bytes + bytes, files: all.files + 1 }
+        contents.filter(|content| !content.volume.is_clean()).fold(Unstored::default(), |all, content| Unstored {
+            bytes: all.bytes + undurable_bytes(&content),
+            files: all.files + 1,
         })
     }
+}
+
+fn undurable_bytes(content: &Content) -> u64 {
+    (content.volume.undurable_blocks() * BLOCK_BYTES).min(content.volume.size())
 }

@@ -64,14 +64,14 @@ impl Model {
                 self.write(cpu, at, &data, stability).await;
             }
             4..8 => self.check(cpu, at, len).await,
-            8 => self.files.flush(cpu, self.opening).await.expect("flushed"),
+            8 => self.files.flush(cpu, self.opening).await.tell().expect("flushed"),
             _ if random.chance(500) => {
                 let new = mount::New { size: Some(at as u64), ..Default::default() };
                 self.files.set_attributes(cpu, self.id, new).await.expect("resized");
                 self.content.resize(at, 0);
             }
             _ => {
-                self.files.flush_closing(cpu, self.opening).await.expect("sent");
+                self.files.flush_closing(cpu, self.opening).await.tell().expect("sent");
                 let (attributes, _) = self.files.attributes(cpu, self.id).await.expect("asked");
                 assert_eq!(attributes.size as usize, self.content.len());
             }
@@ -88,7 +88,7 @@ async fn live(cpu: &Processor, files: &Arc<Files>, seed: u64, steps: u64) -> Vec
     }
     let mut contents = Vec::new();
     for model in models {
-        files.flush(cpu, model.opening).await.expect("flushed");
+        files.flush(cpu, model.opening).await.tell().expect("flushed");
         model.check(cpu, 0, FILE_BYTES_MAX).await;
         files.close_file(cpu, model.opening).await;
         contents.push(model.content);
@@ -157,7 +157,7 @@ fn what_fsync_promised_outlives_a_client_that_is_killed() {
         scene.run(async move |cpu| {
             let mut model = Model::create(&cpu, &files, "a").await;
             model.write(&cpu, 0, &written, Stability::Unstable).await;
-            files.flush(&cpu, model.opening).await.expect("flushed");
+            files.flush(&cpu, model.opening).await.tell().expect("flushed");
             // And something that is not promised.
             model.write(&cpu, 200_000, &written, Stability::Unstable).await;
         });
@@ -184,7 +184,7 @@ fn who_opens_a_file_sees_what_others_closed_before() {
         let id = scene.run(async move |cpu| {
             let mut model = Model::create(&cpu, &own, "a").await;
             model.write(&cpu, 0, &[1; 9000], Stability::Unstable).await;
-            own.flush(&cpu, model.opening).await.expect("flushed");
+            own.flush(&cpu, model.opening).await.tell().expect("flushed");
             own.close_file(&cpu, model.opening).await;
             await_server(&cpu, &own, model.id).await;
             model.id
@@ -194,6 +194,9 @@ fn who_opens_a_file_sees_what_others_closed_before() {
             cpu.sleep(SERVER_NOTICES).await;
             let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
             assert!(!opened.keeps_cache, "the host must not keep what it has");
+            files.undo_opening(&cpu, opened).await;
+            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            assert!(!opened.keeps_cache, "nobody was told so far");
             let mut content = vec![1; 9000];
             content[4000..4200].fill(2);
             Model { files, id, opening: opened.id, content }.check(&cpu, 0, 9000).await;
@@ -210,7 +213,7 @@ fn without_attribute_caching_changes_of_others_are_seen_at_once() {
     let model = scene.run(async move |cpu| {
         let mut model = Model::create(&cpu, &own, "a").await;
         model.write(&cpu, 0, &[1; 5000], Stability::Unstable).await;
-        own.flush(&cpu, model.opening).await.expect("flushed");
+        own.flush(&cpu, model.opening).await.tell().expect("flushed");
         await_server(&cpu, &own, model.id).await;
         model.check(&cpu, 0, 5000).await;
         model
@@ -243,7 +246,7 @@ fn a_file_that_is_found_again_while_its_last_writes_are_sent_has_them() {
                 model = Model { id: found.id, opening: opened.id, ..model };
                 model.check(&cpu, 0, FILE_BYTES_MAX).await;
             }
-            files.flush(&cpu, model.opening).await.expect("flushed");
+            files.flush(&cpu, model.opening).await.tell().expect("flushed");
             model.content
         });
         assert_on_server(&scene, &[content], true);

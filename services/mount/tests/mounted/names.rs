@@ -71,7 +71,7 @@ fn a_file_that_is_removed_while_it_is_open_lasts_until_it_is_closed() {
         files.write(&cpu, opening, ByteOffset(0), &b"hello"[..], Stability::Unstable).await.expect("written");
         files.unlink(&cpu, NodeId::ROOT, b"a").await.expect("removed");
         assert!(find(&cpu, &files, "a").await.is_none());
-        files.flush(&cpu, opening).await.expect("flushed");
+        files.flush(&cpu, opening).await.tell().expect("flushed");
         let (range, frames) = files.read(&cpu, found.id, ByteRange::new(0, 100)).await.expect("read");
         assert_eq!((range.len, &frames[0].bytes()[..5]), (5, &b"hello"[..]));
         assert_eq!(list(&cpu, &files, 100).await.len(), 1, "it has a name of its own");
