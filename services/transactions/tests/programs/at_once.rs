@@ -1,6 +1,7 @@
 //! Calls that are executed at once, and those that are given up there and executed where they can be suspended.
 
 use kernel::ForcedUnitAccess;
+use sim::DiskConfig;
 use testkit::scene::disk::Server;
 use transactions::store::Database;
 use transactions::{Monitor, Value};
@@ -82,7 +83,7 @@ fn filling() -> String {
 #[test]
 fn a_call_whose_rows_are_on_the_disk_waits_for_them() {
     let (before, after) = (programs(&filling()), programs(&filling()));
-    let server = Server::new(1);
+    let server = Server::with_disk(1, DiskConfig::without_holes(8 << 20));
     // Two, so that the second has nothing in its cache.
     let [first, second] = [(); 2].map(|()| server.volume(ForcedUnitAccess::Never));
     server.run(async move |cpu, _, _| {
