@@ -49,6 +49,25 @@ pub struct Version {
 }
 
 impl Attributes {
+    /// Of an object of which only number and kind are known.
+    pub fn bare(file_id: u64, kind: Kind) -> Self {
+        let time = Time::default();
+        Attributes {
+            kind,
+            mode: 0,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            device: (0, 0),
+            file_id,
+            accessed: time,
+            modified: time,
+            changed: time,
+        }
+    }
+
     pub fn version(&self) -> Version {
         Version { size: self.size, modified: self.modified, changed: self.changed }
     }

@@ -205,18 +205,12 @@ mod tests {
     fn file(size: u64, changed: u32) -> Attributes {
         let time = Time { seconds: changed, nanoseconds: 0 };
         Attributes {
-            kind: Kind::File,
-            mode: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
             size,
             used: size,
-            device: (0, 0),
-            file_id: 5,
             accessed: time,
             modified: time,
             changed: time,
+            ..Attributes::bare(5, Kind::File)
         }
     }
 

@@ -242,27 +242,12 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::attributes::{Attributes, Time};
+    use crate::attributes::Attributes;
     use crate::known::Bounds;
 
     pub(crate) fn insert(nodes: &mut Nodes, number: u64, kind: Kind) -> Arc<Node> {
-        let time = Time::default();
-        let attributes = Attributes {
-            kind,
-            mode: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            used: 0,
-            device: (0, 0),
-            file_id: number,
-            accessed: time,
-            modified: time,
-            changed: time,
-        };
         let bounds = Bounds { min: Duration::ZERO, max: Duration::ZERO };
-        let known = Known::new(Instant::ZERO, attributes, bounds);
+        let known = Known::new(Instant::ZERO, Attributes::bare(number, kind), bounds);
         let node = nodes.insert(&Handle::new(&number.to_be_bytes()), number, kind, known);
         node.state.lock().lookups = 1;
         nodes.set_name(&node, NodeId::ROOT, &number.to_be_bytes());

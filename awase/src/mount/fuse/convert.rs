@@ -50,22 +50,7 @@ pub fn attributes(id: NodeId, from: &Attributes) -> FileAttr {
 
 /// An entry of which only number and kind are known.
 pub fn bare(file_id: u64, kind: Kind) -> FileAttr {
-    let time = Time::default();
-    let known = Attributes {
-        kind,
-        mode: 0,
-        links: 1,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        used: 0,
-        device: (0, 0),
-        file_id,
-        accessed: time,
-        modified: time,
-        changed: time,
-    };
-    attributes(NodeId(file_id), &known)
+    attributes(NodeId(file_id), &Attributes::bare(file_id, kind))
 }
 
 fn system_time(time: Time) -> SystemTime {
