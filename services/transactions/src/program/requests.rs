@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 
 use super::ProgramError;
 use super::guest::{Answer, Request};
-use crate::store::{TableNo, Transaction};
+use crate::store::{FoundTable, TableNo, Transaction};
 
 /// Tables that one call uses, at most.
 const TABLES_MAX: usize = 256;
@@ -31,8 +31,8 @@ impl Names {
             return Ok(*no);
         }
         check_table(name)?;
-        let no = transaction.table(name)?;
-        if is_on {
+        let FoundTable { no, is_stored } = transaction.find_table(name)?;
+        if is_on && is_stored {
             self.0.write().insert(name.into(), no);
         }
         Ok(no)

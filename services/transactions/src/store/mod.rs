@@ -22,10 +22,11 @@ mod page;
 mod pages;
 mod reads;
 mod space;
+mod tables;
 mod transaction;
 mod tree;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use kernel::Processor;
@@ -44,6 +45,8 @@ use log::{Circle, Records};
 pub use open::OpenError;
 use pages::Pages;
 use space::Space;
+pub(crate) use tables::FoundTable;
+use tables::Tables;
 pub use transaction::{Commit, Transaction};
 
 /// Longest key, in bytes.
@@ -61,7 +64,7 @@ pub const TABLES_MAX: usize = 4096;
 const DELTA_BYTES_MAX: usize = 32 << 20;
 
 /// A table's number in its database; it never changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableNo(pub u32);
 
 /// The table of tables: their numbers by name.
@@ -137,17 +140,8 @@ pub struct Database {
     changed: WaitList,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Table {
-    no: TableNo,
-}
-
 struct State {
-    tables: BTreeMap<String, Table>,
-    /// Tables that are not in the catalog yet.
-    unstored: BTreeMap<TableNo, String>,
-    /// Times that a table was looked up by its name.
-    lookups: u64,
+    tables: Tables,
     recent: Delta,
     frozen: Option<Frozen>,
     tree: Arc<Tree>,
@@ -189,26 +183,6 @@ impl Database {
         Transaction::new(self)
     }
 
-    /// The table of that name; it is in the catalog from its first row on.
-    fn table(&self, name: &str) -> Result<TableNo, StoreError> {
-        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
-            return Err(StoreError::TableName);
-        }
-        let mut state = self.state.lock();
-        state.lookups += 1;
-        if let Some(table) = state.tables.get(name) {
-            return Ok(table.no);
-        }
-        if state.tables.len() >= TABLES_MAX {
-            return Err(StoreError::TooManyTables);
-        }
-        let last = state.tables.values().map(|table| table.no).max().unwrap_or(CATALOG);
-        let no = TableNo(last.0 + 1);
-        state.tables.insert(name.to_owned(), Table { no });
-        state.unstored.insert(no, name.to_owned());
-        Ok(no)
-    }
-
     pub fn reading(&self) -> Reading {
         let state = self.state.lock();
         let space = self.space.lock();
@@ -218,7 +192,7 @@ impl Database {
             commits: state.commits.0,
             durable: state.durable.0,
             checkpoints: state.generation - 1,
-            table_lookups: state.lookups,
+            table_lookups: state.tables.lookups,
             unmerged_bytes: (state.recent.bytes() + frozen) as u64,
             log_bytes: state.circle.held() * page,
             tree_bytes: space.used() * page,

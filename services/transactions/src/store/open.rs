@@ -18,7 +18,8 @@ use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYT
 use super::log::Circle;
 use super::pages::{Pages, RUN_PAGES_MAX};
 use super::space::Space;
-use super::{CATALOG, Database, Sequence, State, StoreError, Table, TableNo};
+use super::tables::Tables;
+use super::{CATALOG, Database, Sequence, State, StoreError, TableNo};
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OpenError {
@@ -86,9 +87,7 @@ async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, Op
 
 fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space) -> Arc<Database> {
     let state = State {
-        tables: BTreeMap::new(),
-        unstored: BTreeMap::new(),
-        lookups: 0,
+        tables: Tables::default(),
         recent: Delta::default(),
         frozen: None,
         tree: Arc::new(Tree { root: superblock.root }),
@@ -188,11 +187,11 @@ impl Database {
             let range = (Bound::Excluded(from.as_slice()), Bound::Unbounded);
             let Some((name, row)) = transaction.next(cpu, CATALOG, range, false).await? else { break };
             let number: [u8; 4] = (&*row).try_into().map_err(|_| OpenError::Damaged("the list of its tables"))?;
-            let table = Table { no: TableNo(u32::from_le_bytes(number)) };
+            let table = TableNo(u32::from_le_bytes(number));
             tables.insert(String::from_utf8_lossy(&name).into_owned(), table);
             from = name.to_vec();
         }
-        self.state.lock().tables = tables;
+        self.state.lock().tables = Tables::new(tables);
         Ok(())
     }
 }

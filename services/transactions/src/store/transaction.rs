@@ -13,7 +13,7 @@ use super::checkpoint::Tree;
 use super::delta::Entry;
 use super::reads::{Mark, Reads};
 use super::{
-    CATALOG, CommitError, Conflict, DELTA_BYTES_MAX, Database, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
+    CommitError, Conflict, DELTA_BYTES_MAX, Database, FoundTable, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
     Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
 };
 
@@ -36,6 +36,8 @@ pub struct Transaction {
     writes: BTreeMap<FullKey, Option<Row>>,
     written_bytes: usize,
     reads: Reads,
+    /// Tables that had no row when they were looked up.
+    unstored: BTreeSet<TableNo>,
 }
 
 /// A transaction that is committed, and durable soon.
@@ -63,7 +65,13 @@ enum Found {
 impl Transaction {
     pub(super) fn new(database: &Arc<Database>) -> Self {
         let database = Arc::clone(database);
-        Transaction { database, writes: BTreeMap::new(), written_bytes: 0, reads: Reads::default() }
+        Transaction {
+            database,
+            writes: BTreeMap::new(),
+            written_bytes: 0,
+            reads: Reads::default(),
+            unstored: BTreeSet::new(),
+        }
     }
 
     /// The table of that name. It exists from the first row on.
@@ -71,7 +79,15 @@ impl Transaction {
     /// # Errors
     /// If the name is too long or empty, or there are too many tables.
     pub fn table(&mut self, name: &str) -> Result<TableNo, StoreError> {
-        self.database.table(name)
+        self.find_table(name).map(|found| found.no)
+    }
+
+    pub(crate) fn find_table(&mut self, name: &str) -> Result<FoundTable, StoreError> {
+        let found = self.database.state.lock().tables.find(name)?;
+        if !found.is_stored {
+            self.unstored.insert(found.no);
+        }
+        Ok(found)
     }
 
     /// A row: as this transaction wrote it, else as committed last.
@@ -229,7 +245,11 @@ impl Transaction {
     /// Whether a commit would fail now. What a program concludes from reads of two times may be nonsense: its failure
     /// counts only if this is false.
     pub fn conflicts(&self) -> bool {
-        self.reads.have_changed(&self.database.state.lock())
+        self.have_changed(&self.database.state.lock())
+    }
+
+    fn have_changed(&self, state: &State) -> bool {
+        self.reads.have_changed(state) || state.tables.have_forgotten(&self.unstored)
     }
 
     /// Where [`Transaction::roll_back`] returns to. `None`: it has written too much to copy that.
@@ -290,7 +310,7 @@ impl Transaction {
     fn try_commit(&mut self, cpu: &Processor) -> Result<Option<Commit>, CommitError> {
         let database = &self.database;
         let mut state = database.state.lock();
-        if self.reads.have_changed(&state) {
+        if self.have_changed(&state) {
             return Err(Conflict.into());
         }
         if self.writes.is_empty() {
@@ -307,7 +327,7 @@ impl Transaction {
             let may_help = !state.recent.is_empty() || state.frozen.is_some();
             return if may_help { Ok(None) } else { Err(StoreError::Full.into()) };
         }
-        state.store_tables(&mut self.writes);
+        state.tables.store(&self.unstored, &mut self.writes)?;
         state.commits.0 += 1;
         let at = state.commits;
         let push =
@@ -322,22 +342,6 @@ impl Transaction {
             database.request_checkpoint(cpu);
         }
         Ok(Some(Commit { database: Arc::clone(database), group: Some(group), at }))
-    }
-}
-
-impl State {
-    /// Tables that are written for the first time enter the catalog.
-    fn store_tables(&mut self, writes: &mut BTreeMap<FullKey, Option<Row>>) {
-        if self.unstored.is_empty() {
-            return;
-        }
-        let table_of = |key: &FullKey| key.first_chunk().map(|no| TableNo(u32::from_be_bytes(*no)));
-        let written: BTreeSet<TableNo> = writes.keys().filter_map(table_of).collect();
-        for no in written {
-            if let Some(name) = self.unstored.remove(&no) {
-                writes.insert(full_key(CATALOG, name.as_bytes()), Some(Row::from(no.0.to_le_bytes().as_slice())));
-            }
-        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Databases on the simulated machine.
 
+mod groups;
 mod history;
 mod monitor;
+mod names;
 mod opening;
 mod slow_checkpoint;
 mod store;
