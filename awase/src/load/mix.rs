@@ -12,11 +12,17 @@ use crate::config::parse_duration;
 /// Most terminals of one load: each is a connection.
 const TERMINALS_MAX: usize = 20_000;
 
+/// Most transactions that a terminal has in flight.
+const PIPELINE_MAX: usize = 64;
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
     #[serde(default = "default_terminals")]
     pub terminals: usize,
+    /// Transactions that each terminal has in flight: it sends the next before it has the reply to the one before.
+    #[serde(default = "default_pipeline")]
+    pub pipeline: usize,
     /// The load ends after so many transactions, or after `duration`, whichever is first. With neither, after 3,000: as in
     /// the paper.
     pub transactions: Option<u64>,
@@ -96,6 +102,10 @@ fn default_terminals() -> usize {
     100
 }
 
+fn default_pipeline() -> usize {
+    1
+}
+
 fn default_user() -> String {
     "awase".into()
 }
@@ -148,6 +158,7 @@ impl Mix {
 
     fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=TERMINALS_MAX).contains(&self.terminals), "terminals must be from 1 to {TERMINALS_MAX}");
+        ensure!((1..=PIPELINE_MAX).contains(&self.pipeline), "pipeline must be from 1 to {PIPELINE_MAX}");
         ensure!(!self.transactions_of.is_empty(), "there is no [[transaction]]");
         ensure!(self.transactions_of.iter().any(|one| one.weight > 0), "all transactions have the weight 0");
         ensure!(self.rate.is_none_or(|rate| rate > 0.0 && rate < 1e7), "rate must be above 0");
@@ -205,6 +216,7 @@ mod tests {
         assert!(refusal("").contains("missing field `transaction`"));
         let one = "[[transaction]]\nname = \"a\"\nsql = \"SELECT f($1)\"\n";
         assert!(refusal(&format!("terminals = 0\n{one}")).contains("terminals must be from 1 to 20000"));
+        assert!(refusal(&format!("pipeline = 65\n{one}")).contains("pipeline must be from 1 to 64"));
         assert!(refusal(&format!("think_time = \"often\"\n{one}")).contains("\"often\" is not a time"));
         assert!(refusal(&format!("rate = 5.0\nthink_time = \"1s\"\n{one}")).contains("exclude each other"));
         assert!(refusal(&format!("color = 1\n{one}")).contains("unknown field `color`"));

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::iter::repeat_n;
 use std::mem::MaybeUninit;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,7 +117,9 @@ struct Worker<'a> {
     begin: Instant,
     /// Terminals that think, by when they have thought enough.
     thinking: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// In an open loop: those that have nothing to do, what waits for one, and when the next transaction is due.
+    /// Those with something new to send.
+    to_send: Vec<usize>,
+    /// In an open loop: those that could do more, what waits for one, and when the next transaction is due.
     idle: Vec<usize>,
     waiting: VecDeque<Instant>,
     next_due: Option<Instant>,
@@ -134,12 +137,13 @@ impl<'a> Worker<'a> {
             wire.prepare(shared.mix.transactions_of.iter().map(|one| one.sql.as_str()))?;
             wire.set_nonblocking()?;
             epoll::add(&poller, &wire, EventData::new_u64(terminals.len() as u64), EventFlags::IN)?;
-            terminals.push(Terminal { wire, call: None, is_blocked: false });
+            terminals.push(Terminal { wire, calls: VecDeque::new(), is_blocked: false });
         }
         Ok(Worker {
             shared,
             draw: Draw::new(shared.mix, worker),
-            idle: (0..terminals.len()).collect(),
+            idle: (0..terminals.len()).flat_map(|one| repeat_n(one, shared.mix.pipeline)).collect(),
+            to_send: Vec::new(),
             terminals,
             first: worker,
             step: workers,
@@ -208,6 +212,17 @@ impl<'a> Worker<'a> {
             self.thinking.pop();
             self.start(terminal, now)?;
         }
+        self.send()
+    }
+
+    /// What a terminal begins at the same time leaves together.
+    fn send(&mut self) -> anyhow::Result<()> {
+        let mut terminals = std::mem::take(&mut self.to_send);
+        for terminal in terminals.drain(..) {
+            self.terminals[terminal].wire.send()?;
+            self.watch_sending(terminal)?;
+        }
+        self.to_send = terminals;
         Ok(())
     }
 
@@ -229,7 +244,8 @@ impl<'a> Worker<'a> {
         let arguments = drawn.iter().map(|argument| self.draw.argument(argument, number, &shared.count)).collect();
         self.under_way += 1;
         self.terminals[terminal].begin(Call { transaction, arguments, due, retries: 0 })?;
-        self.watch_sending(terminal)
+        self.to_send.push(terminal);
+        Ok(())
     }
 
     fn counts(&self, due: Instant) -> bool {
@@ -257,16 +273,23 @@ impl<'a> Worker<'a> {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return Ok(());
         }
-        let ended = self.terminals[terminal].receive(self.shared.mix.retries);
-        let Some((call, how)) = ended.with_context(|| format!("terminal {}", self.first + terminal * self.step + 1))?
-        else {
-            return Ok(());
-        };
+        loop {
+            let ended = self.terminals[terminal].receive(self.shared.mix.retries);
+            let ended = ended.with_context(|| format!("terminal {}", self.first + terminal * self.step + 1))?;
+            let Some((call, how)) = ended else { return Ok(()) };
+            self.on_reply(terminal, &call, how);
+            if self.terminals[terminal].calls.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_reply(&mut self, terminal: usize, call: &Call, how: Ended) {
         let counts = self.counts(call.due);
         match how {
             Ended::Again => {
                 self.measured.transactions[call.transaction].retries += u64::from(counts);
-                return self.watch_sending(terminal);
+                return self.to_send.push(terminal);
             }
             Ended::Done if counts => {
                 let at = self.begin.elapsed().saturating_sub(self.shared.mix.warm_up);
@@ -283,7 +306,6 @@ impl<'a> Worker<'a> {
             Some(_) => self.idle.push(terminal),
             None => self.think(terminal),
         }
-        Ok(())
     }
 
     /// Room to send matters only while something is left to be sent.

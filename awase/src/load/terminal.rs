@@ -1,5 +1,6 @@
 //! A terminal: it thinks, executes a transaction, and thinks again.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::wire::{Refusal, Wire};
@@ -7,7 +8,7 @@ use super::wire::{Refusal, Wire};
 /// SQLSTATE of a transaction that conflicted with another: it can be tried again.
 const CONFLICT: &str = "40001";
 
-/// What a terminal has under way.
+/// A transaction under way.
 pub struct Call {
     pub transaction: usize,
     pub arguments: Vec<String>,
@@ -18,7 +19,8 @@ pub struct Call {
 
 pub struct Terminal {
     pub wire: Wire,
-    pub call: Option<Call>,
+    /// In the order of their replies.
+    pub calls: VecDeque<Call>,
     /// The poller watches for room to send.
     pub is_blocked: bool,
 }
@@ -27,18 +29,18 @@ pub struct Terminal {
 pub enum Ended {
     Done,
     Failed(Refusal),
-    /// It conflicted and was sent again.
+    /// It conflicted and is to be sent again.
     Again,
 }
 
 impl Terminal {
-    /// Sends a call.
+    /// Has a call sent next.
     ///
     /// # Errors
-    /// If the connection has ended.
+    /// If it cannot be said in the protocol.
     pub fn begin(&mut self, call: Call) -> anyhow::Result<()> {
         self.wire.execute(call.transaction, &call.arguments)?;
-        self.call = Some(call);
+        self.calls.push_back(call);
         Ok(())
     }
 
@@ -48,7 +50,7 @@ impl Terminal {
     /// If the connection has ended.
     pub fn receive(&mut self, retries_max: u32) -> anyhow::Result<Option<(Call, Ended)>> {
         let Some(reply) = self.wire.receive()? else { return Ok(None) };
-        let Some(mut call) = self.call.take() else { return Ok(None) };
+        let Some(mut call) = self.calls.pop_front() else { return Ok(None) };
         match reply.refusal {
             None => Ok(Some((call, Ended::Done))),
             Some(refusal) if refusal.code == CONFLICT && call.retries < retries_max => {

@@ -230,16 +230,15 @@ impl Wire {
         self.stream.set_nonblocking()
     }
 
-    /// Executes a prepared statement; [`Wire::receive`] finds the reply.
+    /// Has a prepared statement executed by what [`Wire::send`] sends next; [`Wire::receive`] finds the reply.
     ///
     /// # Errors
-    /// If the connection has ended.
+    /// If it cannot be said in the protocol.
     pub fn execute(&mut self, statement: usize, arguments: &[String]) -> anyhow::Result<()> {
         let values = arguments.iter().map(|text| Some(bytes::Bytes::copy_from_slice(text.as_bytes()))).collect();
         encoded(Bind::new(None, Some(name(statement)), Vec::new(), values, Vec::new()).encode(&mut self.outbound))?;
         encoded(Execute::new(None, 0).encode(&mut self.outbound))?;
-        encoded(Sync::new().encode(&mut self.outbound))?;
-        self.send()
+        encoded(Sync::new().encode(&mut self.outbound))
     }
 
     /// Sends what the socket takes.
