@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use transactions::terminal::Terminals;
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
+use crate::metrics::View;
 use crate::overlaid::Overlaid;
 use crate::processors::Processors;
 use kernel::connection::Acceptor;
@@ -38,6 +39,7 @@ pub struct ControlPanel {
     exports: Mutex<Vec<ExportInfo>>,
     overlaid: Mutex<Vec<OverlaidInfo>>,
     terminals: Arc<Terminals>,
+    latencies: View,
 }
 
 /// A disk or database whose changes go beside; weak, as in [`ExportInfo`].
@@ -88,6 +90,7 @@ impl ControlPanel {
             exports: Mutex::default(),
             overlaid: Mutex::default(),
             terminals: Arc::clone(terminals),
+            latencies: View::new(processors.kernel(), acceptor, None, terminals),
         })
     }
 

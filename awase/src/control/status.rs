@@ -27,6 +27,7 @@ impl ControlPanel {
             "connected": super::connected::connected(&self.kernel),
             "jobs": self.kernel.jobs().most_used(JOBS_SHOWN).iter().map(live_job).collect::<Value>(),
             "databases": self.terminals.databases().iter().map(|monitor| database(monitor)).collect::<Value>(),
+            "latencies": self.latencies.latencies(),
             "exports": self.exports.lock().iter().map(export).collect::<Value>(),
         })
     }

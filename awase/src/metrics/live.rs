@@ -7,7 +7,7 @@ use policy::unit::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
 use super::prometheus::activity_name;
-use super::sample::Sample;
+use super::sample::{Sample, View};
 
 pub(super) fn json(sample: &Sample) -> String {
     let count = |what| sample.sum.count(what);
@@ -35,6 +35,13 @@ pub(super) fn json(sample: &Sample) -> String {
         "jobs": sample.jobs.iter().map(job).collect::<Value>(),
     });
     value.to_string()
+}
+
+impl View {
+    /// Groups of requests that have occurred: `service`, `class`, and `buckets`.
+    pub fn latencies(&self) -> Vec<Value> {
+        self.sample().map_or_else(Vec::new, |sample| latencies(&sample))
+    }
 }
 
 /// Types of requests that have occurred.

@@ -1,5 +1,6 @@
 //! `awase top`: live status of a server, with every switch, changeable by keys.
 
+mod calls;
 mod connections;
 mod draw;
 mod section;

@@ -39,6 +39,9 @@ const NUMBERS: &[&str] = &[
     "aborts/s",
     "log",
     "tables",
+    "50 %",
+    "99 %",
+    "calls/s",
 ];
 
 impl Section {

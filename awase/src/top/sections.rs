@@ -28,6 +28,7 @@ pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
     all.extend(shared(view));
     all.extend(mapped(view));
     all.extend(databases(view));
+    all.extend(super::calls::section(view));
     all.extend([connections, switches(view)]);
     all
 }
