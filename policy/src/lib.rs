@@ -3,6 +3,7 @@
 //! No I/O, no clock, no thread, no lock, no randomness. One decision, one file.
 
 pub mod access;
+pub mod awake;
 pub mod cache;
 pub mod coherence;
 pub mod color;

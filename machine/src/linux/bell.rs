@@ -55,6 +55,11 @@ impl Bell {
         self.state.compare_exchange(0, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
+    /// Whether the processor sleeps, or is about to.
+    pub(super) fn is_parked(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == PARKED
+    }
+
     /// Makes the processor collect, without making `enter` return for it.
     pub(super) fn wake(&self) {
         self.raise(WOKEN);

@@ -4,6 +4,7 @@
 //! belongs to the thread that makes it. The control plane: [`file`](mod@file) opens files and devices, [`tree`]
 //! directory trees, [`net`] makes sockets.
 
+mod awake;
 mod bell;
 pub mod colors;
 mod cores;
@@ -27,6 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use awake::Awake;
 pub use cores::Cores;
 use memory::MemoryWatch;
 use policy::idle;
@@ -128,6 +130,7 @@ struct Shared {
     memory: MemoryWatch,
     cores: Cores,
     idle: idle::Config,
+    awake: Awake,
 }
 
 /// Chooses the engine (by testing io_uring) and returns a builder for each processor, in order of number.
@@ -146,6 +149,7 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
         memory: MemoryWatch::new(),
         cores,
         idle: config.idle,
+        awake: Awake::new(count),
     });
     let may_fall_back = config.engine == Engine::Auto;
     let builders = (0..count).map(|k| {

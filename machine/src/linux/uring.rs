@@ -24,6 +24,7 @@ use super::tree;
 use super::{Shared, net, park_time, pause};
 use crate::mapping::Faults;
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
+use policy::awake::KeepAwake;
 use policy::idle::IdlePolling;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -69,6 +70,7 @@ pub struct Uring {
     /// Completions taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
     polling: IdlePolling,
+    awake: KeepAwake,
     /// System calls since the last query.
     entries: Cell<u64>,
     /// Being dropped: nothing is submitted again.
@@ -82,6 +84,7 @@ impl Uring {
         let set = shared.cores.set();
         // Otherwise the kernel's workers share the core of the thread that caused them, as in kernels before 5.14.
         let _ = setup.ring.submitter().register_iowq_aff(&set);
+        shared.awake.enroll(processor, &bell);
         Ok(Uring {
             processor,
             ring: setup.ring,
@@ -100,6 +103,7 @@ impl Uring {
             finished: Vec::new(),
             taken: Vec::new(),
             polling: IdlePolling::new(shared.idle),
+            awake: KeepAwake::default(),
             entries: Cell::new(0),
             shared,
             closing: false,
@@ -171,16 +175,32 @@ impl Uring {
         }
     }
 
-    /// Submits, and polls for completions as long as the policy allows. Returns whether something arrived.
+    /// So many completions arrived `waited` after it became idle.
+    fn end_idle(&mut self, now: Instant, waited: Duration, completions: usize) {
+        self.polling.on_work(waited);
+        if self.shared.awake.is_possible() {
+            self.awake.on_work(waited, completions, self.shared.idle.longest);
+            if self.awake.is_on() {
+                self.shared.awake.keep(self.processor, now, now + self.polling.duration());
+            }
+        }
+    }
+
+    /// Submits, and polls for completions as long as the policies allow. Returns whether something arrived.
     fn poll_idle(&mut self, since: Instant, time: Option<Duration>) -> bool {
-        let limit = self.polling.duration().min(time.unwrap_or(Duration::MAX));
-        if limit.is_zero() {
+        let mut before = self.now();
+        let deadline = time.map(|time| before + time);
+        let own = since + self.polling.duration();
+        let processor = self.processor;
+        let is_over = |shared: &Shared, now: Instant| {
+            now >= own && now >= shared.awake.until(processor) || deadline.is_some_and(|at| now >= at)
+        };
+        if is_over(&self.shared, before) {
             return false;
         }
         // What they do for a request may take longer than a time slice.
         let has_workers = self.slots.with_workers() > 0 || self.offloaded > 0;
         self.submit_if_needed();
-        let mut before = self.now();
         loop {
             for _ in 0..CHECKS_PER_CLOCK_READ {
                 let queue = self.ring.submission();
@@ -199,9 +219,10 @@ impl Uring {
             let now = self.now();
             if !has_workers && now.since(before) >= PREEMPTED_AFTER {
                 self.polling.on_preempted();
+                self.shared.awake.decline(self.processor, now);
                 return false;
             }
-            if now.since(since) >= limit {
+            if is_over(&self.shared, now) {
                 return false;
             }
             before = now;
@@ -343,7 +364,7 @@ impl Machine for Uring {
             let time = if rung || done.len() > before { None } else { park_time(park, now) };
             let Some(time) = time else {
                 if let Some(since) = idle_since {
-                    self.polling.on_work(now.since(since));
+                    self.end_idle(now, now.since(since), done.len() - before);
                 }
                 // Sleeping has submitted everything.
                 if !slept {
