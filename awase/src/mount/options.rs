@@ -91,33 +91,33 @@ fn hint(meant: &Option<&'static str>) -> String {
     meant.map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
 }
 
-/// Names of all options with a meaning here.
-const NAMES: &[&str] = &[
+/// All options with a meaning here; those that have a value end with `=`.
+const OPTIONS: &[&str] = &[
     "ro",
     "rw",
-    "port",
-    "mountport",
-    "nconnect",
-    "rsize",
-    "wsize",
+    "port=",
+    "mountport=",
+    "nconnect=",
+    "rsize=",
+    "wsize=",
     "hard",
     "soft",
-    "timeo",
-    "retrans",
-    "acregmin",
-    "acregmax",
-    "acdirmin",
-    "acdirmax",
-    "actimeo",
+    "timeo=",
+    "retrans=",
+    "acregmin=",
+    "acregmax=",
+    "acdirmin=",
+    "acdirmax=",
+    "actimeo=",
     "ac",
     "noac",
-    "lookupcache",
+    "lookupcache=",
     "cto",
     "nocto",
     "sync",
     "async",
-    "readahead",
-    "cache",
+    "readahead=",
+    "cache=",
     "direct_io",
     "allow_other",
     "resvport",
@@ -126,32 +126,11 @@ const NAMES: &[&str] = &[
     "nosuid",
     "noexec",
     "noatime",
-    "proto",
-    "vers",
-];
-
-/// Those of them, and their other names, that have a value.
-const VALUED: &[&str] = &[
-    "port",
-    "mountport",
-    "nconnect",
-    "rsize",
-    "wsize",
-    "timeo",
-    "retrans",
-    "acregmin",
-    "acregmax",
-    "acdirmin",
-    "acdirmax",
-    "actimeo",
-    "lookupcache",
-    "readahead",
-    "cache",
-    "proto",
-    "vers",
-    "nfsvers",
-    "sec",
-    "local_lock",
+    "proto=",
+    "vers=",
+    "nfsvers=",
+    "sec=",
+    "local_lock=",
 ];
 
 impl Default for MountOptions {
@@ -192,7 +171,10 @@ impl MountOptions {
         for given in lists.into_iter().flat_map(|list| list.split(',')).filter(|given| !given.is_empty()) {
             let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
             options.set(Given { name, value }, &mut last)?;
-            if value.is_some() && !VALUED.contains(&name) && !is_comment(name) {
+            if value.is_some()
+                && !OPTIONS.iter().any(|known| known.strip_suffix('=') == Some(name))
+                && !is_comment(name)
+            {
                 return Err(OptionError::HasNone(name.to_owned()));
             }
         }
@@ -275,7 +257,8 @@ impl MountOptions {
         if is_comment(name) || IGNORED.contains(&name) {
             return Ok(());
         }
-        let near = NAMES.iter().map(|known| (strsim::damerau_levenshtein(known, name), *known)).min();
+        let known = OPTIONS.iter().map(|known| known.trim_end_matches('='));
+        let near = known.map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
         let meant = near.filter(|(distance, _)| *distance <= 2).map(|(_, known)| known);
         Err(OptionError::Unknown { name: name.to_owned(), meant })
     }
