@@ -10,9 +10,11 @@ use std::thread;
 /// Procedures of NFS (RFC 1813).
 pub const GETATTR: u32 = 1;
 pub const LOOKUP: u32 = 3;
+pub const READ: u32 = 6;
 pub const WRITE: u32 = 7;
 pub const MKDIR: u32 = 9;
 pub const READDIRPLUS: u32 = 17;
+pub const FSINFO: u32 = 19;
 pub const COMMIT: u32 = 21;
 
 const NFS: u32 = 100_003;

@@ -11,3 +11,4 @@ mod listing;
 mod names;
 mod user;
 mod waits;
+mod wire;

@@ -139,6 +139,28 @@ fn a_file_that_is_replaced_while_it_is_open_can_still_be_read() {
 }
 
 #[test]
+fn a_file_that_is_replaced_while_it_is_written_has_all_that_was_written() {
+    let Some(f) = Fixture::new("") else { return };
+    let options = || OpenOptions::new().read(true).write(true).create(true).truncate(true).clone();
+    let (mut old, first, second) = (options().open(f.path("a")).expect("open"), [1; 300_000], [2; 300_000]);
+    old.write_all(&first).expect("write");
+    let mut new = options().open(f.path("b")).expect("open");
+    new.write_all(b"new").expect("write");
+    fs::rename(f.path("b"), f.path("a")).expect("rename");
+    old.write_all(&second).expect("write");
+    new.write_all(b"er").expect("write");
+    [&old, &new].iter().for_each(|file| file.sync_all().expect("fsync"));
+    old.rewind().expect("seek");
+    let mut content = Vec::new();
+    old.read_to_end(&mut content).expect("read");
+    assert!(content == [first, second].concat());
+    drop((old, new));
+    assert_eq!(fs::read_to_string(f.path("a")).expect("read"), "newer");
+    testkit::server::await_that("only the new one is left", || fs::read_dir(f.served("")).expect("list").count() == 1);
+    assert_eq!(fs::read_to_string(f.served("a")).expect("read"), "newer");
+}
+
+#[test]
 fn three_thousand_names_are_listed_with_their_kinds() {
     let Some(f) = Fixture::new("") else { return };
     let names: BTreeSet<String> = (0..3000).map(|number| format!("a-name-of-some-length-{number}")).collect();

@@ -1,0 +1,89 @@
+//! What is said to the server, and how often.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+
+use testkit::server::await_that;
+
+use crate::between::{Between, FSINFO, Fate, READ, WRITE};
+use crate::fixture::{Fixture, Mount};
+
+const FILE_BYTES: usize = 4 << 20;
+
+/// FSINFO's results of a server whose longest transfers are these (RFC 1813, section 3.3.19).
+fn limits(read_max: u32, write_max: u32) -> Vec<u8> {
+    const BLOCK: u32 = 4096;
+    let words = [0, 0, read_max, read_max, BLOCK, write_max, write_max, BLOCK, BLOCK].map(u32::to_be_bytes).concat();
+    let (file_max, precision_and_properties) = ((1u64 << 40).to_be_bytes(), [0, 1, 0x1b].map(u32::to_be_bytes));
+    [&words[..], &file_max, &precision_and_properties.concat()].concat()
+}
+
+/// Offset and length of a READ or WRITE.
+fn transfer(arguments: &[u8]) -> (u64, u32) {
+    let word = |at: usize| u32::from_be_bytes(arguments[at..at + 4].try_into().expect("4 bytes"));
+    let at = 4 + word(0).next_multiple_of(4) as usize;
+    (u64::from(word(at)) << 32 | u64::from(word(at + 4)), word(at + 8))
+}
+
+#[test]
+fn neighbours_are_one_call_up_to_what_the_server_takes() {
+    const READ_MAX: u32 = 128 << 10;
+    const WRITE_MAX: u32 = 256 << 10;
+    let Some(f) = Fixture::new("") else { return };
+    let between = Between::new(f.port);
+    let calls: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
+    let seen = Arc::clone(&calls);
+    between.set(move |procedure, arguments| match procedure {
+        FSINFO => Fate::Answered(limits(READ_MAX, WRITE_MAX)),
+        READ | WRITE => {
+            seen.lock().expect("no panic").push((procedure, transfer(arguments).1));
+            Fate::Passed
+        }
+        _ => Fate::Passed,
+    });
+    let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    let mut file = File::create(mount.directory.join("a")).expect("create");
+    (0..FILE_BYTES / 4096).for_each(|number| file.write_all(&[number as u8; 4096]).expect("write"));
+    file.sync_all().expect("fsync");
+    drop(file);
+    mount.end();
+    let mount = Mount::new(&f.sandbox, between.port, "again", "");
+    let (mut file, mut piece) = (File::open(mount.directory.join("a")).expect("open"), [0; 4096]);
+    for number in 0..FILE_BYTES / 4096 {
+        file.read_exact(&mut piece).expect("read");
+        assert!(piece == [number as u8; 4096], "block {number}");
+    }
+    let calls = calls.lock().expect("no panic");
+    for (procedure, most) in [(READ, READ_MAX), (WRITE, WRITE_MAX)] {
+        let lens = || calls.iter().filter(|(which, _)| *which == procedure).map(|(_, len)| *len);
+        assert_eq!(lens().max(), Some(most), "procedure {procedure}");
+        assert!(lens().count() <= FILE_BYTES / 4096 / 4, "procedure {procedure}: {} calls", lens().count());
+    }
+}
+
+#[test]
+fn with_noac_others_changes_are_seen_at_once_and_own_ones_are_with_the_server() {
+    let Some(f) = Fixture::new("noac") else { return };
+    let [other, caching] = [("other", "noac"), ("caching", "actimeo=600")]
+        .map(|(name, options)| Mount::new(&f.sandbox, f.port, name, options));
+    let writing = OpenOptions::new().write(true).create(true).truncate(true).open(other.directory.join("a"));
+    let writing = writing.expect("open");
+    writing.write_all_at(b"0", 0).expect("write");
+    let [here, cached] = [f.path("a"), caching.directory.join("a")].map(|path| File::open(path).expect("open"));
+    assert_eq!([&here, &cached].map(|file| file.metadata().expect("stat").len()), [1, 1]);
+    for size in 2..20u64 {
+        writing.write_all_at(&[size as u8], size - 1).expect("write");
+        assert_eq!(fs::metadata(f.served("a")).expect("stat").len(), size, "it is with the server, which wrote it");
+        assert_eq!(here.metadata().expect("stat").len(), size);
+        let mut last = [0];
+        // What the host has cached of the content is dropped by a thread of its own.
+        await_that("it is read", || here.read_exact_at(&mut last, size - 1).is_ok() && last == [size as u8]);
+    }
+    assert_eq!(cached.metadata().expect("stat").len(), 1, "otherwise they are not");
+    // A mount ends when nobody uses it any more.
+    drop((writing, here, cached));
+    other.end();
+    caching.end();
+}
