@@ -39,6 +39,11 @@ impl Errors {
         self.0.lock().is_failing = false;
     }
 
+    /// Was nothing stored since the last one?
+    pub fn is_failing(&self) -> bool {
+        self.0.lock().is_failing
+    }
+
     /// Was nobody told of the last one?
     pub fn is_untold(&self) -> bool {
         let state = self.0.lock();

@@ -4,6 +4,7 @@
 //! back by the same policies as a disk's. Below is the wire (`rpc/`, `client/`), above what a host asks of a mounted tree
 //! (`files/`), by which a front end serves it.
 
+mod ahead;
 mod attributes;
 mod client;
 mod content;
@@ -23,7 +24,7 @@ pub use content::Data;
 pub use device::Transfers;
 pub use files::{
     Creation, Files, Flushed, Found, Host, Listed, LookupCache, New, NewTime, Opened, Opening, OpeningId, Options,
-    Sink, Special, StreamId, Unstored, Wanted,
+    Sink, Special, StreamId, Unstored, Waiting, Wanted, WriteAhead,
 };
 pub use handle::Handle;
 pub use known::Bounds;

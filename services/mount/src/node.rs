@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use policy::unit::Instant;
 use smallvec::SmallVec;
 
+use crate::ahead::Ahead;
 use crate::attributes::Kind;
 use crate::client::Access;
 use crate::content::Content;
@@ -45,6 +46,7 @@ pub(crate) struct Node {
     pub kind: Kind,
     pub known: Arc<Known>,
     pub errors: Arc<Errors>,
+    pub ahead: Ahead,
     /// Held while what is cached of the content is renewed.
     pub following: TaskMutex,
     pub state: Mutex<State>,
@@ -75,6 +77,11 @@ pub(crate) struct State {
 impl Node {
     pub fn content(&self) -> Option<Arc<Content>> {
         self.state.lock().content.clone()
+    }
+
+    /// Has it nothing that is not durable?
+    pub fn is_clean(&self) -> bool {
+        self.ahead.left().0 == 0 && self.content().is_none_or(|content| content.volume.is_clean())
     }
 
     pub fn is_open(&self) -> bool {
@@ -133,10 +140,11 @@ impl Nodes {
             id = NodeId(ALIASES + self.aliases);
             self.aliases += 1;
         }
-        let (errors, following, state) = (Arc::default(), TaskMutex::default(), Mutex::default());
+        let (errors, ahead) = (Arc::default(), Ahead::default());
+        let (following, state) = (TaskMutex::default(), Mutex::default());
         self.serials += 1;
         let serial = self.serials;
-        let node = Arc::new(Node { id, serial, handle: handle.clone(), kind, known, errors, following, state });
+        let node = Arc::new(Node { id, serial, handle: handle.clone(), kind, known, errors, ahead, following, state });
         self.by_id.insert(id, Arc::clone(&node));
         self.by_handle.insert(handle.clone(), id);
         if kind != Kind::Directory {

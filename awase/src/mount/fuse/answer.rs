@@ -4,10 +4,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
+use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, Request};
 use kernel::Processor;
 use machine::Errno;
-use mount::{Files, Flushed, Found, StreamId};
+use mount::{Files, Flushed, Found, StreamId, WriteAhead};
 
 use super::listing::{Listing, Shared};
 use super::waiting::{Refuse, ThreadId};
@@ -101,13 +101,30 @@ impl Adapter {
         self.answer(request, reply, work, |reply, ()| reply.ok());
     }
 
+    /// Answers a write that waits to be written to the cache.
+    pub(super) fn answer_ahead(&self, request: &Request, reply: ReplyWrite, write: WriteAhead, len: u32) {
+        if let Some(file) = write.starts() {
+            self.start(move |files, cpu| async move { files.write_waiting(&cpu, file).await });
+        }
+        if write.has_room() {
+            return reply.written(len);
+        }
+        let work = move |_, _| async move {
+            write.until_room().await;
+            Ok(())
+        };
+        self.answer(request, reply, work, move |reply, ()| reply.written(len));
+    }
+
     /// Only who takes the answer is told what failed.
-    pub(super) fn answer_flushed<F>(
+    pub(super) fn answer_flushed<R, F>(
         &self,
         request: &Request,
-        reply: ReplyEmpty,
+        reply: R,
         work: impl FnOnce(Arc<Files>, Processor) -> F + Send + 'static,
+        give: impl FnOnce(R) + Send + 'static,
     ) where
+        R: Refuse + Send + 'static,
         F: Future<Output = Flushed> + 'static,
     {
         self.answer(
@@ -118,8 +135,8 @@ impl Adapter {
                 async { Ok(work.await) }
             },
             |reply, flushed| match flushed.tell() {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(convert::errno(errno)),
+                Ok(()) => give(reply),
+                Err(errno) => reply.refuse(convert::errno(errno)),
             },
         );
     }

@@ -354,21 +354,26 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let (len, stability) = (data.len() as u32, stability(flags));
-        let data = Data::new(&self.kernel, ByteOffset(offset), data);
-        self.answer(
+        let (at, opening) = (ByteOffset(offset), opening(handle));
+        let mut data = Data::new(&self.kernel, at, data);
+        // Past the host's cache, nobody orders the writes of several threads but the answers.
+        if !self.direct_io && flags.0 & libc::O_DIRECT == 0 {
+            data = match self.files.write_ahead(opening, at, data, stability) {
+                Ok(write) => return self.answer_ahead(request, reply, write, len),
+                Err(data) => data,
+            };
+        }
+        self.answer_flushed(
             request,
             reply,
-            move |files, cpu| async move {
-                files.write(&cpu, opening(handle), ByteOffset(offset), data, stability).await
-            },
-            move |reply, ()| reply.written(len),
+            move |files, cpu| async move { files.write(&cpu, opening, at, data, stability).await },
+            move |reply| reply.written(len),
         );
     }
 
     fn flush(&self, request: &Request, _ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.answer_flushed(request, reply, move |files, cpu| async move {
-            files.flush_closing(&cpu, opening(handle)).await
-        });
+        let work = move |files: Arc<Files>, cpu| async move { files.flush_closing(&cpu, opening(handle)).await };
+        self.answer_flushed(request, reply, work, |reply| reply.ok());
     }
 
     fn release(
@@ -388,7 +393,8 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, request: &Request, _ino: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.answer_flushed(request, reply, move |files, cpu| async move { files.flush(&cpu, opening(handle)).await });
+        let work = move |files: Arc<Files>, cpu| async move { files.flush(&cpu, opening(handle)).await };
+        self.answer_flushed(request, reply, work, |reply| reply.ok());
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

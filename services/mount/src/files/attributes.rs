@@ -84,6 +84,7 @@ impl Files {
     /// The server's.
     pub async fn attributes(&self, cpu: &Processor, id: NodeId) -> Result<(Attributes, std::time::Duration), Errno> {
         let node = self.node(id)?;
+        node.ahead.until_done().await;
         if let Some(content) = node.content() {
             // What fails is told to those who wrote it.
             let _ = content.write_out(cpu).await;
@@ -152,6 +153,7 @@ impl Files {
         if new.size.is_some_and(|size| size > self.server.limits().file_max) {
             return Err(Errno::FILE_TOO_LARGE);
         }
+        node.ahead.until_done().await;
         let content = node.content();
         if let Some(content) = &content {
             // Sent later, it would change the times again, or be refused.

@@ -7,11 +7,39 @@ use machine::Errno;
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use super::Files;
-use super::open::{Flushed, OpeningId};
+use super::open::{Flushed, Open, OpeningId};
+use crate::ahead::{Place, Write};
 use crate::attributes::Kind;
 use crate::content::{Content, Data};
 use crate::device::RemoteFile;
 use crate::node::{Node, NodeId};
+
+/// A write that waits to be written to the cache.
+pub struct WriteAhead {
+    node: Arc<Node>,
+    place: Place,
+    is_first: bool,
+}
+
+/// A file with writes that wait.
+pub struct Waiting(Arc<Node>);
+
+impl WriteAhead {
+    /// The file, if it is given to [`Files::write_waiting`] with this write.
+    pub fn starts(&self) -> Option<Waiting> {
+        self.is_first.then(|| Waiting(Arc::clone(&self.node)))
+    }
+
+    /// May it be answered now?
+    pub fn has_room(&self) -> bool {
+        self.node.ahead.has_room(self.place)
+    }
+
+    /// Until it may be answered.
+    pub async fn until_room(&self) {
+        self.node.ahead.until_room(self.place).await;
+    }
+}
 
 impl Files {
     /// The content of a file, to be cached from now on.
@@ -40,6 +68,7 @@ impl Files {
         if node.known.holds(cpu.now()).is_zero() {
             self.refresh(cpu, &node).await?;
         }
+        node.ahead.until_done().await;
         self.follow(cpu, &node, true).await?;
         self.content_of(cpu, &node)?.read(cpu, range).await
     }
@@ -51,10 +80,51 @@ impl Files {
         }
     }
 
-    /// Writes `data` at `at`.
+    /// Adds a write that may be answered before the cache has it, on any thread; [`Files::write_waiting`] writes it. `Err`: it
+    /// is to be written by [`Files::write`].
     ///
     /// # Errors
-    /// The server's, as far as it is known by now.
+    /// The data.
+    pub fn write_ahead(
+        &self,
+        id: OpeningId,
+        at: ByteOffset,
+        data: Data,
+        stability: Stability,
+    ) -> Result<WriteAhead, Data> {
+        let is_within = at.0.saturating_add(data.len() as u64) <= self.server.limits().file_max;
+        // After an error, whose write fails next is told at once.
+        let may_wait = |open: &Arc<Open>| is_within && open.writes && !open.node.errors.is_failing();
+        match (self.opening(id).ok().filter(may_wait), data) {
+            (Some(open), Data::Frames(frames, len))
+                if stability == Stability::Unstable && !self.options.is_sync && self.room_ahead.reserve(len) =>
+            {
+                let node = Arc::clone(&open.node);
+                let (place, is_first) = node.ahead.push(Write { at, len, frames });
+                Ok(WriteAhead { node, place, is_first })
+            }
+            (_, data) => Err(data),
+        }
+    }
+
+    /// Writes what waits for it to the cache.
+    pub async fn write_waiting(&self, cpu: &Processor, file: Waiting) {
+        let Waiting(node) = file;
+        while let Some(Write { at, len, frames }) = node.ahead.take() {
+            let data = Data::Frames(frames, len);
+            let written = async {
+                self.follow(cpu, &node, true).await?;
+                self.content_of(cpu, &node)?.write(cpu, at, data, Stability::Unstable).await
+            };
+            if let Err(errno) = written.await {
+                node.errors.note(errno);
+            }
+            node.ahead.on_done(len);
+            self.room_ahead.release(len);
+        }
+    }
+
+    /// Writes `data` at `at`. An error is one of the server's, as far as it is known by now.
     pub async fn write(
         &self,
         cpu: &Processor,
@@ -62,15 +132,32 @@ impl Files {
         at: ByteOffset,
         data: impl Into<Data>,
         stability: Stability,
+    ) -> Flushed {
+        let open = match self.opening(id) {
+            Ok(open) => open,
+            Err(errno) => return Err(errno).into(),
+        };
+        match self.write_now(cpu, &open, at, data.into(), stability).await {
+            Ok(()) => Ok(()).into(),
+            result => Flushed::new(open, result),
+        }
+    }
+
+    async fn write_now(
+        &self,
+        cpu: &Processor,
+        open: &Open,
+        at: ByteOffset,
+        data: Data,
+        stability: Stability,
     ) -> Result<(), Errno> {
-        let data = data.into();
-        let open = self.opening(id)?;
         if at.0.saturating_add(data.len() as u64) > self.server.limits().file_max {
             return Err(Errno::FILE_TOO_LARGE);
         }
+        open.node.ahead.until_done().await;
         self.follow(cpu, &open.node, true).await?;
         let stability = if self.options.is_sync { Stability::Stable } else { stability };
-        open.told_if_failed(self.content_of(cpu, &open.node)?.write(cpu, at, data, stability).await)
+        self.content_of(cpu, &open.node)?.write(cpu, at, data, stability).await
     }
 
     /// Makes what was written durable at every close of an opening for writing.
@@ -87,6 +174,7 @@ impl Files {
             Ok(open) => open,
             Err(errno) => return Err(errno).into(),
         };
+        open.node.ahead.until_done().await;
         let result = match open.node.content() {
             Some(content) => content.flush(cpu).await,
             None => Ok(()),

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use policy::queue;
 use policy::unit::{DiskNo, Instant};
 
+use crate::ahead::Room;
 use crate::attributes::{Attributes, Kind};
 use crate::client::Server;
 use crate::device::{Transfers, transfers};
@@ -28,6 +29,7 @@ use crate::handle::Handle;
 use crate::known::{Bounds, Known};
 use crate::node::{Node, NodeId, Nodes};
 pub use attributes::{New, NewTime, Wanted};
+pub use content::{Waiting, WriteAhead};
 use listing::Streams;
 pub use listing::{Listed, Sink, StreamId};
 pub use names::{Creation, Special};
@@ -99,6 +101,8 @@ pub struct Files {
     openings: Mutex<Openings>,
     /// Files whose content is cached, not open, in the order of their closing.
     closed: Mutex<VecDeque<NodeId>>,
+    /// For writes that are answered and not in the cache.
+    room_ahead: Room,
     /// Numbers names of removed files, and verifiers of exclusive creation.
     serial: AtomicU64,
 }
@@ -138,6 +142,7 @@ impl Files {
             streams: Mutex::default(),
             openings: Mutex::default(),
             closed: Mutex::default(),
+            room_ahead: Room::default(),
             serial: AtomicU64::new(serial),
         }))
     }
@@ -190,11 +195,8 @@ impl Files {
     /// and gets it again.
     fn shown(&self, node: &Node) -> Attributes {
         let attributes = node.known.attributes();
-        match node.content() {
-            Some(content) if !content.volume.is_clean() => {
-                Attributes { size: attributes.size.max(content.volume.size()), ..attributes }
-            }
-            _ => attributes,
-        }
+        let in_cache = node.content().filter(|content| !content.volume.is_clean());
+        let size = in_cache.map_or(0, |content| content.volume.size()).max(node.ahead.left().1);
+        Attributes { size: attributes.size.max(size), ..attributes }
     }
 }

@@ -16,6 +16,7 @@ use super::open::OpeningId;
 use super::{Files, Found, LookupCache, New};
 use crate::attributes::Kind;
 use crate::client::Made;
+use crate::content::Content;
 use crate::node::{Node, NodeId};
 
 /// How a file is made that is opened at once.
@@ -132,7 +133,7 @@ impl Files {
                 self.close_file(cpu, opening).await;
                 return Err(errno);
             }
-        } else if let Some(content) = node.content().filter(|_| creation.truncates) {
+        } else if let Some(content) = self.written_before(&node, creation).await {
             // The server has truncated it: nothing that was cached or not yet sent is of it any more.
             if let Err(errno) = content.volume.resize(cpu, 0, async { Ok(()) }).await {
                 self.close_file(cpu, opening).await;
@@ -142,6 +143,15 @@ impl Files {
             self.host.content_changed(node.id);
         }
         Ok((self.found(cpu, &directory, &node), opening))
+    }
+
+    /// What is cached of a file that was truncated.
+    async fn written_before(&self, node: &Node, creation: Creation) -> Option<Arc<Content>> {
+        if !creation.truncates {
+            return None;
+        }
+        node.ahead.until_done().await;
+        node.content()
     }
 
     /// # Errors

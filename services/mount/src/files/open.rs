@@ -32,7 +32,7 @@ pub struct Opened {
     pub keeps_cache: bool,
 }
 
-/// What a flush has come to. An error of write-back that nobody takes is told later.
+/// What a flush or a write has come to. An error of write-back that nobody takes is told later.
 #[must_use]
 pub struct Flushed {
     open: Option<Arc<Open>>,
@@ -76,11 +76,6 @@ impl Open {
     /// What is returned to who uses the opening: an error of write-back that it was not told yet, or else this result.
     pub fn told(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         self.node.errors.take(&mut self.told.lock()).map_or(result, Err)
-    }
-
-    /// As [`Open::told`], if this result is an error anyway.
-    pub fn told_if_failed(&self, result: Result<(), Errno>) -> Result<(), Errno> {
-        if result.is_err() { self.told(result) } else { result }
     }
 }
 

@@ -39,8 +39,7 @@ impl Files {
 
     /// Forgets a node that nobody refers to, unless it has something that is not durable.
     pub(super) fn forget_unused(&self, node: &Arc<Node>) {
-        let is_clean = node.content().is_none_or(|content| content.volume.is_clean());
-        if is_clean && self.nodes.lock().remove(node) {
+        if node.is_clean() && self.nodes.lock().remove(node) {
             if let Some(content) = node.state.lock().content.take() {
                 content.volume.stop();
             }
@@ -53,7 +52,8 @@ impl Files {
     fn settle(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
         {
             let mut state = node.state.lock();
-            if state.lookups > 0 || state.opens > 0 || state.content.is_none() || state.is_settling {
+            let has_nothing = state.content.is_none() && node.ahead.left().0 == 0;
+            if state.lookups > 0 || state.opens > 0 || has_nothing || state.is_settling {
                 return;
             }
             state.is_settling = true;
@@ -67,6 +67,7 @@ impl Files {
     }
 
     async fn settle_now(&self, cpu: &Processor, node: &Node) {
+        node.ahead.until_done().await;
         let Some(content) = node.content() else { return };
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS_MAX {
@@ -102,18 +103,21 @@ impl Files {
     pub async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
         let nodes = self.nodes.lock().all();
         let mut result = Ok(());
-        for content in nodes.iter().filter_map(|node| node.content()) {
-            result = result.and(content.flush(cpu).await);
+        for node in nodes {
+            node.ahead.until_done().await;
+            if let Some(content) = node.content() {
+                result = result.and(content.flush(cpu).await);
+            }
         }
         result
     }
 
     /// What would be lost if the mount ended now.
     pub fn unstored(&self) -> Unstored {
-        let contents = self.nodes.lock().all().into_iter().filter_map(|node| node.content());
-        contents.filter(|content| !content.volume.is_clean()).fold(Unstored::default(), |all, content| Unstored {
-            bytes: all.bytes + undurable_bytes(&content),
-            files: all.files + 1,
+        let nodes = self.nodes.lock().all();
+        nodes.iter().filter(|node| !node.is_clean()).fold(Unstored::default(), |all, node| {
+            let in_cache = node.content().map_or(0, |content| undurable_bytes(&content));
+            Unstored { bytes: all.bytes + node.ahead.left().0 + in_cache, files: all.files + 1 }
         })
     }
 }

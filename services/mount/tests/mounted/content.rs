@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kernel::Processor;
-use mount::{Creation, Files, NodeId, Opening, OpeningId};
+use mount::{Creation, Data, Files, NodeId, Opening, OpeningId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
@@ -35,7 +35,24 @@ impl Model {
 
     async fn write(&mut self, cpu: &Processor, at: usize, data: &[u8], stability: Stability) {
         let offset = ByteOffset(at as u64);
-        self.files.write(cpu, self.opening, offset, data, stability).await.expect("written");
+        self.files.write(cpu, self.opening, offset, data, stability).await.tell().expect("written");
+        self.note(at, data);
+    }
+
+    /// As the host does it that answers before the cache has the data.
+    fn write_ahead(&mut self, cpu: &Processor, at: usize, data: &[u8]) {
+        let offset = ByteOffset(at as u64);
+        let write = Data::new(cpu.kernel(), offset, data);
+        let write = self.files.write_ahead(self.opening, offset, write, Stability::Unstable);
+        let write = write.unwrap_or_else(|_| panic!("it may wait"));
+        if let Some(file) = write.starts() {
+            let (files, here) = (Arc::clone(&self.files), cpu.clone());
+            cpu.spawn(async move { files.write_waiting(&here, file).await });
+        }
+        self.note(at, data);
+    }
+
+    fn note(&mut self, at: usize, data: &[u8]) {
         self.content.resize(self.content.len().max(at + data.len()), 0);
         self.content[at..at + data.len()].copy_from_slice(data);
     }
@@ -60,8 +77,11 @@ impl Model {
             0..4 => {
                 let byte = random.next() as u8;
                 let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
-                let stability = if random.chance(100) { Stability::Stable } else { Stability::Unstable };
-                self.write(cpu, at, &data, stability).await;
+                match random.below(10) {
+                    0 => self.write(cpu, at, &data, Stability::Stable).await,
+                    1..5 => self.write(cpu, at, &data, Stability::Unstable).await,
+                    _ => self.write_ahead(cpu, at, &data),
+                }
             }
             4..8 => self.check(cpu, at, len).await,
             8 => self.files.flush(cpu, self.opening).await.tell().expect("flushed"),

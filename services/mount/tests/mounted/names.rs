@@ -68,7 +68,7 @@ fn a_file_that_is_removed_while_it_is_open_lasts_until_it_is_closed() {
     let files = scene.mount();
     scene.run(async move |cpu| {
         let (found, opening) = files.create(&cpu, NodeId::ROOT, b"a", NEW).await.expect("created");
-        files.write(&cpu, opening, ByteOffset(0), &b"hello"[..], Stability::Unstable).await.expect("written");
+        files.write(&cpu, opening, ByteOffset(0), &b"hello"[..], Stability::Unstable).await.tell().expect("written");
         files.unlink(&cpu, NodeId::ROOT, b"a").await.expect("removed");
         assert!(find(&cpu, &files, "a").await.is_none());
         files.flush(&cpu, opening).await.tell().expect("flushed");
@@ -86,9 +86,9 @@ fn a_file_that_another_one_replaces_while_it_is_open_lasts_until_it_is_closed() 
     let files = scene.mount();
     scene.run(async move |cpu| {
         let (old, old_open) = files.create(&cpu, NodeId::ROOT, b"old", NEW).await.expect("created");
-        files.write(&cpu, old_open, ByteOffset(0), &b"old"[..], Stability::Unstable).await.expect("written");
+        files.write(&cpu, old_open, ByteOffset(0), &b"old"[..], Stability::Unstable).await.tell().expect("written");
         let (new, new_open) = files.create(&cpu, NodeId::ROOT, b"new", NEW).await.expect("created");
-        files.write(&cpu, new_open, ByteOffset(0), &b"new!"[..], Stability::Unstable).await.expect("written");
+        files.write(&cpu, new_open, ByteOffset(0), &b"new!"[..], Stability::Unstable).await.tell().expect("written");
         files.close_file(&cpu, new_open).await;
         files.rename(&cpu, (NodeId::ROOT, b"new"), (NodeId::ROOT, b"old")).await.expect("renamed");
         let (range, _) = files.read(&cpu, old.id, ByteRange::new(0, 100)).await.expect("read");
