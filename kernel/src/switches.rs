@@ -34,6 +34,9 @@ pub struct Switches {
     pub resolved_names: bool,
     /// Requests that arrive together are served in a batch and answered in one send (OLTP-6); off: one by one.
     pub look_ahead: bool,
+    /// Pages of shared volumes go straight from the node that has them to the one that wants them (DSM); off: through
+    /// their homes.
+    pub forwarding: bool,
     /// Which processors start devices (MP 1a, 1b).
     pub access: access::Mode,
     /// Which processor does the work after a completion (MP 2a-1 to 2b-4).
@@ -67,6 +70,7 @@ impl Default for Switches {
             hottest_first: true,
             resolved_names: true,
             look_ahead: true,
+            forwarding: true,
             access: access::Mode::Symmetric,
             delivery: delivery::Method::Initiator,
             immediate_dispatch: true,

@@ -9,9 +9,6 @@
 //! Hennessy, *The Directory-Based Cache Coherence Protocol for the DASH Multiprocessor*, ISCA 1990). They did not have
 //! to handle lost messages and crashed nodes: serials, retransmission and the survey are this file's own.
 //!
-//! Rejected: the owner sends the page straight to the requester (DASH's forwarding: one message less). Then a page
-//! exists only on the wire when a node crashes; here what was given up is stored at the home first.
-//!
 //! # States
 //! A page at a node: *none*, *read* (one of many), *write* (the only one; clean or dirty); in addition *waiting* (a
 //! local request is unanswered) and *saving* (dirty data given up, retained until the home has them). A page at its
@@ -26,6 +23,7 @@
 //! | `Recall` | node | others want it: retain a copy to read, or none | `GaveUp` | answered |
 //! | `GaveUp` | home | I retain a copy to read, or none; the data, if I wrote | `Taken` if with data | data are taken |
 //! | `Taken` | node | your data are stored | none | never |
+//! | `Recorded` | node | what was forwarded to you is stored | none | never |
 //! | `Noted` | home | I know that they are ([`Storage::Shared`]) | none | never |
 //! | `Survey` | node | I am a home since then, without a directory: give up what is mine | `GaveUp`s, `Surveyed` | answered |
 //! | `Surveyed` | home | I have nothing granted before | none | never |
@@ -39,6 +37,20 @@
 //! too: a recall that overtakes its grant ends the request, and the grant is declined when it comes. On a network that
 //! never keeps the order, two nodes then take a page from each other for ever without an access.
 //! A copy to read may be dropped without a message: a recall for it is then answered as if it had just been given up.
+//!
+//! # Forwarding
+//! With [`Node::set_forwarding`], the one that may write sends the page straight to the node that wants it, and to the home
+//! as well (DASH's forwarding: one message less on the way; here the home stores it all the same). The home *promises* the
+//! grant: its recall names the requester, its request and the new serial, and the holder makes that very grant, once, in the
+//! step in which its right to write ends. The grant counts at the home when the holder's answer has arrived, or what the new
+//! holder returned under it. If the grant is lost, it is asked for again and the home sends the same. Who has it retains
+//! the data until the home has them (`Recorded`). If the holder dies, the home does not know whether the grant was made: it
+//! adopts it, sends it with what is stored, and recalls it if it was to read (`Orphaned`), since a reader may then be
+//! the only one that has the last write. Whichever of the two grants comes first counts.
+//!
+//! Not with [`Storage::Shared`], whose pages are granted only after the one that wrote them knows that they are stored.
+//! Rejected: a requester that waits for the home's word as well as for the page. It would save nothing but the time that a
+//! page takes on the wire.
 //!
 //! # Crashes
 //! Liveness is decided outside, and reported to each node at its own time ([`Node::on_dead`], [`Node::on_alive`]); a
@@ -54,8 +66,10 @@
 
 mod copies;
 mod directory;
+mod entry;
 mod message;
 mod moving;
+mod outbox;
 mod pages;
 mod places;
 mod table;
@@ -71,7 +85,8 @@ pub use crate::color::PageNo;
 use crate::unit::Instant;
 use copies::Copies;
 use directory::Directory;
-pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request, Serial, ShardNo, Version};
+pub use message::{Address, Envelope, Forward, Incarnation, Message, Mode, NodeId, Request, Serial, ShardNo, Version};
+use outbox::{Outbox, Step};
 pub use pages::PageSet;
 pub use places::Home;
 use places::{Members, Places};
@@ -187,6 +202,8 @@ pub struct Copied {
     pub held: Option<Mode>,
     /// It has writes of this node that the home does not have.
     pub is_dirty: bool,
+    /// It was forwarded by another node, and the home may not have it.
+    pub is_forwarded: bool,
     /// A local request is unanswered.
     pub is_waiting: bool,
 }
@@ -243,6 +260,11 @@ impl Node {
             directory.survey(me.incarnation, places.living());
         }
         Node { me, places, copies: Copies::new(me, config.pages_max), directory, unmet: Vec::new() }
+    }
+
+    /// Whether pages of this home go straight from the node that has them to the one that wants them.
+    pub fn set_forwarding(&mut self, is_on: bool) {
+        self.directory.forwarding = is_on && self.places.config.storage != Storage::Shared;
     }
 
     pub fn address(&self) -> Address {
@@ -413,14 +435,17 @@ impl Node {
             Message::Surveyed { since, seen } if places.seen(self.me) >= seen => {
                 self.directory.end_survey_of(places, from.node, Some(since), out);
             }
+            Message::Grant { page, serial, .. } if places.is_forwarded(page, from, serial) => {
+                self.copies.on_message(places, (from, message), out);
+            }
             Message::Grant { page, serial, .. } | Message::Recall { page, serial, .. } => {
                 if places.is_of_home(page, from, serial) {
-                    self.copies.on_message(places, message, out);
+                    self.copies.on_message(places, (from, message), out);
                 }
             }
-            Message::Taken { page, .. } => {
+            Message::Taken { page, .. } | Message::Recorded { page, .. } => {
                 if places.named(page).is_some_and(|home| home.at == from) {
-                    self.copies.on_message(places, message, out);
+                    self.copies.on_message(places, (from, message), out);
                 }
             }
             Message::Survey { since } if places.seen(from) >= since => {
@@ -446,6 +471,7 @@ impl Node {
                     });
                 }
                 Step::To(node, message) => self.post(node, message, &mut out, &mut actions),
+                Step::Forward(to, message) => actions.push(Action::Send(Envelope { from: self.me, to, message })),
             }
             done += 1;
         }
@@ -461,37 +487,5 @@ impl Node {
             let to = Address { node: to, incarnation };
             actions.push(Action::Send(Envelope { from: self.me, to, message }));
         }
-    }
-}
-
-/// The actions and messages of one call, in order.
-#[derive(Debug)]
-struct Outbox {
-    now: Instant,
-    steps: SmallVec<[Step; 4]>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Do(Action),
-    ToHome(PageNo, Message),
-    To(NodeId, Message),
-}
-
-impl Outbox {
-    fn new(now: Instant) -> Self {
-        Outbox { now, steps: SmallVec::new() }
-    }
-
-    fn act(&mut self, action: Action) {
-        self.steps.push(Step::Do(action));
-    }
-
-    fn send_home(&mut self, page: PageNo, message: Message) {
-        self.steps.push(Step::ToHome(page, message));
-    }
-
-    fn send(&mut self, to: NodeId, message: Message) {
-        self.steps.push(Step::To(to, message));
     }
 }

@@ -117,6 +117,7 @@ fn shared(shared: &Shared) -> Value {
         "fetches": counters.fetches.get(),
         "invalidations": counters.invalidations.get(),
         "grants": counters.grants.get(),
+        "forwards": counters.forwards.get(),
         "stores": counters.stores.get(),
         "messages": counters.messages.get(),
         "batches": counters.batches.get(),

@@ -17,6 +17,11 @@ pub(super) const COUNTERS: &[Count] = &[
         of.invalidations.get()
     }),
     ("awase_shared_grants_total", "Blocks sent to other nodes by this home.", |of| of.grants.get()),
+    (
+        "awase_shared_forwards_total",
+        "Blocks sent straight to nodes that wanted them by this node, which had them.",
+        |of| of.forwards.get(),
+    ),
     ("awase_shared_recalls_total", "Recalls sent by this home.", |of| of.recalls.get()),
     ("awase_shared_stores_total", "Blocks stored at this home.", |of| of.stores.get()),
     ("awase_shared_faults_total", "Faults of programs that have mapped shared disks.", |of| of.faults.get()),

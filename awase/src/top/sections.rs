@@ -142,7 +142,7 @@ fn shared(view: &View) -> Option<Section> {
         let peers = format!("{} of {}", text(&shared["peers"]), text(&shared["of_peers"]));
         let [reads, writes, saving] =
             ["shared_bytes", "exclusive_bytes", "saving_bytes"].map(|key| bytes(&shared[key]));
-        let rates = ["fetches", "invalidations", "grants", "stores", "messages", "batches"].map(at);
+        let rates = ["fetches", "invalidations", "grants", "forwards", "stores", "messages", "batches"].map(at);
         let first = [text(&export["name"]), peers, reads, writes, saving, text(&shared["awaited"])];
         let bounces = [at("bounces"), text(&shared["most_bounces"])];
         Some(first.into_iter().chain(rates).chain(bounces).collect())
@@ -158,6 +158,7 @@ fn shared(view: &View) -> Option<Section> {
         "fetches/s",
         "invalidations/s",
         "grants/s",
+        "forwards/s",
         "stores/s",
         "messages/s",
         "sends/s",

@@ -27,6 +27,8 @@ const REQUEST_KIB: u32 = 8;
 
 const FILL_KIB: u32 = 64;
 
+const PAGE_KIB: u32 = 4;
+
 const MEMORY: u64 = 256 << 20;
 
 /// Each reads a part of the shared disk that was not read before.
@@ -34,7 +36,11 @@ const REPETITIONS: Repetitions = Repetitions { most: 15, time_max: Duration::fro
 
 const EXPORT: &str = "shared";
 
-const NODES: [&str; 2] = ["a", "b"];
+/// One after the other, pages that another node has written; the home is a third node.
+const PAGES_BYTES: u64 = 1 << 20;
+
+/// Whether pages go straight from the node that has them (switch `forwarding`).
+const FORWARDING: [(&str, bool); 2] = [("straight from it", true), ("through its home", false)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
@@ -60,12 +66,12 @@ const NFS: usize = 4;
 const DISK: usize = 5;
 
 pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
-    ARMS.len() as u64 * u64::from(effort.pick(REPETITIONS.most, 1))
+    (ARMS.len() + FORWARDING.len()) as u64 * u64::from(effort.pick(REPETITIONS.most, 1))
 }
 
 pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     let bytes = FILE_BYTES * 4 * u64::from(run.pick(REPETITIONS.most, 1) + 1);
-    let nodes = start_nodes(run.host, bytes)?;
+    let nodes = start_nodes(run.host, &Cluster { names: &["a", "b"], bytes, homes: &["a", "b"], switches: "" })?;
     // By the second node, which then has all of it.
     let fill = Load {
         file_bytes: bytes,
@@ -101,7 +107,33 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
         };
         Ok([took.as_secs_f64() * 1e3])
     })?;
-    Ok(report(run.host, &times))
+    drop(nodes);
+    let mut measured = report(run.host, &times);
+    let times = take_pages(run)?;
+    let spread = |arm: usize| Spread::of(times[arm].iter().map(|[time]| *time));
+    let rows = FORWARDING.iter().enumerate().map(|(arm, (name, _))| ((*name).to_owned(), spread(arm))).collect();
+    let title = "a page that another node has written, read at a third; its home is neither of them";
+    measured.tables.push(table("here-forwarding", title, "µs", 1, rows));
+    Ok(measured)
+}
+
+/// Microseconds for each page, forwarded and not.
+fn take_pages(run: &LocalRun<'_>) -> Result<Vec<Vec<[f64; 1]>>, LocalError> {
+    let begin = |(_, is_on): (&str, bool)| {
+        let switches = format!("[switches]\nforwarding = {is_on}\nread_ahead = \"off\"\n");
+        let names = &["a", "b", "c"];
+        start_nodes(run.host, &Cluster { names, bytes: PAGES_BYTES, homes: &["a"], switches: &switches })
+    };
+    let clusters = FORWARDING.into_iter().map(begin).collect::<Result<Vec<_>, _>>()?;
+    let pages = PAGES_BYTES / (u64::from(PAGE_KIB) << 10);
+    alternating(run, REPETITIONS, clusters.len(), |arm| {
+        let [_, writer, reader] = &clusters[arm][..] else { return Err(LocalError::Load("a node is missing".into())) };
+        let of = |operation| Load { file_bytes: PAGES_BYTES, ..Load::new(operation, PAGE_KIB, 1) };
+        let write = Operation::Overwrite(Order::Sequential, Stability::Flushed { writes: 0 });
+        load(run.host, &writer.target(), &of(write))?;
+        let took = load(run.host, &reader.target(), &of(Operation::Read(Order::Sequential)))?;
+        Ok([took.as_secs_f64() * 1e6 / pages as f64])
+    })
 }
 
 fn report(host: &Host, times: &[Vec<[f64; 1]>]) -> Measured {
@@ -198,18 +230,29 @@ impl Node {
     }
 }
 
-/// Starts nodes that share a disk of so many bytes, and waits until they are ready.
-fn start_nodes(host: &Host, bytes: u64) -> Result<Vec<Node>, LocalError> {
+/// Nodes that share a disk of so many bytes.
+struct Cluster<'a> {
+    names: &'a [&'a str],
+    bytes: u64,
+    homes: &'a [&'a str],
+    /// A part of the configuration.
+    switches: &'a str,
+}
+
+/// Starts nodes, and waits until they are ready.
+fn start_nodes(host: &Host, cluster: &Cluster<'_>) -> Result<Vec<Node>, LocalError> {
+    let Cluster { names, bytes, homes, switches } = cluster;
     let io = |error: std::io::Error| LocalError::Server(error.to_string());
-    let ports = NODES.map(|_| TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
-    let ports = ports.into_iter().collect::<Result<Vec<_>, _>>().map_err(io)?;
-    let peers = NODES.iter().zip(&ports).map(|(name, at)| format!("{name} = \"{at}\"")).collect::<Vec<_>>().join(", ");
+    let port = |_| TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let ports = names.iter().map(port).collect::<Result<Vec<_>, _>>().map_err(io)?;
+    let peers = names.iter().zip(&ports).map(|(name, at)| format!("{name} = \"{at}\"")).collect::<Vec<_>>().join(", ");
     let start = |(name, at): (&&str, &std::net::SocketAddr)| {
         let data = tempfile::Builder::new().prefix("awase-lab-").tempdir().map_err(io)?;
         let config = data.path().join("node.toml");
         let text = format!(
-            "[cluster]\nnode = \"{name}\"\nlisten = \"{at}\"\npeers = {{ {peers} }}\n\
-             [[export]]\nname = \"{EXPORT}\"\nkind = \"shared\"\nsize = \"{bytes}B\"\nbacking = \"memory\"\n"
+            "{switches}[cluster]\nnode = \"{name}\"\nlisten = \"{at}\"\npeers = {{ {peers} }}\n\
+             [[export]]\nname = \"{EXPORT}\"\nkind = \"shared\"\nsize = \"{bytes}B\"\nbacking = \"memory\"\n\
+             homes = {homes:?}\n"
         );
         fs::write(&config, text).map_err(io)?;
         let command = command(host.program(), data.path(), &config);
@@ -220,7 +263,7 @@ fn start_nodes(host: &Host, bytes: u64) -> Result<Vec<Node>, LocalError> {
         process.ready(|_| nbd::connect(&address, EXPORT).map(drop)).map_err(wrong)?;
         Ok(Node { process, data })
     };
-    NODES.iter().zip(&ports).map(start).collect()
+    names.iter().zip(&ports).map(start).collect()
 }
 
 fn command(program: &Path, data: &Path, config: &Path) -> Command {

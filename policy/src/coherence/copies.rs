@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::table::{Record, Table};
 use super::{
-    Action, Address, Copied, Incarnation, Local, LocalError, Message, Mode, Outbox, PageNo, Places, Request, Serial,
-    Storage, Version,
+    Action, Address, Copied, Forward, Incarnation, Local, LocalError, Message, Mode, NodeId, Outbox, PageNo, Places,
+    Request, Serial, Storage, Version,
 };
 use crate::unit::Instant;
 
@@ -42,6 +42,8 @@ pub(super) struct Held {
     pub(super) mode: Mode,
     pub(super) version: Version,
     pub(super) is_dirty: bool,
+    /// Another node has sent it, and the home may not have it.
+    pub(super) is_forwarded: bool,
 }
 
 /// A local request that is not granted yet.
@@ -59,6 +61,8 @@ pub(super) struct Saving {
     pub(super) version: Version,
     /// A local process waits for `Saved`.
     pub(super) is_awaited: bool,
+    /// The node that was sent them, too.
+    pub(super) forwarded: Option<NodeId>,
 }
 
 impl Record for Copy {
@@ -88,6 +92,10 @@ impl Copy {
         self.busy.as_ref().and_then(|busy| busy.saving)
     }
 
+    fn is_saving(&self, serial: Serial) -> bool {
+        self.saving().is_some_and(|saving| saving.serial == serial)
+    }
+
     pub(super) fn set_waiting(&mut self, waiting: Option<Waiting>) {
         self.busy().waiting = waiting;
     }
@@ -114,20 +122,21 @@ impl Copy {
     fn send_gave_up(&mut self, serial: Serial, out: &mut Outbox) {
         self.busy().sent = out.now;
         let retained = self.held.is_some_and(|held| held.serial == serial);
-        let data = self.saving().filter(|saving| saving.serial == serial).map(|saving| saving.version);
-        out.send_home(
-            self.page,
-            Message::GaveUp { page: self.page, serial, retained, data, to: Incarnation::default() },
-        );
+        let saving = self.saving().filter(|saving| saving.serial == serial);
+        let (data, to) = (saving.map(|saving| saving.version), Incarnation::default());
+        let forwarded = saving.and_then(|saving| saving.forwarded);
+        out.send_home(self.page, Message::GaveUp { page: self.page, serial, retained, data, to, forwarded });
     }
 
-    /// Gives up the right to write, retaining a copy to read.
+    /// Gives up the right to write, and what the home may not have, retaining a copy to read.
     fn protect(&mut self, is_awaited: bool, out: &mut Outbox) {
-        let Some(held) = self.held.as_mut().filter(|held| held.mode == Mode::Write) else { return };
+        let Some(held) = self.held.as_mut().filter(|held| held.mode == Mode::Write || held.is_forwarded) else {
+            return;
+        };
         held.mode = Mode::Read;
         out.act(Action::Protect(self.page));
-        if std::mem::take(&mut held.is_dirty) {
-            let saving = Saving { serial: held.serial, version: held.version, is_awaited };
+        if std::mem::take(&mut held.is_dirty) | std::mem::take(&mut held.is_forwarded) {
+            let saving = Saving { serial: held.serial, version: held.version, is_awaited, forwarded: None };
             self.busy().saving = Some(saving);
         }
     }
@@ -135,8 +144,9 @@ impl Copy {
     fn revoke(&mut self, is_awaited: bool, out: &mut Outbox) {
         let Some(held) = self.held.take() else { return };
         out.act(Action::Revoke(self.page));
-        if held.is_dirty {
-            self.busy().saving = Some(Saving { serial: held.serial, version: held.version, is_awaited });
+        if held.is_dirty || held.is_forwarded {
+            let saving = Saving { serial: held.serial, version: held.version, is_awaited, forwarded: None };
+            self.busy().saving = Some(saving);
         } else if self.saving().is_none() {
             out.act(Action::Discard(self.page));
         }
@@ -150,7 +160,8 @@ impl Copy {
         out.act(Action::Access { page: self.page, mode: Mode::Write, version: held.version });
     }
 
-    fn on_grant(&mut self, message: Message, out: &mut Outbox) {
+    /// `is_forwarded`: it comes from the node that had the page.
+    fn on_grant(&mut self, message: Message, is_forwarded: bool, out: &mut Outbox) {
         let Message::Grant { page, mode, request, serial, data } = message else { return };
         let version = data.or(self.held.map(|held| held.version));
         let waiting = self.waiting().filter(|waiting| waiting.request == request);
@@ -158,27 +169,58 @@ impl Copy {
         match version.or(unseen).filter(|_| waiting.is_some()) {
             Some(version) => {
                 self.set_waiting(None);
-                self.held = Some(Held { serial, mode, version, is_dirty: false });
+                self.held = Some(Held { serial, mode, version, is_dirty: false, is_forwarded });
                 match mode {
                     Mode::Read => out.act(Action::Access { page, mode, version }),
                     Mode::Write => self.write(out),
                 }
             }
             // A duplicate of the present grant.
-            None if self.held.is_some_and(|held| held.serial == serial) && self.saving().is_none() => {}
+            None if self.held.is_some_and(|held| held.serial == serial) && !self.is_saving(serial) => {}
             None => self.send_gave_up(serial, out),
         }
     }
 
-    fn on_recall(&mut self, (serial, request): (Serial, Request), retain: bool, out: &mut Outbox) {
+    fn on_recall(
+        &mut self,
+        (serial, request): (Serial, Request),
+        retain: bool,
+        forward: Option<Forward>,
+        out: &mut Outbox,
+    ) {
         // It has overtaken its grant, which is asked for again if it was lost; then the recall is sent again, too.
         if self.waiting().is_some_and(|waiting| waiting.request == request) {
             return;
         }
-        if self.held.is_some_and(|held| held.serial == serial) {
-            if retain { self.protect(false, out) } else { self.revoke(false, out) }
+        if let Some(held) = self.held.filter(|held| held.serial == serial) {
+            if retain {
+                self.protect(false, out)
+            } else {
+                self.revoke(false, out)
+            }
+            // Only what ends the right to write: the home has not granted the page to anybody else since.
+            let is_written = held.mode == Mode::Write && (held.is_dirty || held.is_forwarded);
+            if let Some(forward) = forward.filter(|_| is_written) {
+                self.forward(forward, held.version, retain, out);
+            }
         }
         self.send_gave_up(serial, out);
+    }
+
+    /// Sends what was just given up to the node that wants it.
+    fn forward(&mut self, Forward { to, request, serial }: Forward, version: Version, retain: bool, out: &mut Outbox) {
+        let mode = if retain { Mode::Read } else { Mode::Write };
+        if let Some(saving) = &mut self.busy().saving {
+            saving.forwarded = Some(to.node);
+        }
+        let data = Some(version);
+        out.send_to(to, Message::Grant { page: self.page, mode, request, serial, data });
+    }
+
+    fn on_recorded(&mut self, serial: Serial) {
+        if let Some(held) = self.held.as_mut().filter(|held| held.serial == serial) {
+            held.is_forwarded = false;
+        }
     }
 
     /// Whether something was retained until now.
@@ -212,6 +254,7 @@ impl Copies {
         self.pages.get(page).map_or(Copied::default(), |copy| Copied {
             held: copy.held.map(|held| held.mode),
             is_dirty: copy.held.is_some_and(|held| held.is_dirty),
+            is_forwarded: copy.held.is_some_and(|held| held.is_forwarded),
             is_waiting: copy.waiting().is_some(),
         })
     }
@@ -271,15 +314,25 @@ impl Copies {
         Ok(())
     }
 
-    pub(super) fn on_message(&mut self, places: &Places, message: Message, out: &mut Outbox) {
+    pub(super) fn on_message(&mut self, places: &Places, (from, message): (Address, Message), out: &mut Outbox) {
         let storage = places.config.storage;
-        let (Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }) = message else {
+        let (Message::Grant { page, .. }
+        | Message::Recall { page, .. }
+        | Message::Taken { page, .. }
+        | Message::Recorded { page, .. }) = message
+        else {
             return;
         };
+        let is_forwarded = places.named(page).is_none_or(|home| home.at != from);
         let mut is_taken = false;
         self.change(page, |copy| match message {
-            Message::Grant { .. } => copy.on_grant(message, out),
-            Message::Recall { serial, request, retain, .. } => copy.on_recall((serial, request), retain, out),
+            Message::Grant { .. } => copy.on_grant(message, is_forwarded, out),
+            Message::Recall { serial, request, retain, forward, .. } => {
+                let lives = |to: Address| places.members.of(to.node) == Some(to.incarnation);
+                let forward = forward.filter(|forward| lives(forward.to));
+                copy.on_recall((serial, request), retain, forward, out);
+            }
+            Message::Recorded { serial, .. } => copy.on_recorded(serial),
             Message::Taken { serial, .. } => is_taken = copy.on_taken(serial, storage, out),
             _ => {}
         });

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
+use super::entry::{Asker, Entry, Holder, Holding, Numbers};
 use super::pages::Exclusive;
-use super::table::{Record, Table};
-use super::{Action, Incarnation, Message, Mode, NodeId, Outbox, PageNo, Places, Request, Serial, Storage, Version};
+use super::table::Table;
+use super::{Action, Incarnation, Message, NodeId, Outbox, PageNo, Places, Serial, Storage, Version};
 use crate::unit::Instant;
 
 /// Where homes move, surveys are sent again so many times in the time after which other messages are: nothing is granted
@@ -24,6 +23,8 @@ pub(super) struct Directory {
     /// Nothing is granted in these terms.
     pub(super) surveys: Vec<Survey>,
     surveyed: Instant,
+    /// Pages go straight from the node that has them to the one that wants them.
+    pub(super) forwarding: bool,
 }
 
 /// Nodes that may still hold grants from before a term.
@@ -31,242 +32,6 @@ pub(super) struct Directory {
 pub(super) struct Survey {
     pub(super) since: Incarnation,
     pub(super) nodes: Vec<NodeId>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) page: PageNo,
-    pub(super) stored: Version,
-    /// The only holder may write.
-    pub(super) is_exclusive: bool,
-    /// What that holder writes under this grant is to be stored, though no other node wants the page.
-    pub(super) is_to_store: bool,
-    /// In order of node.
-    pub(super) holders: SmallVec<[Holder; 1]>,
-    /// Most pages are wanted by nobody most of the time.
-    busy: Option<Box<Busy>>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Busy {
-    /// In order of arrival; each node once.
-    queue: Vec<Asker>,
-    /// When the last unanswered message was sent.
-    sent: Instant,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Holder {
-    pub(super) node: NodeId,
-    pub(super) serial: Serial,
-    pub(super) request: Request,
-    pub(super) step: Holding,
-    /// The grant has the data. Also when it is sent again: what was declined without them must not be accepted later.
-    pub(super) with_data: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Holding {
-    Held,
-    /// Asked to give it up.
-    Recalled,
-    /// It gave up what it wrote, which is stored, and may not know that yet ([`Storage::Shared`]).
-    Stored,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
-    pub(super) node: NodeId,
-    pub(super) mode: Mode,
-    pub(super) request: Request,
-    pub(super) have: Option<Serial>,
-    pub(super) blank: bool,
-}
-
-impl Record for Entry {
-    fn page(&self) -> PageNo {
-        self.page
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.queue().is_empty() && self.holders.iter().all(|holder| holder.step == Holding::Held)
-    }
-}
-
-impl Entry {
-    fn new(page: PageNo, stored: Version) -> Self {
-        Entry { page, stored, is_exclusive: false, is_to_store: false, holders: SmallVec::new(), busy: None }
-    }
-
-    pub(super) fn queue(&self) -> &[Asker] {
-        self.busy.as_ref().map_or(&[], |busy| &busy.queue)
-    }
-
-    fn busy(&mut self) -> &mut Busy {
-        self.busy.get_or_insert_default()
-    }
-
-    /// Gives back what it needs only while something is unanswered.
-    fn rest(&mut self) {
-        if self.is_quiet() {
-            self.busy = None;
-        }
-    }
-
-    fn holder(&self, node: NodeId) -> Result<usize, usize> {
-        self.holders.binary_search_by_key(&node, |holder| holder.node)
-    }
-
-    /// The only holder, which may write, and its grant.
-    fn writer(&self) -> Option<(NodeId, Serial)> {
-        self.holders.first().filter(|_| self.is_exclusive).map(|holder| (holder.node, holder.serial))
-    }
-
-    fn list_writer(&self, before: Option<(NodeId, Serial)>, exclusive: &mut Exclusive) {
-        exclusive.change(self.page, before.map(|(node, _)| node), self.writer().map(|(node, _)| node));
-    }
-
-    fn is_idle(&self) -> bool {
-        self.holders.is_empty() && self.queue().is_empty() && self.stored == Version::default()
-    }
-
-    fn send_grant(&self, index: usize, out: &mut Outbox) {
-        let Holder { node, serial, request, with_data, .. } = self.holders[index];
-        let mode = if self.is_exclusive { Mode::Write } else { Mode::Read };
-        let data = with_data.then_some(self.stored);
-        out.send(node, Message::Grant { page: self.page, mode, request, serial, data });
-    }
-
-    fn send_recall(&self, index: usize, out: &mut Outbox) {
-        let Holder { node, serial, request, .. } = self.holders[index];
-        let retain = self.queue().first().map_or(self.is_to_store, |first| first.mode == Mode::Read);
-        out.send(node, Message::Recall { page: self.page, serial, request, retain });
-    }
-
-    fn on_ask(&mut self, asker: Asker, out: &mut Outbox) {
-        let mut queue = self.busy.iter_mut().flat_map(|busy| &mut busy.queue);
-        if let Some(queued) = queue.find(|queued| queued.node == asker.node) {
-            // It keeps its place in the queue.
-            if asker.request > queued.request {
-                *queued = asker;
-            }
-            return;
-        }
-        if let Ok(index) = self.holder(asker.node) {
-            let holder = self.holders[index];
-            if asker.request == holder.request && holder.step != Holding::Stored {
-                // The grant was lost, or a recall would have come first and was ignored.
-                self.send_grant(index, out);
-                if holder.step == Holding::Recalled {
-                    self.send_recall(index, out);
-                }
-            }
-            if asker.request <= holder.request {
-                return;
-            }
-        }
-        self.busy().queue.push(asker);
-    }
-
-    /// Serves queued requests as far as possible now.
-    fn advance(&mut self, term: Incarnation, serials: &mut u64, out: &mut Outbox) {
-        while let Some(first) = self.queue().first().copied() {
-            if !self.make_way(first, out) {
-                return;
-            }
-            self.busy().queue.remove(0);
-            *serials += 1;
-            let serial = Serial { incarnation: term, count: *serials };
-            let found = self.holder(first.node);
-            let has_data = found.is_ok_and(|index| Some(self.holders[index].serial) == first.have);
-            // A former writer asks again only after it dropped the page, clean.
-            let with_data = !first.blank && (!has_data || self.is_exclusive);
-            self.is_exclusive = first.mode == Mode::Write;
-            self.is_to_store = false;
-            let holder = Holder { node: first.node, serial, request: first.request, step: Holding::Held, with_data };
-            let index = match found {
-                Ok(index) => {
-                    self.holders[index] = holder;
-                    index
-                }
-                Err(index) => {
-                    self.holders.insert(index, holder);
-                    index
-                }
-            };
-            self.send_grant(index, out);
-        }
-        if self.is_to_store && self.is_exclusive {
-            self.recall(0, out);
-        }
-    }
-
-    /// Recalls a holder, whether or not its grant has arrived.
-    fn recall(&mut self, index: usize, out: &mut Outbox) {
-        if self.holders.get(index).is_some_and(|holder| holder.step == Holding::Held) {
-            self.holders[index].step = Holding::Recalled;
-            self.busy().sent = out.now;
-            self.send_recall(index, out);
-        }
-    }
-
-    /// Recalls the holders that conflict with the first request; false if there are any.
-    fn make_way(&mut self, first: Asker, out: &mut Outbox) -> bool {
-        if first.mode == Mode::Read && !self.is_exclusive {
-            return true;
-        }
-        let mut is_free = true;
-        for index in 0..self.holders.len() {
-            if self.holders[index].node == first.node {
-                continue;
-            }
-            is_free = false;
-            self.recall(index, out);
-        }
-        is_free
-    }
-
-    fn on_noted(&mut self, node: NodeId, serial: Serial) {
-        self.holders.retain(|holder| (holder.node, holder.serial, holder.step) != (node, serial, Holding::Stored));
-    }
-
-    fn on_gave_up(
-        &mut self,
-        (node, storage): (NodeId, Storage),
-        serial: Serial,
-        retained: bool,
-        data: Option<Version>,
-        out: &mut Outbox,
-    ) {
-        let found = self.holder(node).ok().filter(|index| self.holders[*index].serial == serial);
-        if let Some(index) = found {
-            if let Some(version) = data.filter(|_| self.is_exclusive) {
-                self.stored = version;
-                out.act(Action::Store { page: self.page, version });
-            }
-            let was_exclusive = std::mem::replace(&mut self.is_exclusive, false);
-            self.is_to_store = false;
-            if !retained && data.is_some() && storage == Storage::Shared {
-                self.holders[index].step = Holding::Stored;
-            } else if !retained {
-                self.holders.remove(index);
-            } else if was_exclusive {
-                self.holders[index].step = Holding::Held;
-            }
-        }
-    }
-
-    /// Its copies and its request are gone. Holders recalled for it are recalled anew for the next request.
-    fn on_dead(&mut self, node: NodeId) {
-        self.busy.iter_mut().for_each(|busy| busy.queue.retain(|queued| queued.node != node));
-        if let Ok(index) = self.holder(node) {
-            self.holders.remove(index);
-            (self.is_exclusive, self.is_to_store) = (false, false);
-        }
-        for holder in self.holders.iter_mut().filter(|holder| holder.step == Holding::Recalled) {
-            holder.step = Holding::Held;
-        }
-    }
 }
 
 impl Directory {
@@ -279,6 +44,7 @@ impl Directory {
             dead_writers: 0,
             surveys: Vec::new(),
             surveyed: Instant::ZERO,
+            forwarding: false,
         }
     }
 
@@ -288,6 +54,11 @@ impl Directory {
         if !nodes.is_empty() {
             self.surveys.push(Survey { since, nodes });
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_promises(&mut self) {
+        self.entries.for_waiting(|entry| entry.busy().promise = None);
     }
 
     #[cfg(test)]
@@ -334,23 +105,28 @@ impl Directory {
         match message {
             Message::Ask { page, mode, request, have, blank } => {
                 let asker = Asker { node: from, mode, request, have, blank };
-                self.change(page, term, out, |entry, out| entry.on_ask(asker, out));
+                self.change(page, (term, places), out, |entry, out| entry.on_ask(asker, places, out));
             }
-            Message::Noted { page, serial } => self.change(page, term, out, |entry, _| entry.on_noted(from, serial)),
-            Message::GaveUp { page, serial, retained, data, to } => {
+            Message::Noted { page, serial } => {
+                self.change(page, (term, places), out, |entry, _| entry.on_noted(from, serial));
+            }
+            Message::GaveUp { page, serial, retained, data, to, forwarded } => {
                 let is_survey = serial.incarnation < term
                     && to == term
                     && self.surveyed_in(term).is_some_and(|survey| survey.nodes.contains(&from));
                 // Without versions it cannot be told which is later, and what still counts is.
                 let storage = places.config.storage;
                 let is_later = storage != Storage::Versioned;
-                self.change(page, term, out, |entry, out| match data.filter(|_| is_survey) {
+                self.change(page, (term, places), out, |entry, out| match data.filter(|_| is_survey) {
                     Some(version) if is_later || version > entry.stored => {
                         entry.stored = version;
                         out.act(Action::Store { page, version });
                     }
                     Some(_) => {}
-                    None => entry.on_gave_up((from, storage), serial, retained, data, out),
+                    None => {
+                        entry.on_early(from, serial, data, out);
+                        entry.on_gave_up((from, storage), serial, retained, data, forwarded, out);
+                    }
                 });
                 if data.is_some() && to == term {
                     out.send(from, Message::Taken { page, serial });
@@ -374,7 +150,7 @@ impl Directory {
                 let Holder { node, serial, step, .. } = entry.holders[index];
                 match step {
                     Holding::Held => {}
-                    Holding::Recalled => entry.send_recall(index, out),
+                    Holding::Recalled | Holding::Orphaned => entry.send_recall(index, places, out),
                     Holding::Stored => out.send(node, Message::Taken { page: entry.page, serial }),
                 }
             }
@@ -385,7 +161,7 @@ impl Directory {
         let mut died = 0;
         self.change_all(|_, entry| {
             died += u64::from(entry.writer().is_some_and(|(writer, _)| writer == node));
-            entry.on_dead(node);
+            entry.on_dead(node, places, out);
         });
         self.dead_writers += died;
         self.end_survey_of(places, node, None, out);
@@ -396,9 +172,10 @@ impl Directory {
         let pages = self.exclusive.of_others(asker);
         let mut awaited = Vec::with_capacity(pages.len());
         for page in pages {
-            awaited.extend(self.entries.get(page).and_then(Entry::writer).map(|(_, serial)| (page, serial)));
+            let writers = self.entries.get(page).into_iter().flat_map(Entry::writers);
+            awaited.extend(writers.filter(|(node, _)| *node != asker).map(|(_, serial)| (page, serial)));
             if let Some(term) = places.own(page) {
-                self.change(page, term, out, |entry, _| entry.is_to_store = true);
+                self.change(page, (term, places), out, |entry, _| entry.is_to_store = true);
             }
         }
         awaited
@@ -406,7 +183,7 @@ impl Directory {
 
     /// Is there a node that may write under this grant?
     pub(super) fn is_exclusive(&self, page: PageNo, serial: Serial) -> bool {
-        self.entries.get(page).and_then(Entry::writer).is_some_and(|(_, present)| present == serial)
+        self.entries.get(page).is_some_and(|entry| entry.writers().any(|(_, present)| present == serial))
     }
 
     /// A node has nothing from before this term any more; without one, from before any.
@@ -426,14 +203,18 @@ impl Directory {
 
     /// Grants what may be granted now.
     pub(super) fn advance_all(&mut self, places: &Places, out: &mut Outbox) {
-        let (mut serials, surveys) = (self.serials, std::mem::take(&mut self.surveys));
+        let (mut numbers, surveys) = (self.numbers(), std::mem::take(&mut self.surveys));
         let may_grant = |term: &Incarnation| surveys.iter().all(|survey| survey.since != *term);
         self.change_all(|page, entry| {
             if let Some(term) = places.own(page).filter(may_grant) {
-                entry.advance(term, &mut serials, out);
+                entry.advance(term, places, &mut numbers, out);
             }
         });
-        (self.serials, self.surveys) = (serials, surveys);
+        (self.serials, self.surveys) = (numbers.serials, surveys);
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers { serials: self.serials, forwarding: self.forwarding }
     }
 
     /// Forgets pages: their home is another one, or the same in another term.
@@ -452,22 +233,24 @@ impl Directory {
     fn change(
         &mut self,
         page: PageNo,
-        term: Incarnation,
+        (term, places): (Incarnation, &Places),
         out: &mut Outbox,
         change: impl FnOnce(&mut Entry, &mut Outbox),
     ) {
         let surveys = self.surveyed_in(term).is_some();
-        let (serials, exclusive) = (&mut self.serials, &mut self.exclusive);
+        let mut numbers = self.numbers();
+        let exclusive = &mut self.exclusive;
         let change = |entry: &mut Entry| {
             let before = entry.writer();
             change(entry, out);
             if !surveys {
-                entry.advance(term, serials, out);
+                entry.advance(term, places, &mut numbers, out);
             }
             entry.list_writer(before, exclusive);
             entry.rest();
         };
         self.entries.change(page, || Entry::new(page, Version::default()), change, Entry::is_idle);
+        self.serials = numbers.serials;
     }
 
     fn change_all(&mut self, mut change: impl FnMut(PageNo, &mut Entry)) {

@@ -56,6 +56,15 @@ pub enum Mode {
     Write,
 }
 
+/// The grant that the home makes when a page is given up, to be sent by the node that gives it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Forward {
+    /// In another incarnation it has not asked.
+    pub to: Address,
+    pub request: Request,
+    pub serial: Serial,
+}
+
 /// See the table in [`coherence`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
@@ -84,6 +93,8 @@ pub enum Message {
         request: Request,
         /// A copy to read may be retained.
         retain: bool,
+        /// Send what was written straight to the node that wants it, and to the home as well.
+        forward: Option<Forward>,
     },
     /// Writing, or all use, has ended.
     GaveUp {
@@ -95,6 +106,8 @@ pub enum Message {
         data: Option<Version>,
         /// The home's term by which it was sent. One from before may come late, when what it brings is old.
         to: Incarnation,
+        /// The node that was sent the same.
+        forwarded: Option<NodeId>,
     },
     /// The data given up are stored.
     Taken {
@@ -104,6 +117,8 @@ pub enum Message {
     },
     /// `Taken` arrived ([`Storage::Shared`](super::Storage::Shared)).
     Noted { page: PageNo, serial: Serial },
+    /// The home has what was forwarded under this grant.
+    Recorded { page: PageNo, serial: Serial },
     /// The home is one since this term, and knows no holder.
     Survey { since: Incarnation },
     /// Nothing granted before that term is held of what the home then got.
@@ -123,7 +138,8 @@ impl Message {
             | Message::Recall { page, .. }
             | Message::GaveUp { page, .. }
             | Message::Taken { page, .. }
-            | Message::Noted { page, .. } => Some(page),
+            | Message::Noted { page, .. }
+            | Message::Recorded { page, .. } => Some(page),
             Message::Survey { .. } | Message::Surveyed { .. } => None,
         }
     }
@@ -131,8 +147,8 @@ impl Message {
     /// The same to the home in this term.
     pub(super) fn in_term(self, term: Incarnation) -> Message {
         match self {
-            Message::GaveUp { page, serial, retained, data, .. } => {
-                Message::GaveUp { page, serial, retained, data, to: term }
+            Message::GaveUp { page, serial, retained, data, forwarded, .. } => {
+                Message::GaveUp { page, serial, retained, data, to: term, forwarded }
             }
             other => other,
         }

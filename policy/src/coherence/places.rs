@@ -1,6 +1,6 @@
 //! Who is the home of a page, and since when.
 
-use super::{Address, Config, Homes, Incarnation, NodeId, PageNo, Serial, ShardNo};
+use super::{Address, Config, Homes, Incarnation, NodeId, PageNo, Serial, ShardNo, Storage};
 
 /// The home of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +70,12 @@ impl Places {
     pub fn is_of_home(&self, page: PageNo, from: Address, serial: Serial) -> bool {
         let is_present = |home: Home| !self.is_mapped() || serial.incarnation == home.since;
         self.named(page).is_some_and(|home| home.at == from && is_present(home))
+    }
+
+    /// Whether a grant with this serial is one that the page's present home has another node make.
+    pub fn is_forwarded(&self, page: PageNo, from: Address, serial: Serial) -> bool {
+        let is_present = |home: Home| home.at != from && serial.incarnation == home.since;
+        self.config.storage != Storage::Shared && self.named(page).is_some_and(is_present)
     }
 
     /// Whether homes move, by a map.

@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) saving: BTreeMap<PageNo, Saving>,
     /// Numbers them.
     pub(crate) saves: u64,
+    /// Pages that other nodes have sent, until their homes have them: the cache may evict them meanwhile.
+    pub(crate) forwarded: BTreeMap<PageNo, FrameRef>,
     /// Pages that may have steps to do.
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
@@ -255,11 +257,13 @@ impl Shared {
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
         let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
-        if let Message::Grant { page, mode, .. } = message {
+        if let Message::Grant { page, mode, .. } = message
+            && core.node.is_home(page)
+        {
             core.watch.on_grant(page, to.node, mode);
         }
         match message {
-            Message::Grant { data: Some(_), .. } => {
+            Message::Grant { data: Some(_), .. } if core.node.is_home(page) => {
                 if self.is_lost(core, page) {
                     self.note_granted(cpu, core, page, to);
                     send(None, true);
@@ -276,7 +280,9 @@ impl Shared {
                     shared.send_word(to, Word::Page { message, lost }, frame.filter(|_| !lost));
                 })
             }
-            Message::GaveUp { data: Some(_), .. } => {
+            Message::GaveUp { data: Some(_), .. } | Message::Grant { data: Some(_), .. } => {
+                let is_forwarded = matches!(message, Message::Grant { .. });
+                self.counters.forwards.add(u64::from(is_forwarded));
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
                 let lost = frame.is_none();
                 send(frame, lost);
@@ -284,7 +290,8 @@ impl Shared {
             }
             _ => {
                 match message {
-                    Message::Recall { .. } => {
+                    Message::Recall { forward, retain, .. } => {
+                        forward.iter().for_each(|forward| self.note_forwarded(cpu, core, page, forward, retain));
                         core.watch.begin(Part::Holder, page, to.node, cpu.now());
                         self.counters.recalls.add(1);
                     }
@@ -315,6 +322,7 @@ impl Shared {
         self.counters.fetch_ns.add(waited.map_or(0, |waited| waited.as_nanos() as u64));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
+        self.retain_forwarded(core, page, &content);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
         if !needs_content || is_here || !core.node.is_home(page) {
             self.granted(cpu, core, volume, page, (mode, content));
@@ -379,7 +387,7 @@ impl Shared {
         if !writes && !reads && entry.faults.is_empty() {
             return false;
         }
-        let Copied { held, is_dirty, is_waiting } = core.node.copied(page);
+        let Copied { held, is_dirty, is_waiting, .. } = core.node.copied(page);
         if is_waiting {
             return false;
         }
@@ -432,7 +440,7 @@ impl Shared {
     }
 
     /// A grant leaves this home.
-    fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
+    pub(crate) fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
         let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
         self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
     }
@@ -446,6 +454,8 @@ impl Shared {
             // Its sender repeats it.
             _ if !self.answers() => {}
             Some(page) => {
+                let Some(envelope) = self.possible(core, envelope, &content) else { return };
+                core.node.set_forwarding(cpu.switches().forwarding);
                 let (node, now) = (envelope.from.node, cpu.now());
                 match envelope.message {
                     Message::Recall { .. } => self.counters.invalidations.add(1),

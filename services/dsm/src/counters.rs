@@ -25,6 +25,8 @@ pub struct Counters {
     pub invalidations: Counter,
     /// Pages sent to other nodes by this home.
     pub grants: Counter,
+    /// Pages sent by this node, which had them, straight to the nodes that wanted them.
+    pub forwards: Counter,
     /// Recalls sent by this home.
     pub recalls: Counter,
     /// Pages stored at this home.

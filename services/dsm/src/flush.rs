@@ -172,7 +172,7 @@ impl Shared {
     pub(crate) fn has_stored_all(&self) -> bool {
         let is_clean = self.volume().is_none_or(|volume| volume.is_clean());
         let core = self.core.lock();
-        is_clean && core.saving.is_empty() && core.mapped.len() == 0
+        is_clean && core.saving.is_empty() && core.forwarded.is_empty() && core.mapped.len() == 0
     }
 
     /// Waits until the homes have all that this node had given up before.

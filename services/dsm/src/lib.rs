@@ -9,6 +9,7 @@ mod change;
 mod core;
 mod counters;
 mod flush;
+mod forward;
 mod hello;
 mod home;
 mod link;

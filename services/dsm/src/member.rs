@@ -154,6 +154,7 @@ impl Shared {
         }
         self.stop_mappings(core);
         core.saving.clear();
+        core.forwarded.clear();
         core.due.clear();
         if let Some(volume) = volume {
             volume.restore_loss(&Loss { errno: ENDED, size: self.config.size, forgotten: None });

@@ -142,6 +142,7 @@ impl Shared {
             pages: Default::default(),
             saving: Default::default(),
             saves: 0,
+            forwarded: Default::default(),
             due: Default::default(),
             met: vec![None; nodes],
             left: Default::default(),
@@ -213,6 +214,7 @@ impl Shared {
 
     /// The steps of a page are done: bytes that its home has are not retained.
     pub(crate) fn settle(&self, core: &mut Core, page: PageNo) {
+        self.settle_forwarded(core, page);
         if !core.saving.contains_key(&page) {
             return;
         }

@@ -6,7 +6,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0, 1 | kind; flags |
-//! | 2..4 | zero |
+//! | 2..4 | node to which a page is forwarded, plus one |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
 //! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |
@@ -14,8 +14,11 @@
 //! | 32..40 | count of the serial; failures that a flush knows of, with their incarnation at 12..16 |
 //! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
+//!
+//! The grant that a recall wants forwarded has the incarnation of that node in place of the version's, the count of its
+//! serial in place of the version's, and its request in place of the version's writes.
 
-use policy::coherence::{Incarnation, Message, Mode, PageNo, Request, Serial, Version};
+use policy::coherence::{Address, Forward, Incarnation, Message, Mode, NodeId, PageNo, Request, Serial, Version};
 
 pub const HEADER_BYTES: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
@@ -76,6 +79,7 @@ mod kind {
     pub const BYE: u8 = 11;
     pub const UNFLUSHED: u8 = 12;
     pub const NOTED: u8 = 13;
+    pub const RECORDED: u8 = 14;
 }
 
 mod flag {
@@ -93,6 +97,7 @@ mod flag {
 struct Fields {
     kind: u8,
     flags: u8,
+    node: Option<NodeId>,
     page: u64,
     request: u64,
     serial: Serial,
@@ -121,6 +126,20 @@ impl Fields {
         let some = if data.is_some() { flag::SOME } else { 0 };
         let lost = if lost { flag::LOST } else { 0 };
         Fields { flags: self.flags | some | lost, version: data.unwrap_or_default(), ..self }
+    }
+
+    fn forward(self, forward: Option<Forward>) -> Self {
+        let Some(Forward { to, request, serial }) = forward else { return self };
+        let serial = Serial { incarnation: to.incarnation, ..serial };
+        Fields { node: Some(to.node), version: Version { serial, writes: request.0 }, ..self }
+    }
+
+    /// Its serial is of the same home as the one that is recalled.
+    fn forwarded(&self) -> Option<Forward> {
+        let Version { serial, writes } = self.version;
+        let to = Address { node: self.node?, incarnation: serial.incarnation };
+        let serial = Serial { incarnation: self.serial.incarnation, ..serial };
+        Some(Forward { to, request: Request(writes), serial })
     }
 
     fn is(&self, flag: u8) -> bool {
@@ -154,13 +173,15 @@ fn fields(word: Word) -> Fields {
             let fields = Fields::of(kind::GRANT, mode == Mode::Write).page(page, serial).data(data, lost);
             Fields { request: request.0, ..fields }
         }
-        Message::Recall { page, serial, request, retain } => {
-            Fields { request: request.0, ..Fields::of(kind::RECALL, retain).page(page, serial) }
+        Message::Recall { page, serial, request, retain, forward } => {
+            let fields = Fields::of(kind::RECALL, retain).page(page, serial).forward(forward);
+            Fields { request: request.0, ..fields }
         }
-        Message::GaveUp { page, serial, retained, data, to } => {
+        Message::GaveUp { page, serial, retained, data, to, forwarded } => {
             let fields = Fields::of(kind::GAVE_UP, retained).page(page, serial).data(data, lost);
-            Fields { request: u64::from(to.0), ..fields }
+            Fields { request: u64::from(to.0), node: forwarded, ..fields }
         }
+        Message::Recorded { page, serial } => Fields::of(kind::RECORDED, false).page(page, serial),
         Message::Taken { page, serial } => Fields::of(kind::TAKEN, false).page(page, serial),
         Message::Noted { page, serial } => Fields::of(kind::NOTED, false).page(page, serial),
         Message::Survey { since } => Fields::of(kind::SURVEY, false).terms(since, Incarnation::default()),
@@ -179,8 +200,12 @@ fn word(fields: &Fields) -> Option<Word> {
             Message::Ask { page, mode: fields.mode(), request, have, blank }
         }
         kind::GRANT => Message::Grant { page, mode: fields.mode(), request, serial, data },
-        kind::RECALL => Message::Recall { page, serial, request, retain: yes },
-        kind::GAVE_UP => Message::GaveUp { page, serial, retained: yes, data, to: Incarnation(fields.request as u32) },
+        kind::RECALL => Message::Recall { page, serial, request, retain: yes, forward: fields.forwarded() },
+        kind::GAVE_UP => {
+            let (to, forwarded) = (Incarnation(fields.request as u32), fields.node);
+            Message::GaveUp { page, serial, retained: yes, data, to, forwarded }
+        }
+        kind::RECORDED => Message::Recorded { page, serial },
         kind::TAKEN => Message::Taken { page, serial },
         kind::NOTED => Message::Noted { page, serial },
         kind::SURVEY => Message::Survey { since: serial.incarnation },
@@ -202,6 +227,7 @@ impl Header {
         bytes[0] = fields.kind;
         bytes[1] = fields.flags;
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(2, &fields.node.map_or(0, |node| node.0 + 1).to_le_bytes());
         put(4, &self.from.0.to_le_bytes());
         put(8, &self.to.0.to_le_bytes());
         put(12, &fields.serial.incarnation.0.to_le_bytes());
@@ -221,6 +247,7 @@ impl Header {
         let fields = Fields {
             kind: bytes[0],
             flags: bytes[1],
+            node: u16_at(bytes, 2).checked_sub(1).map(NodeId),
             page: u64_at(bytes, 16),
             request: u64_at(bytes, 24),
             serial,
@@ -262,19 +289,27 @@ mod tests {
         let serial = (any::<u32>(), any::<u64>())
             .prop_map(|(incarnation, count)| Serial { incarnation: Incarnation(incarnation), count });
         let version = (serial.clone(), any::<u64>()).prop_map(|(serial, writes)| Version { serial, writes });
-        let parts = (0..8, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version));
-        parts.prop_map(|(kind, page, yes, request, serial, data)| {
+        let node = proptest::option::of(0..u16::MAX).prop_map(|node| node.map(NodeId));
+        let parts = (0..9, any::<u64>(), any::<bool>(), any::<u64>(), serial, proptest::option::of(version), node);
+        parts.prop_map(|(kind, page, yes, request, serial, data, node)| {
             let (page, mode, request) = (PageNo(page), if yes { Mode::Write } else { Mode::Read }, Request(request));
             match kind {
                 0 => {
                     Message::Ask { page, mode, request, have: data.map(|_| serial), blank: request.0.is_multiple_of(2) }
                 }
                 1 => Message::Grant { page, mode, request, serial, data },
-                2 => Message::Recall { page, serial, request, retain: yes },
+                2 => {
+                    let forward = node.map(|node| {
+                        let to = Address { node, incarnation: Incarnation(page.0 as u32) };
+                        Forward { to, request, serial: Serial { count: page.0, ..serial } }
+                    });
+                    Message::Recall { page, serial, request, retain: yes, forward }
+                }
                 3 => {
                     let to = Incarnation(request.0 as u32);
-                    Message::GaveUp { page, serial, retained: yes, data, to }
+                    Message::GaveUp { page, serial, retained: yes, data, to, forwarded: node }
                 }
+                7 => Message::Recorded { page, serial },
                 4 => Message::Taken { page, serial },
                 5 => Message::Survey { since: serial.incarnation },
                 6 => Message::Surveyed { since: serial.incarnation, seen: Incarnation(request.0 as u32) },
@@ -296,7 +331,7 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let known = (kind::ASK..=kind::NOTED).contains(&header[0]);
+            let known = (kind::ASK..=kind::RECORDED).contains(&header[0]);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }

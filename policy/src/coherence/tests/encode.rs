@@ -2,8 +2,8 @@
 //! only compares numbers of the same page, so each number is encoded as its rank among those of its page.
 
 use super::super::copies::Copy;
-use super::super::directory::{Entry, Holding};
-use super::super::{Message, Node, NodeId, PageNo, Request, Serial, Version};
+use super::super::entry::{Entry, Holding};
+use super::super::{Forward, Message, Node, NodeId, PageNo, Request, Serial, Version};
 use super::world::World;
 
 /// The numbers of one page, sorted.
@@ -39,6 +39,10 @@ impl Numbers {
             self.serials.push(holder.serial);
             self.requests.push((holder.node, holder.request));
         }
+        if let Some(promise) = entry.promise() {
+            self.serials.push(promise.serial);
+            self.requests.push((promise.node, promise.request));
+        }
         self.requests.extend(entry.queue().iter().map(|asker| (asker.node, asker.request)));
     }
 
@@ -49,7 +53,12 @@ impl Numbers {
                 self.serials.push(serial);
                 self.versions.extend(data);
             }
-            Message::Recall { serial, .. } | Message::Taken { serial, .. } | Message::Noted { serial, .. } => {
+            Message::Recall { serial, forward, .. } => {
+                self.serials.push(serial);
+                self.serials.extend(forward.map(|forward| forward.serial));
+                self.requests.extend(forward.map(|forward| (forward.to.node, forward.request)));
+            }
+            Message::Taken { serial, .. } | Message::Noted { serial, .. } | Message::Recorded { serial, .. } => {
                 self.serials.push(serial);
             }
             Message::Survey { .. } | Message::Surveyed { .. } => {}
@@ -87,6 +96,9 @@ fn numbers(world: &World, all: &mut Vec<Numbers>) {
     for (numbers, latest) in all.iter_mut().zip(&world.latest) {
         numbers.versions.push(*latest);
     }
+    for (numbers, orphan) in all.iter_mut().zip(&world.orphans) {
+        numbers.versions.extend(orphan);
+    }
     for (numbers, (serial, version)) in
         all.iter_mut().zip(&world.flushing).filter_map(|(all, some)| Some((all, (*some)?)))
     {
@@ -117,7 +129,8 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
         let copy = node.copies.pages.iter().find(|copy| copy.page.0 as usize == page);
         let (held, waiting, saving) =
             copy.map_or((None, None, None), |copy| (copy.held, copy.waiting(), copy.saving()));
-        let flags = held.map_or(0, |held| 1 + held.mode as u8 * 2 + u8::from(held.is_dirty) * 4)
+        let flags = held
+            .map_or(0, |held| 1 + held.mode as u8 * 2 + u8::from(held.is_dirty) * 4 + u8::from(held.is_forwarded) * 8)
             + waiting.map_or(0, |waiting| 16 + waiting.mode as u8 * 32 + u8::from(waiting.blank) * 128)
             + saving.map_or(0, |_| 64);
         out.push(flags);
@@ -131,6 +144,7 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
         if let Some(saving) = saving {
             out.extend(numbers.serial(saving.serial));
             out.push(numbers.version(Some(saving.version)));
+            out.push(saving.forwarded.map_or(0, |node| node.0 as u8 + 1));
         }
     }
     for (index, numbers) in all.iter().enumerate() {
@@ -155,10 +169,16 @@ fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mu
             Holding::Held => 0,
             Holding::Recalled => 1,
             Holding::Stored => 2,
+            Holding::Orphaned => 3,
         };
         out.push(holder.node.0 as u8 * 8 + step * 2 + u8::from(holder.with_data));
         out.extend(numbers.serial(holder.serial));
         out.push(numbers.request(holder.node, holder.request));
+    }
+    out.push(entry.promise().map_or(0, |promise| 1 + promise.node.0 as u8 * 2 + promise.mode as u8));
+    if let Some(promise) = entry.promise() {
+        out.extend(numbers.serial(promise.serial));
+        out.push(numbers.request(promise.node, promise.request));
     }
     for asker in entry.queue() {
         out.push(asker.node.0 as u8 * 4 + asker.mode as u8 * 2 + u8::from(asker.blank));
@@ -179,13 +199,13 @@ fn is_present(world: &World, node: NodeId, page: PageNo, request: Request) -> bo
     waiting.any(|waiting| waiting.request == request)
 }
 
-fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
+fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 16] {
     let envelope = &world.network[index];
     let (from, to) = (envelope.from, envelope.to);
     let lives = from.incarnation.0 as u8 * 16 + to.incarnation.0 as u8;
     let ends = from.node.0 as u8 * 16 + to.node.0 as u8;
     let page = envelope.message.page().map_or(255, |page| page.0 as u8);
-    let mut bytes = [0; 12];
+    let mut bytes = [0; 16];
     bytes[..3].copy_from_slice(&[ends, lives, page]);
     let numbers = if page == 255 { &all[0] } else { &all[usize::from(page)] };
     let (kind, mode, request, serial, version) = match envelope.message {
@@ -198,13 +218,20 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
             (1, mode as u8, 1, numbers.serial(serial), numbers.version(data))
         }
         Message::Grant { serial, .. } => (1, 0, 0, numbers.serial(serial), 0),
-        Message::Recall { page, serial, request, retain } => {
+        Message::Recall { page, serial, request, retain, forward } => {
             let is_present = is_present(world, to.node, page, request);
+            if let Some(Forward { to, request, serial }) = forward {
+                let [incarnation, rank] = numbers.serial(serial);
+                let to_bytes = [to.node.0 as u8 * 16 + to.incarnation.0 as u8, numbers.request(to.node, request)];
+                bytes[9..13].copy_from_slice(&[to_bytes[0], to_bytes[1] + 1, incarnation, rank]);
+            }
             (3, u8::from(retain), u8::from(is_present), numbers.serial(serial), 0)
         }
-        Message::GaveUp { serial, retained, data, .. } => {
+        Message::GaveUp { serial, retained, data, forwarded, .. } => {
+            bytes[9] = forwarded.map_or(0, |node| node.0 as u8 + 1);
             (4, u8::from(retained), 0, numbers.serial(serial), numbers.version(data))
         }
+        Message::Recorded { serial, .. } => (9, 0, 0, numbers.serial(serial), 0),
         Message::Taken { serial, .. } => (5, 0, 0, numbers.serial(serial), 0),
         Message::Noted { serial, .. } => (8, 0, 0, numbers.serial(serial), 0),
         Message::Survey { .. } => (6, 0, 0, [0; 2], 0),
@@ -218,7 +245,7 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
 #[derive(Default)]
 pub struct Encoder {
     numbers: Vec<Numbers>,
-    messages: Vec<[u8; 12]>,
+    messages: Vec<[u8; 16]>,
     bytes: Vec<u8>,
 }
 
@@ -245,6 +272,7 @@ impl Encoder {
             out.extend(numbers.serial(serial));
             out.push(numbers.version(Some(version)));
         }
+        out.extend(all.iter().zip(&world.orphans).map(|(numbers, orphan)| numbers.version(*orphan)));
         out.extend(world.flushing.iter().map(|flushing| u8::from(flushing.is_some())));
         out.extend(all.iter().zip(&world.latest).map(|(numbers, latest)| numbers.version(Some(*latest))));
         messages.clear();

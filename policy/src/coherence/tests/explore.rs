@@ -33,6 +33,8 @@ pub struct Space {
     pub flaw: Option<Flaw>,
     /// Homes are asked to have all stored, one flush at a time.
     pub flushes: bool,
+    /// Pages go straight from the node that has them to the one that wants them.
+    pub forwards: bool,
     /// A home whose storage has versions returns informed of who lives; others return without news of the others.
     pub storage: Storage,
     /// Limit of states; beyond it the exploration stops, and the space is not covered.
@@ -158,9 +160,15 @@ impl Graph {
     }
 }
 
+fn begin(space: &Space) -> World {
+    let world = World::new(space.nodes, space.pages, space.in_flight, space.storage);
+    let mut world = if space.forwards { world.forwarding() } else { world };
+    world.flaw = space.flaw;
+    world
+}
+
 pub fn explore(space: Space) -> Explored {
-    let mut first = World::new(space.nodes, space.pages, space.in_flight, space.storage);
-    first.flaw = space.flaw;
+    let first = begin(&space);
     let mut encoder = Encoder::default();
     let mut graph = Graph::new(encoder.hash(&first));
     let mut transitions = 0;
@@ -252,8 +260,7 @@ fn story(graph: &Graph, space: &Space, number: u32, last: Option<u16>) -> String
         choices.push(choice);
         number = before;
     }
-    let mut world = World::new(space.nodes, space.pages, space.in_flight, space.storage);
-    world.flaw = space.flaw;
+    let mut world = begin(space);
     let mut lines = Vec::new();
     while let Some(chosen) = choices.pop() {
         let (mut choice, mut taken) = (0, None);
@@ -277,15 +284,16 @@ fn story(graph: &Graph, space: &Space, number: u32, last: Option<u16>) -> String
 fn covers(space: Space) {
     let began = std::time::Instant::now();
     let Explored { states, transitions, verdict } = explore(space);
-    let Space { nodes, pages, in_flight, waiting, mortal, storage, flushes, .. } = space;
+    let Space { nodes, pages, in_flight, waiting, mortal, storage, flushes, forwards, .. } = space;
     let wants = &space.wants[..pages];
     // Written past the capture of printed lines: the number of states is part of the result.
     let _ = writeln!(
         std::io::stderr(),
         "coherence: {nodes} nodes, {pages} pages, {in_flight} messages in flight, {waiting} accesses waiting, {}, \
-         {storage:?} storage, {wants:?}{}: {}, {states} states, {transitions} transitions, {:.1} s",
+         {storage:?} storage, {wants:?}{}{}: {}, {states} states, {transitions} transitions, {:.1} s",
         if mortal.is_empty() { "no death" } else { "one death and return" },
         if flushes { " and flushes" } else { "" },
+        if forwards { ", forwarded" } else { "" },
         if verdict.is_ok() { "the whole state space" } else { "not the whole state space" },
         began.elapsed().as_secs_f64(),
     );
@@ -298,7 +306,7 @@ const OVERWRITES: &[Local] = &[Local::Read, Local::Overwrite, Local::WriteBack];
 const WRITES: &[Local] = &[Local::Write];
 
 /// Page 0 has its home at node 0, page 1 at node 1.
-const SPACE: Space = Space {
+pub const SPACE: Space = Space {
     nodes: 3,
     pages: 1,
     in_flight: 1,
@@ -307,8 +315,9 @@ const SPACE: Space = Space {
     waiting: 3,
     flaw: None,
     flushes: false,
+    forwards: false,
     storage: Storage::Versioned,
-    states_max: 10_000_000,
+    states_max: 20_000_000,
 };
 
 #[test]
@@ -382,6 +391,23 @@ fn a_flush_waits_for_what_others_have_written() {
     covers(Space { waiting: 1, wants: [WRITES; 2], mortal: &[0, 1], flushes: true, storage: Storage::Plain, ..SPACE });
 }
 
+/// The home has to be a third node.
+#[test]
+fn three_nodes_forward_pages_while_messages_are_reordered() {
+    covers(Space { in_flight: 2, waiting: 2, forwards: true, ..SPACE });
+}
+
+#[test]
+fn three_nodes_forward_pages_and_the_home_or_another_dies() {
+    covers(Space { waiting: 2, mortal: &[0, 1], forwards: true, ..SPACE });
+    covers(Space { waiting: 1, mortal: &[0, 1], forwards: true, storage: Storage::Plain, ..SPACE });
+}
+
+#[test]
+fn what_is_forwarded_is_flushed_too() {
+    covers(Space { wants: [WRITES; 2], in_flight: 2, waiting: 2, forwards: true, flushes: true, ..SPACE });
+}
+
 /// The homes of two pages are symmetric; with one page, so are the two nodes that are not its home.
 #[test]
 fn larger_spaces_in_the_long_run() {
@@ -396,4 +422,10 @@ fn larger_spaces_in_the_long_run() {
     covers(Space { pages: 2, in_flight: 2, waiting: 1, wants: [WRITES; 2], ..SPACE });
     covers(Space { pages: 2, waiting: 1, wants: [ACCESSES, WRITES], mortal: &[0, 1, 2], ..SPACE });
     covers(Space { waiting: 2, mortal: &[0, 1], storage: Storage::Plain, ..SPACE });
+    for mortal in [&[0], &[1]] {
+        let space = Space { in_flight: 2, mortal, forwards: true, ..SPACE };
+        covers(Space { waiting: 1, storage: Storage::Plain, ..space });
+        covers(Space { waiting: 2, wants: [WRITES; 2], flushes: true, ..space });
+        covers(Space { waiting: 1, wants: [ALL; 2], ..space });
+    }
 }

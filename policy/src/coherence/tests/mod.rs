@@ -8,4 +8,5 @@ mod mutants;
 mod random;
 mod size;
 mod stale;
+mod void;
 mod world;

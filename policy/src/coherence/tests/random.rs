@@ -139,12 +139,16 @@ fn heal(world: &mut World) -> Result<(), Broken> {
     Err("requests remain unanswered without further faults".to_owned())
 }
 
+/// Of two thirds of the seeds, nodes forward pages.
 fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
     let mut random = Random(seed);
     let plan = Plan::of(&mut random);
     let storage = if seed.is_multiple_of(3) { Storage::Plain } else { Storage::Versioned };
     let mut all = || {
         let mut world = World::new(plan.nodes, plan.pages, plan.in_flight, storage);
+        if !(seed / 3).is_multiple_of(3) {
+            world = world.forwarding();
+        }
         world.flaw = flaw;
         for _ in 0..plan.steps {
             step(&mut world, &plan, &mut random)?;
@@ -176,9 +180,13 @@ fn each_flaw_is_found_at_random_too() {
         Flaw::NoSurvey,
         Flaw::RecallAnsweredEarly,
         Flaw::NothingStored,
+        Flaw::ForwardedNotRetained,
+        Flaw::OrphansIgnored,
+        Flaw::PromisesNotFlushed,
     ];
     for flaw in flaws {
         let found = (0..300).find(|seed| run(*seed, Some(flaw)).is_err());
+        println!("{flaw:?}: {found:?}");
         assert!(found.is_some(), "{flaw:?} was not found");
     }
 }

@@ -3,7 +3,8 @@
 
 use std::rc::Rc;
 
-use super::super::directory::{Directory, Holding};
+use super::super::directory::Directory;
+use super::super::entry::Holding;
 use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Request, Serial, Storage};
 use super::encode::Encoder;
 use super::world::{NOW, World, surveys};
@@ -42,7 +43,15 @@ pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
     match envelope.message {
         Message::Ask { .. } => false,
         Message::Grant { page, request, serial, .. } => {
-            !waits(receiver, page, request) && !has(receiver, page, serial) && !granted(page, serial)
+            // Also one that was forwarded: its home sends the same.
+            let home = world.config.home(page).and_then(|home| world.nodes[usize::from(home.0)].as_deref());
+            let is_known = |home: &Node| {
+                let entry = home.directory.entries.iter().find(|entry| entry.page == page);
+                let promise = entry.and_then(|entry| entry.promise());
+                let is_promised = promise.is_some_and(|promise| promise.serial == serial);
+                is_promised || holding(&home.directory, page, envelope.to.node, serial).is_some()
+            };
+            !waits(receiver, page, request) && !has(receiver, page, serial) && !home.is_some_and(is_known)
         }
         Message::Recall { page, serial, request, .. } => {
             !waits(receiver, page, request) && !has(receiver, page, serial) && !granted(page, serial)
@@ -53,6 +62,14 @@ pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
             let is_stored = sender.is_none() || world.config.storage != Storage::Versioned;
             let surveyed = is_stored && surveys(&receiver.directory, envelope.from.node);
             !waits && !surveyed && holding(&receiver.directory, page, envelope.from.node, serial).is_none()
+        }
+        Message::Recorded { page, serial } => {
+            let copy = receiver.copies.pages.iter().find(|copy| copy.page == page);
+            let held = copy.and_then(|copy| copy.held);
+            // It may overtake what is recorded.
+            let is_granted =
+                sender.is_some_and(|home| holding(&home.directory, page, envelope.to.node, serial).is_some());
+            !is_granted && !held.is_some_and(|held| held.serial == serial && held.is_forwarded)
         }
         Message::Taken { page, serial } => !is_saving(receiver, page, serial),
         Message::Noted { page, serial } => {

@@ -7,8 +7,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::directory::Directory;
 use super::super::{
-    Action, Actions, Address, Config, Envelope, Homes, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
-    Storage, Version,
+    Action, Actions, Address, Config, Envelope, Forward, Homes, Incarnation, Local, Message, Mode, Node, NodeId,
+    PageNo, Serial, Storage, Version,
 };
 use crate::unit::Instant;
 
@@ -35,6 +35,16 @@ pub enum Flaw {
     RecallAnsweredEarly,
     /// A flush asks nobody for what it wrote.
     NothingStored,
+    /// What was forwarded is taken for stored.
+    ForwardedNotRetained,
+    /// When a node dies that was to forward a page, its home takes what is stored for the last.
+    OrphansIgnored,
+    /// What was forwarded for an earlier incarnation of a home counts.
+    TermsIgnored,
+    /// A page is forwarded to whichever incarnation of a node lives.
+    ForwardedToSuccessor,
+    /// A flush does not wait for whom a page was promised.
+    PromisesNotFlushed,
 }
 
 /// The state of all nodes and the network.
@@ -44,12 +54,15 @@ pub struct World {
     /// Maximum of messages in flight; further ones are lost.
     pub in_flight_max: usize,
     pub flaw: Option<Flaw>,
+    pub forwards: bool,
     /// `None` while it is dead.
     pub nodes: SmallVec<[Option<Rc<Node>>; 3]>,
     /// A set, in order: the network may deliver any of them, any number of times.
     pub network: SmallVec<[Envelope; 3]>,
     /// For each page: the version of the last valid write.
     pub latest: SmallVec<[Version; 2]>,
+    /// For each page: what a node has forwarded that died before its home had it. Valid if whom it was meant for gets it.
+    pub orphans: SmallVec<[Option<Version>; 2]>,
     /// For each page: what a flush at its home waits for, and the version that must be stored then.
     pub flushing: SmallVec<[Option<(Serial, Version)>; 2]>,
     /// For each node: 0 is alive, 1 dead, 2 alive again, and so on.
@@ -74,7 +87,7 @@ pub fn surveys(directory: &Directory, node: NodeId) -> bool {
     directory.surveys.iter().any(|survey| survey.nodes.contains(&node))
 }
 
-fn home_of(config: &Config, page: PageNo) -> usize {
+pub(super) fn home_of(config: &Config, page: PageNo) -> usize {
     usize::from(config.home(page).expect("homes do not move here").0)
 }
 
@@ -94,9 +107,11 @@ impl World {
             config,
             in_flight_max,
             flaw: None,
+            forwards: false,
             nodes: (0..nodes).map(node).collect(),
             network: SmallVec::new(),
             latest: smallvec![Version::default(); pages],
+            orphans: smallvec![None; pages],
             flushing: smallvec![None; pages],
             truth: smallvec![0; nodes],
             known_stage: smallvec![0; nodes * nodes],
@@ -104,6 +119,13 @@ impl World {
             stored: smallvec![Vec::new(); nodes],
             accesses: 0,
         }
+    }
+
+    /// The same where pages are forwarded.
+    pub fn forwarding(mut self) -> Self {
+        self.nodes.iter_mut().flatten().for_each(|node| Rc::make_mut(node).set_forwarding(true));
+        self.forwards = true;
+        self
     }
 
     /// A request of a process; ignored while another one waits.
@@ -127,7 +149,10 @@ impl World {
             let index = page.0 as usize;
             let is_ignored = self.flaw == Some(Flaw::NothingStored);
             let serial = if is_ignored { Serial::default() } else { serial };
-            self.flushing[index] = Some((serial, self.latest[index]));
+            // The last of them has what is written before.
+            if self.flushing[index].is_none() || self.flaw != Some(Flaw::PromisesNotFlushed) {
+                self.flushing[index] = Some((serial, self.latest[index]));
+            }
         }
         self.act(home, actions)
     }
@@ -149,9 +174,26 @@ impl World {
         match self.flaw {
             Some(Flaw::IncarnationsIgnored) => envelope.from = known,
             Some(Flaw::SerialsIgnored) => name_present_grant(running, &mut envelope),
+            Some(Flaw::TermsIgnored) => {
+                if let Message::Grant { page, serial, .. } = &mut envelope.message {
+                    let home = running.places.named(*page).filter(|home| home.at.node != envelope.from.node);
+                    home.into_iter().for_each(|home| serial.incarnation = home.since);
+                }
+            }
+            Some(Flaw::ForwardedToSuccessor) => {
+                if let Message::Recall { forward: Some(Forward { to, .. }), .. } = &mut envelope.message {
+                    to.incarnation = running.places.members.of(to.node).unwrap_or(to.incarnation);
+                }
+            }
             _ => {}
         }
-        let actions = Rc::make_mut(running).on_message(NOW, envelope);
+        let mut actions = Rc::make_mut(running).on_message(NOW, envelope);
+        if let (Some(Flaw::ForwardedNotRetained), Message::Grant { page, serial, .. }) = (self.flaw, envelope.message) {
+            let home = running.places.home(page).map_or(envelope.to, |home| home.at);
+            let recorded = Envelope { from: home, to: envelope.to, message: Message::Recorded { page, serial } };
+            actions.extend(Rc::make_mut(running).on_message(NOW, recorded));
+        }
+        check_base(&before, running, &envelope.message, (&self.latest, &self.orphans))?;
         let is_reader = |page| matches!(before.holds(page), Some((Mode::Read, _)));
         match envelope.message {
             Message::Recall { page, .. } if self.flaw == Some(Flaw::CopyRetained) && is_reader(page) => {
@@ -159,7 +201,7 @@ impl World {
             }
             Message::Recall { page, serial, .. } if self.flaw == Some(Flaw::RecallAnsweredEarly) => {
                 let to = envelope.from.incarnation;
-                let message = Message::GaveUp { page, serial, retained: false, data: None, to };
+                let message = Message::GaveUp { page, serial, retained: false, data: None, to, forwarded: None };
                 if before.is_waiting(page) {
                     self.put(Envelope { from: envelope.to, to: envelope.from, message });
                 }
@@ -233,6 +275,7 @@ impl World {
             self.unmet[node * count + other] = true;
         }
         self.known_stage[node * count..][..count].copy_from_slice(&self.truth);
+        back.set_forwarding(self.forwards);
         self.void_lost_writes(&back);
         self.nodes[node] = Some(Rc::new(back));
         self.check()
@@ -248,6 +291,9 @@ impl World {
         let node = Rc::make_mut(running);
         if stage % 2 == 1 {
             let observer = Node::clone(node);
+            if self.flaw == Some(Flaw::OrphansIgnored) {
+                node.directory.forget_promises();
+            }
             self.void_writes_of(&observer, NodeId(of as u16));
         }
         let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
@@ -282,49 +328,6 @@ impl World {
         self.nodes[observer].is_some() && (is_unmet || self.known_stage(observer, of) < self.truth[of])
     }
 
-    /// A home is notified of a death: the dead node's writes are void unless they were given up before.
-    fn void_writes_of(&mut self, home: &Node, dead: NodeId) {
-        if surveys(&home.directory, dead) {
-            return self.void_lost_writes(home);
-        }
-        for entry in home.directory.entries.iter().filter(|entry| entry.is_exclusive) {
-            if entry.holders.iter().any(|holder| holder.node == dead) {
-                self.latest[entry.page.0 as usize] = entry.stored;
-            }
-        }
-        self.void_flushed();
-    }
-
-    /// Nobody waits to see stored what is void.
-    fn void_flushed(&mut self) {
-        for (flushing, latest) in self.flushing.iter_mut().zip(&self.latest) {
-            flushing.iter_mut().for_each(|(_, version)| *version = (*version).min(*latest));
-        }
-    }
-
-    /// A home returns: valid is what it had in storage, or a later write of a living node. Data given up are not, where
-    /// storage has no versions, unless a copy was retained.
-    fn void_lost_writes(&mut self, home: &Node) {
-        let config = self.config;
-        for page in (0..config.pages).map(PageNo).filter(|page| config.home(*page) == Some(home.me.node)) {
-            self.void_lost_writes_of(home, page);
-        }
-    }
-
-    fn void_lost_writes_of(&mut self, home: &Node, page: PageNo) {
-        let written = self.nodes.iter().flatten().flat_map(|node| {
-            // What a node gives up after it has heard of the new home is certain to be what it wrote last.
-            let is_certain = self.config.storage == Storage::Versioned
-                || node.places.members.of(home.me.node) == Some(home.me.incarnation);
-            node.copies.pages.iter().filter(|copy| copy.page == page).flat_map(move |copy| {
-                let saving = copy.saving().filter(|_| is_certain || copy.held.is_some());
-                [copy.held.map(|held| held.version), saving.map(|saving| saving.version)].into_iter().flatten()
-            })
-        });
-        self.latest[page.0 as usize] = written.max().unwrap_or_default().max(home.stored(page));
-        self.void_flushed();
-    }
-
     fn act(&mut self, node: usize, actions: Actions) -> Result<(), Broken> {
         let mut forged = Vec::new();
         for action in actions {
@@ -351,6 +354,10 @@ impl World {
 
     fn access(&mut self, page: PageNo, mode: Mode, version: Version) -> Result<(), Broken> {
         let latest = &mut self.latest[page.0 as usize];
+        let orphan = self.orphans[page.0 as usize].take();
+        if mode == Mode::Read && orphan == Some(version) {
+            *latest = version;
+        }
         self.accesses += 1;
         match mode {
             Mode::Read if version != *latest => Err(format!("stale read of {page:?}: {version:?}, not {latest:?}")),
@@ -424,6 +431,27 @@ impl World {
     }
 }
 
+/// Who may write now begins with the last write, unless it overwrites all of the page.
+fn check_base(
+    before: &Node,
+    after: &Node,
+    message: &Message,
+    (latest, orphans): (&[Version], &[Option<Version>]),
+) -> Result<(), Broken> {
+    let Message::Grant { page, mode: Mode::Write, request, data, .. } = *message else { return Ok(()) };
+    let waiting = |node: &Node| node.copies.pages.get(page).and_then(|copy| copy.waiting());
+    let is_meant = waiting(before).is_some_and(|waiting| waiting.request == request && !waiting.blank);
+    if !is_meant || waiting(after).is_some() {
+        return Ok(());
+    }
+    let base = data.or(before.holds(page).map(|(_, version)| version));
+    let index = page.0 as usize;
+    if base == Some(latest[index]) || (base.is_some() && base == orphans[index]) {
+        return Ok(());
+    }
+    Err(format!("stale base of a write of {page:?}: {base:?}, not {:?}", latest[index]))
+}
+
 /// The answer that a broken node assumes without waiting for it.
 fn forge(flaw: Flaw, sent: Envelope, sender: Option<&Node>) -> Option<Envelope> {
     let answer = |message| Some(Envelope { from: sent.to, to: sent.from, message });
@@ -431,7 +459,7 @@ fn forge(flaw: Flaw, sent: Envelope, sender: Option<&Node>) -> Option<Envelope> 
         (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, retain: false, .. }) => {
             let entry = sender?.directory.entries.iter().find(|entry| entry.page == page)?;
             let to = sent.from.incarnation;
-            let gave_up = Message::GaveUp { page, serial, retained: false, data: None, to };
+            let gave_up = Message::GaveUp { page, serial, retained: false, data: None, to, forwarded: None };
             if entry.is_exclusive { None } else { answer(gave_up) }
         }
         (Flaw::DataNotRetained, Message::GaveUp { page, serial, data: Some(_), .. }) => {

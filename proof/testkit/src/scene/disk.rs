@@ -129,6 +129,7 @@ pub fn drawn_switches(seed: u64) -> Switches {
         look_ahead: random.chance(700),
         huge_pages: policy::pages::Mode::Small,
         usage: random.chance(700),
+        forwarding: random.chance(700),
         ..Switches::default()
     }
 }

@@ -67,7 +67,8 @@ impl Shared {
             self.take_from_all(core, page, None);
         }
         let cached = volume.give_up(block(page), retain);
-        self.retain(core, page, written.or(cached));
+        let forwarded = core.forwarded.remove(&page);
+        self.retain(core, page, written.or(cached).or(forwarded));
     }
 
     /// What a mapping has written, after which it may only read it. `None`: the host does not give it, or there is no

@@ -3,6 +3,7 @@
 mod clients;
 mod coherent;
 mod failures;
+mod forwarded;
 mod mapped;
 mod moving;
 mod scene;

@@ -1,0 +1,90 @@
+//! Pages that go straight from the node that has them to the one that wants them.
+
+use std::time::Duration;
+
+use crate::clients::Clients;
+use crate::scene::{Backing, Scene, Setup};
+
+const BLOCK: u64 = 3;
+
+fn scene(seed: u64, is_on: bool) -> (Scene, Clients) {
+    let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
+    scene.until_connected();
+    for node in scene.nodes.iter().flatten() {
+        let mut switches = (*node.host.kernel.switches()).clone();
+        switches.forwarding = is_on;
+        node.host.kernel.set_switches(switches);
+    }
+    let clients = Clients::new(&scene);
+    (scene, clients)
+}
+
+/// Node 1 writes, node 2 reads what it wrote; how long that takes.
+fn hand_over(scene: &mut Scene, clients: &Clients) -> Duration {
+    let own = clients.clone();
+    let written = scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, BLOCK, (false, false)).await);
+    let (own, begun) = (clients.clone(), scene.world.now());
+    let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, BLOCK).await);
+    assert_eq!(read, written);
+    scene.world.now().since(begun)
+}
+
+fn forwards(scene: &Scene) -> Vec<u64> {
+    scene.shared().map(|shared| shared.counters().forwards.get()).collect()
+}
+
+#[test]
+fn a_page_that_is_forwarded_comes_sooner_and_is_stored_at_its_home() {
+    for seed in testkit::rounds::seeds(10) {
+        let [through_home, straight] = [false, true].map(|is_on| {
+            let (mut scene, clients) = scene(seed, is_on);
+            let took: Duration = (0..20).map(|_| hand_over(&mut scene, &clients)).sum();
+            assert_eq!(forwards(&scene), [0, if is_on { 20 } else { 0 }, 0], "seed {seed}");
+            scene.pass(Duration::from_secs(1));
+            let home = scene.shared().next().expect("it runs");
+            assert_eq!(home.counters().stores.get(), 20, "seed {seed}");
+            took
+        });
+        assert!(straight < through_home, "seed {seed}: {straight:?}, {through_home:?}");
+    }
+}
+
+#[test]
+fn a_page_comes_through_its_home_where_the_two_are_not_connected() {
+    for seed in testkit::rounds::seeds(10) {
+        let (mut scene, clients) = scene(seed, true);
+        scene.cut(1, 2);
+        scene.pass(Duration::from_millis(100));
+        let took = hand_over(&mut scene, &clients);
+        assert_eq!(forwards(&scene), [0; 3], "seed {seed}");
+        assert!(took < Duration::from_secs(1), "seed {seed}: it was asked for again: {took:?}");
+    }
+}
+
+#[test]
+fn what_a_node_that_died_had_forwarded_is_not_lost_with_it() {
+    let mut survived = 0;
+    for seed in testkit::rounds::seeds(40) {
+        let (mut scene, clients) = scene(seed, true);
+        let own = clients.clone();
+        let written = scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, BLOCK, (false, false)).await);
+        let own = clients.clone();
+        let read = scene.start(2, async move |cpu, volume| own.read(&cpu, &volume, 2, BLOCK).await);
+        // It dies in the moment in which it has sent the page.
+        scene.run_until(None, |scene| forwards(scene)[1] > 0);
+        scene.pass(Duration::from_micros(seed * 7));
+        scene.kill(1);
+        let seen = scene.run_until(Some(scene.world.now() + Duration::from_secs(2)), |_| read.borrow().is_some());
+        scene.boot(1);
+        scene.until_connected();
+        scene.run_until(None, |_| read.borrow().is_some());
+        let first = read.take().expect("just looked");
+        survived += u64::from(seen && first == written);
+        for node in [0, 1, 2] {
+            let own = clients.clone();
+            let again = scene.run(node, async move |cpu, volume| own.read(&cpu, &volume, node, BLOCK).await);
+            assert_eq!(again, first, "seed {seed}: node {node}");
+        }
+    }
+    assert!(survived > 0 || std::env::var_os("AWASE_SEED").is_some(), "it never came");
+}
