@@ -17,6 +17,7 @@ mod repetitions;
 mod report;
 mod results;
 mod sample;
+mod slow_disk;
 mod usage;
 
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub enum Bench {
     Disks(disks::Disks),
     Nfs(Box<nfs::Nfs>),
     Mount(mount::Mount),
-    SlowDisk(nfs::SlowDiskCommand),
+    SlowDisk(slow_disk::SlowDiskCommand),
     Lab(self::lab::Lab),
     Event(event::Command),
     Live(live::Live),

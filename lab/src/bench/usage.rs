@@ -22,6 +22,9 @@ const DEPTH: u32 = 64;
 /// Target: the light client's 99th percentile next to the heavy one, as a multiple of its idle one.
 const RATIO_MAX: f64 = 3.0;
 
+/// Target: requests a second of a client that is alone with the switch on, as a multiple of those with it off.
+const ALONE_MIN: f64 = 0.98;
+
 const EXPORT: &str = "disk";
 const IMAGE_MIB: u64 = 64;
 
@@ -33,7 +36,8 @@ const MEMORY: u64 = 256 << 20;
 
 /// Measure a light client (one cached 4 KiB read in flight, Unix socket) beside a heavy one (8 connections with 64 in
 /// flight each, TCP) that reads or writes 4 KiB, with the switch `usage` on and off. The server has one core, the clients
-/// have the others, and the heavy client gives way to the light one there: what is seen is the server's part.
+/// have the others, and the heavy client gives way to the light one there: what is seen is the server's part. Each of them
+/// is measured alone, too.
 #[derive(Debug, Args)]
 pub struct Usage {
     /// Repetitions.
@@ -50,35 +54,42 @@ pub struct Usage {
     output: Option<PathBuf>,
 }
 
-/// Of each repetition: the light client's median and 99th percentile in microseconds, and requests a second of both.
+/// Of each repetition: a client's median and 99th percentile in microseconds, its requests a second, and those of the
+/// other client.
 #[derive(Default)]
 struct Seen {
     p50_us: Vec<f64>,
     p99_us: Vec<f64>,
-    light: Vec<f64>,
-    heavy: Vec<f64>,
+    rate: Vec<f64>,
+    other_rate: Vec<f64>,
 }
 
 impl Seen {
-    fn add(&mut self, light: &Outcome) {
-        self.p50_us.push(light.latencies.percentile_us(50.0));
-        self.p99_us.push(light.latencies.percentile_us(99.0));
-        self.light.push(light.rate());
+    fn add(&mut self, client: &Outcome, other: Option<&Outcome>) {
+        self.p50_us.push(client.latencies.percentile_us(50.0));
+        self.p99_us.push(client.latencies.percentile_us(99.0));
+        self.rate.push(client.rate());
+        self.other_rate.extend(other.map(Outcome::rate));
     }
 }
 
-/// The light client, measured with a heavy one, with the switch on and off.
-struct Compared {
-    /// The heavy client's requests: their name in the table, and the operation.
-    asks: &'static str,
-    operation: Operation,
+/// A client alone, or beside another one, with the switch on and off.
+struct Case {
+    name: &'static str,
+    client: Clients,
+    other: Option<Clients>,
     on: Seen,
     off: Seen,
 }
 
-impl Compared {
-    fn new(asks: &'static str, operation: Operation) -> Compared {
-        Compared { asks, operation, on: Seen::default(), off: Seen::default() }
+impl Case {
+    fn new(name: &'static str, client: Clients, other: Option<Clients>) -> Case {
+        Case { name, client, other, on: Seen::default(), off: Seen::default() }
+    }
+
+    /// Requests a second with the switch on, as a multiple of those with it off.
+    fn rate_ratio(&self) -> f64 {
+        median(&self.on.rate) / median(&self.off.rate)
     }
 }
 
@@ -91,6 +102,11 @@ const fn clients(protocol: Protocol, operation: Operation, in_flight: u32) -> Cl
 }
 
 const LIGHT: Clients = clients(Protocol::Nbd(EXPORT), READS, 1);
+
+fn heavy(operation: Operation) -> Clients {
+    let one = clients(Protocol::NbdOverTcp(EXPORT), operation, DEPTH);
+    Clients { load: Load { connections: CONNECTIONS, ..one.load }, ..one }
+}
 
 impl Usage {
     /// Prints a table.
@@ -105,25 +121,31 @@ impl Usage {
         let config = ServerConfig { processors: 1, memory: MEMORY, exports, ..ServerConfig::default() };
         let server = host.serve(&config)?;
         generator(&host, &server).fill(&LIGHT)?;
-        let time = |warm| Time { warm, measured: Duration::from_secs(self.seconds.into()) };
-        let reads = Compared::new("reads", READS);
-        let (mut idle, mut compared) = (Seen::default(), [reads, Compared::new("writes", WRITES)]);
-        for _ in 0..self.reps {
-            idle.add(&generator(&host, &server).run(&LIGHT, None, time(Duration::ZERO))?.0);
-            for Compared { operation, on, off, .. } in &mut compared {
-                let heavy = clients(Protocol::NbdOverTcp(EXPORT), *operation, DEPTH);
-                let heavy = Clients { load: Load { connections: CONNECTIONS, ..heavy.load }, ..heavy };
-                for (seen, usage) in [(on, "true"), (off, "false")] {
+        let mut alone = [
+            Case::new("light, alone", LIGHT, None),
+            Case::new("heavy, alone, reads", heavy(READS), None),
+            Case::new("heavy, alone, writes", heavy(WRITES), None),
+        ];
+        let mut beside = [
+            Case::new("light beside reads", LIGHT, Some(heavy(READS))),
+            Case::new("light beside writes", LIGHT, Some(heavy(WRITES))),
+        ];
+        for repetition in 0..self.reps {
+            for Case { client, other, on, off, .. } in alone.iter_mut().chain(&mut beside) {
+                let mut turns = [(on, "true"), (off, "false")];
+                // Each repetition begins with the other value.
+                turns.rotate_left(repetition as usize % 2);
+                for (seen, usage) in turns {
                     unless(interrupted)?;
                     server.set("usage", usage)?;
-                    let (light, heavy) = generator(&host, &server).run(&LIGHT, Some(&heavy), time(MARGIN))?;
-                    seen.add(&light);
-                    seen.heavy.extend(heavy.as_ref().map(Outcome::rate));
+                    let time = Time { warm: MARGIN, measured: Duration::from_secs(self.seconds.into()) };
+                    let (client, other) = generator(&host, &server).run(client, other.as_ref(), time)?;
+                    seen.add(&client, other.as_ref());
                 }
             }
         }
         drop(server);
-        let table = self.table(&idle, &compared);
+        let table = self.table(&alone, &beside);
         print!("{table}");
         if let Some(path) = &self.output {
             fs::write(path, &table).with_context(|| path.display().to_string())?;
@@ -131,39 +153,53 @@ impl Usage {
         Ok(())
     }
 
-    fn table(&self, idle: &Seen, compared: &[Compared]) -> String {
-        let idle_p99_us = median(&idle.p99_us);
-        let ratio = |seen: &Seen| median(&seen.p99_us) / idle_p99_us;
-        let row = |name: &str, seen: &Seen| {
-            let heavy = if seen.heavy.is_empty() { String::new() } else { format!("{:.0}", median(&seen.heavy)) };
-            format!(
-                "| {name} | {:.0} | {} | {:.1} | {:.0} | {heavy} |\n",
-                median(&seen.p50_us),
-                Spread::of(seen.p99_us.iter().copied()).shown(|value| format!("{value:.0}")),
-                ratio(seen),
-                median(&seen.light),
-            )
-        };
+    /// `alone`: the light client is the first.
+    fn table(&self, alone: &[Case], beside: &[Case]) -> String {
+        let idle_p99_us = median(&alone[0].on.p99_us);
+        let times_idle = |seen: &Seen| median(&seen.p99_us) / idle_p99_us;
+        let reached = |is_reached| if is_reached { "reached" } else { "**not reached**" };
         let (mut rows, mut aims) = (String::new(), Vec::new());
-        for Compared { asks, on, off, .. } in compared {
-            rows += &row(&format!("beside {asks}, usage on"), on);
-            rows += &row(&format!("beside {asks}, usage off"), off);
-            let reached = if ratio(on) <= RATIO_MAX { "reached" } else { "**not reached**" };
-            aims.push(format!("beside {asks} {reached}"));
+        for case in alone {
+            rows += &row(case, |_| String::new());
+            let ratio = case.rate_ratio();
+            aims.push(format!("{} {ratio:.3} {}", case.name, reached(ratio >= ALONE_MIN)));
+        }
+        let mut beside_aims = Vec::new();
+        for case in beside {
+            rows += &row(case, |seen| format!("{:.1}", times_idle(seen)));
+            let times = times_idle(&case.on);
+            beside_aims.push(format!("{} {times:.1} {}", case.name, reached(times <= RATIO_MAX)));
         }
         format!(
             "# Benchmarks: a light client beside a heavy one\n\n\
              Written by `awase-lab bench usage` (`cargo run --release --package awase-lab bench usage`), which says how it measures.\n\n\
              - {}\n- Repetitions: {}, of {} s each; medians (smallest … largest)\n\n\
-             | | light: 50 % µs | 99 % µs | times idle | requests/s | heavy: requests/s |\n|---|---|---|---|---|---|\n\
-             {}{rows}\nAimed for: at most {RATIO_MAX} times idle with usage on; {}.\n",
+             | | 50 % µs | 99 % µs | times idle | requests/s | the heavy one beside it: requests/s |\n|---|---|---|---|---|---|\n\
+             {rows}\nAimed for: alone, at least {ALONE_MIN} of the requests a second with usage off: {}.\n\
+             Beside a heavy one, at most {RATIO_MAX} times idle at 99 %: {}.\n",
             host::facts_without_disk().join("\n- "),
             self.reps,
             self.seconds,
-            row("alone", idle),
             aims.join(", "),
+            beside_aims.join(", "),
         )
     }
+}
+
+/// The rows of a case. `times_idle` goes into its column.
+fn row(case: &Case, times_idle: impl Fn(&Seen) -> String) -> String {
+    let row = |usage: &str, seen: &Seen| {
+        let other = if seen.other_rate.is_empty() { String::new() } else { format!("{:.0}", median(&seen.other_rate)) };
+        format!(
+            "| {}, usage {usage} | {:.0} | {} | {} | {:.0} | {other} |\n",
+            case.name,
+            median(&seen.p50_us),
+            Spread::of(seen.p99_us.iter().copied()).shown(|value| format!("{value:.0}")),
+            times_idle(seen),
+            median(&seen.rate),
+        )
+    };
+    row("on", &case.on) + &row("off", &case.off)
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -180,16 +216,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_how_many_times_idle_it_is_and_whether_that_is_what_is_aimed_for() {
+    fn the_table_says_how_far_from_idle_it_is_and_whether_that_is_what_is_aimed_for() {
         let usage = Usage { reps: 1, seconds: 1, awase: None, output: None };
-        let seen = |p99: &[f64]| Seen { p50_us: vec![10.0], p99_us: p99.to_vec(), light: vec![1.0], heavy: vec![2.0] };
-        let compared = [
-            Compared { on: seen(&[130.0, 90.0, 100.0]), off: seen(&[4000.0]), ..Compared::new("reads", READS) },
-            Compared { on: seen(&[121.0]), off: seen(&[4000.0]), ..Compared::new("writes", WRITES) },
+        let seen = |p99: &[f64], rate: f64| Seen {
+            p50_us: vec![10.0],
+            p99_us: p99.to_vec(),
+            rate: vec![rate],
+            other_rate: vec![2.0],
+        };
+        let case = |name, on, off| Case { on, off, ..Case::new(name, LIGHT, None) };
+        let alone = [
+            case("light, alone", seen(&[40.0], 99.0), seen(&[40.0], 100.0)),
+            case("heavy, alone", seen(&[1.0], 97.0), seen(&[1.0], 100.0)),
         ];
-        let table = usage.table(&seen(&[40.0]), &compared);
-        assert!(table.contains("| beside reads, usage on | 10 | 100 (90 … 130) | 2.5 | 1 | 2 |"), "{table}");
-        assert!(table.contains("| beside writes, usage off | 10 | 4000 (4000 … 4000) | 100.0 |"), "{table}");
-        assert!(table.contains("; beside reads reached, beside writes **not reached**."), "{table}");
+        let beside = [
+            case("light beside reads", seen(&[130.0, 90.0, 100.0], 1.0), seen(&[4000.0], 1.0)),
+            case("light beside writes", seen(&[121.0], 1.0), seen(&[4000.0], 1.0)),
+        ];
+        let table = usage.table(&alone, &beside);
+        assert!(table.contains("| light beside reads, usage on | 10 | 100 (90 … 130) | 2.5 | 1 | 2 |"), "{table}");
+        assert!(table.contains("| light beside writes, usage off | 10 | 4000 (4000 … 4000) | 100.0 |"), "{table}");
+        assert!(
+            table.contains(": light beside reads 2.5 reached, light beside writes 3.0 **not reached**."),
+            "{table}"
+        );
+        assert!(table.contains(": light, alone 0.990 reached, heavy, alone 0.970 **not reached**."), "{table}");
     }
 }

@@ -1,5 +1,6 @@
 //! One run of one contender: images, a fresh server, the client, the numbers.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use super::workload::{Cache, Client, Image, Setup, Workload};
 use crate::bench::contender::{Contender, Export, Memory, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
+use crate::bench::slow_disk::{Disk, SlowDisks};
 use crate::measure::load::{self, Operation, Stability};
 use crate::measure::process::{Interrupted, Process, unless};
 use crate::measure::spread::XorShift;
@@ -41,6 +43,8 @@ pub struct Scale {
 
 /// The images, and servers of them.
 pub struct Images {
+    // Must be unmounted before its parent directory is removed: fields are dropped in this order.
+    disks: RefCell<SlowDisks>,
     fixture: Fixture,
     scale: Scale,
 }
@@ -48,10 +52,10 @@ pub struct Images {
 impl Images {
     /// Makes the images below `directory`, which must lie on a disk.
     pub fn new(directory: &Path, awase: &Path, scale: Scale, interrupted: &Interrupted) -> Result<Images> {
-        let images = Images { fixture: Fixture::new(directory, awase, interrupted)?, scale };
+        let images = Images { disks: RefCell::default(), fixture: Fixture::new(directory, awase, interrupted)?, scale };
         for (path, bytes) in [
-            (images.image(Image::Large), scale.large_bytes),
-            (images.image(Image::Small), scale.small_bytes),
+            (images.image(Image::Large, Disk::Local)?, scale.large_bytes),
+            (images.image(Image::Small, Disk::Local)?, scale.small_bytes),
             (images.source(), scale.small_bytes),
         ] {
             images.fill(&path, bytes)?;
@@ -63,13 +67,14 @@ impl Images {
         self.fixture.directory()
     }
 
-    fn image(&self, image: Image) -> PathBuf {
+    fn image(&self, image: Image, disk: Disk) -> Result<PathBuf> {
         let name = match image {
             Image::Large => "large.img",
             Image::Small => "small.img",
             Image::Sparse => "sparse.img",
         };
-        self.directory().join(name)
+        let directory = self.disks.borrow_mut().directory(disk, self.directory(), self.directory())?;
+        Ok(directory.join(name))
     }
 
     fn source(&self) -> PathBuf {
@@ -96,13 +101,16 @@ impl Images {
         image.sync_all().with_context(file)
     }
 
-    /// Reads the image of a workload once. Disks have caches of their own (a virtual disk's may be the memory of the
-    /// VM's host), which would answer every contender but the first.
+    /// Reads the image of a workload once; makes it if it lies on a disk that was not used before. Disks have caches of
+    /// their own (a virtual disk's may be the memory of the VM's host), which would answer every contender but the first.
     pub fn warm_disk(&self, setup: &Setup) -> Result<()> {
         if setup.image == Image::Sparse {
             return Ok(());
         }
-        let image = self.image(setup.image);
+        let image = self.image(setup.image, setup.disk)?;
+        if !image.exists() {
+            self.fill(&image, self.bytes(setup.image))?;
+        }
         forget(&image)?;
         std::io::copy(&mut File::open(&image)?, &mut std::io::sink())?;
         Ok(())
@@ -121,22 +129,20 @@ impl Images {
     }
 
     /// Replaces the sparse image by a new one, of holes only.
-    fn renew_sparse(&self) -> Result<()> {
-        let path = self.image(Image::Sparse);
-        let file = File::create(&path).with_context(|| path.display().to_string())?;
+    fn renew_sparse(&self, path: &Path) -> Result<()> {
+        let file = File::create(path).with_context(|| path.display().to_string())?;
         file.set_len(self.bytes(Image::Sparse))?;
         Ok(file.sync_all()?)
     }
 
     /// Measures with one server.
     fn once(&self, unit: Unit, setup: &Setup, contender: &Contender) -> Result<Sample> {
-        for image in [Image::Large, Image::Small] {
-            forget(&self.image(image))?;
-        }
+        let (place, image) = (self.fixture.place()?, self.image(setup.image, setup.disk)?);
+        let bytes = self.bytes(setup.image);
         if setup.image == Image::Sparse {
-            self.renew_sparse()?;
+            self.renew_sparse(&image)?;
         }
-        let (place, image, bytes) = (self.fixture.place()?, self.image(setup.image), self.bytes(setup.image));
+        forget(&image)?;
         let connections = match &setup.client {
             Client::Fio { jobs, .. } => jobs.iter().map(|job| job.connections).sum(),
             Client::PeakMemory(job) => job.connections,

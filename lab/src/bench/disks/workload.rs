@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::fio::Job;
 use crate::bench::contender::Memory;
 use crate::bench::results;
+use crate::bench::slow_disk::Disk;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -64,6 +65,9 @@ pub enum Client {
 #[serde(deny_unknown_fields)]
 pub struct Setup {
     pub image: Image,
+    /// Where the image lies.
+    #[serde(default)]
+    pub disk: Disk,
     #[serde(default)]
     pub memory: Memory,
     /// What is cached before the client begins.

@@ -1,20 +1,17 @@
 //! `awase-lab bench nfs`: workloads on one file server.
 
-use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::run::{Directories, Reached, SLOW_BYTES, measure};
-use super::slow_flush::SlowDisk;
-use super::workload::{Client, Disk, Measure, SLOW_FLUSH, Setup, Workload, workloads};
+use super::run::{Directories, Reached, measure};
+use super::workload::{Client, Measure, Setup, Workload, workloads};
 use crate::bench::results::{Bound, Subject, retain};
 use crate::bench::sample::{Sample, show};
+use crate::bench::slow_disk::Disk;
 use crate::bench::{host, programs, repetitions, report};
 use crate::measure::load::{Endpoint, Load, Operation, Outcome, Stop, prepare};
 use crate::measure::process::Interrupted;
@@ -83,33 +80,6 @@ pub struct Nfs {
     /// Print the names of the workloads and end.
     #[arg(long)]
     list: bool,
-}
-
-/// Mount a disk whose flush takes 5 ms, say where, and unmount it when interrupted (as root).
-///
-/// For trying out what flushes cost: whatever lies in its directory pays for them alike.
-#[derive(Debug, Args)]
-pub struct SlowDiskCommand {
-    /// Where it is made: on a disk, with 3 GiB free.
-    #[arg(long, value_name = "DIR", default_value = "target")]
-    directory: PathBuf,
-    /// How long a flush takes, in milliseconds.
-    #[arg(long, value_name = "N", default_value_t = SLOW_FLUSH.as_millis() as u64)]
-    flush_ms: u64,
-}
-
-impl SlowDiskCommand {
-    pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
-        fs::create_dir_all(&self.directory)?;
-        let directory = fs::canonicalize(&self.directory)?;
-        let place = tempfile::Builder::new().prefix("slow-disk-").tempdir_in(directory)?;
-        let disk = SlowDisk::new(place.path(), SLOW_BYTES, Duration::from_millis(self.flush_ms))?;
-        println!("{}", disk.directory().display());
-        while !interrupted.load(Ordering::Relaxed) {
-            thread::park_timeout(Duration::from_millis(100));
-        }
-        Ok(())
-    }
 }
 
 impl Nfs {

@@ -5,10 +5,9 @@ mod guest;
 mod libnfs;
 mod names;
 mod run;
-mod slow_flush;
 mod workload;
 
-pub use command::{Nfs, SlowDiskCommand};
+pub use command::Nfs;
 pub use libnfs::Libnfs;
 #[cfg(test)]
 pub use workload::workloads;

@@ -10,24 +10,19 @@ use anyhow::{Context, Result, bail, ensure};
 use super::guest;
 use super::libnfs::Libnfs;
 use super::names;
-use super::slow_flush::SlowDisk;
-use super::workload::{
-    Cache, Client, Disk, LINK_DELAY, Link, Measure, QUICK_FLUSH, SLOW_FLUSH, Setup, TREE_FILES, Tree, Workload,
-};
+use super::workload::{Cache, Client, LINK_DELAY, Link, Measure, Setup, TREE_FILES, Tree, Workload};
 use crate::bench::contender::{Contender, Export, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
+use crate::bench::slow_disk::SlowDisks;
 use crate::measure::link::DelayedLink;
 use crate::measure::load::{Endpoint, Length, Load, Operation, Outcome, Stability, Stop, Target, drive, prepare, warm};
 use crate::measure::process::{Interrupted, Process};
 
-/// Size of the slow disk: room for a file that is overwritten, and for one that grows.
-pub const SLOW_BYTES: u64 = 2 << 30;
-
 /// The directories that servers export.
 pub struct Directories {
     // Must be unmounted before its parent directory is removed: fields are dropped in this order.
-    disks: Vec<(Disk, SlowDisk)>,
+    disks: SlowDisks,
     local: PathBuf,
     /// Compiled on first use.
     libnfs: Option<Libnfs>,
@@ -40,36 +35,18 @@ impl Directories {
         let fixture = Fixture::new(directory, awase, interrupted)?;
         let local = fixture.directory().join("files");
         fs::create_dir(&local)?;
-        Ok(Directories { disks: Vec::new(), local, libnfs: None, fixture })
+        Ok(Directories { disks: SlowDisks::default(), local, libnfs: None, fixture })
     }
 
     pub fn directory(&self) -> &Path {
         self.fixture.directory()
     }
 
-    /// The directory that a workload uses; a disk of a given flush is made on first use.
-    fn files(&mut self, disk: Disk) -> Result<PathBuf> {
-        let flush = match disk {
-            Disk::Local => return Ok(self.local.clone()),
-            Disk::SlowFlush => SLOW_FLUSH,
-            Disk::QuickFlush => QUICK_FLUSH,
-        };
-        if let Some((_, made)) = self.disks.iter().find(|(which, _)| *which == disk) {
-            return Ok(made.directory().to_owned());
-        }
-        let place = self.fixture.directory().join(format!("disk-{}", self.disks.len()));
-        fs::create_dir(&place)?;
-        let made = SlowDisk::new(&place, SLOW_BYTES, flush)?;
-        let directory = made.directory().to_owned();
-        self.disks.push((disk, made));
-        Ok(directory)
-    }
-
     /// Measures one contender once. Each run has a fresh server, through which its files are made.
     pub fn measure(&mut self, workload: &Workload, contender: &Contender, duration: Duration) -> Result<Sample> {
         let (unit, setup) =
             (workload.subject.unit, &Setup { load: workload.setup.load_for(contender), ..workload.setup });
-        let directory = &self.files(setup.disk)?;
+        let directory = &self.disks.directory(setup.disk, self.fixture.directory(), &self.local)?;
         if setup.client == Client::Libnfs && self.libnfs.is_none() {
             self.libnfs = Some(Libnfs::new(self.fixture.directory())?);
         }

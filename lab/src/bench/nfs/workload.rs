@@ -7,30 +7,14 @@ use serde::Deserialize;
 
 use crate::bench::contender::Contender;
 use crate::bench::results;
+use crate::bench::slow_disk::{Disk, SLOW_FLUSH};
 use crate::measure::load::Load;
-
-pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
-
-/// As of an SSD with capacitors (judged). Unlike this machine's disk, it takes the same time for every server.
-pub const QUICK_FLUSH: Duration = Duration::from_micros(100);
 
 /// Files of a tree, of 1 to 16 KiB, ten in a directory.
 pub const TREE_FILES: u32 = 3000;
 
 /// Delay of the delayed link, each way.
 pub const LINK_DELAY: Duration = Duration::from_millis(1);
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum Disk {
-    /// The disk of this machine.
-    #[default]
-    Local,
-    /// A disk whose flush takes [`SLOW_FLUSH`].
-    SlowFlush,
-    /// A disk whose flush takes [`QUICK_FLUSH`].
-    QuickFlush,
-}
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,6 @@
-//! A disk whose flush takes a given time, for file servers: the time is the same for every server.
+//! Disks whose flush takes a given time, the same for every server.
 //!
-//! It is a loop device with an ext4 of its own, on the one file of a small FUSE file system. The kernel passes the
+//! Each is a loop device with an ext4 of its own, on the one file of a small FUSE file system. The kernel passes the
 //! file's data straight through to an image (FUSE passthrough), and its fsync takes the given time. So the file
 //! system's journal costs what it costs on a real disk: `fdatasync` of overwritten data is one flush; a change of
 //! metadata is a commit of the journal, which is a flush before its last block and one after (the loop device has no
@@ -15,16 +15,68 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use fuser::{
     BackgroundSession, BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyOpen,
     Request,
 };
+use serde::Deserialize;
+
+use crate::measure::process::Interrupted;
+
+pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
+
+/// As of an SSD with capacitors (judged). Unlike this machine's disk, it takes the same time for every server.
+const QUICK_FLUSH: Duration = Duration::from_micros(100);
+
+/// Room for a file that is overwritten, and for one that grows.
+pub const BYTES: u64 = 2 << 30;
+
+/// The disk of a workload.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Disk {
+    /// The disk of this machine.
+    #[default]
+    Local,
+    /// A disk whose flush takes [`SLOW_FLUSH`].
+    SlowFlush,
+    /// A disk whose flush takes [`QUICK_FLUSH`].
+    QuickFlush,
+}
+
+/// The disks that were used so far.
+#[derive(Default)]
+pub struct SlowDisks {
+    made: Vec<(Disk, SlowDisk)>,
+}
+
+impl SlowDisks {
+    /// The directory of a disk, which is made below `place` on first use; `local` if it is the one of this machine.
+    pub fn directory(&mut self, disk: Disk, place: &Path, local: &Path) -> Result<PathBuf> {
+        let flush = match disk {
+            Disk::Local => return Ok(local.to_owned()),
+            Disk::SlowFlush => SLOW_FLUSH,
+            Disk::QuickFlush => QUICK_FLUSH,
+        };
+        if let Some((_, made)) = self.made.iter().find(|(which, _)| *which == disk) {
+            return Ok(made.directory.clone());
+        }
+        let place = place.join(format!("disk-{}", self.made.len()));
+        fs::create_dir(&place)?;
+        let made = SlowDisk::new(&place, BYTES, flush)?;
+        let directory = made.directory.clone();
+        self.made.push((disk, made));
+        Ok(directory)
+    }
+}
 
 const DISK: &str = "disk";
 
@@ -210,5 +262,32 @@ impl Filesystem for OneFile {
         let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         thread::sleep(self.flush);
         reply.ok();
+    }
+}
+
+/// Mount a disk whose flush takes 5 ms, say where, and unmount it when interrupted (as root).
+///
+/// For trying out what flushes cost: whatever lies in its directory pays for them alike.
+#[derive(Debug, Args)]
+pub struct SlowDiskCommand {
+    /// Where it is made: on a disk, with 3 GiB free.
+    #[arg(long, value_name = "DIR", default_value = "target")]
+    directory: PathBuf,
+    /// How long a flush takes, in milliseconds.
+    #[arg(long, value_name = "N", default_value_t = SLOW_FLUSH.as_millis() as u64)]
+    flush_ms: u64,
+}
+
+impl SlowDiskCommand {
+    pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        let directory = fs::canonicalize(&self.directory)?;
+        let place = tempfile::Builder::new().prefix("slow-disk-").tempdir_in(directory)?;
+        let disk = SlowDisk::new(place.path(), BYTES, Duration::from_millis(self.flush_ms))?;
+        println!("{}", disk.directory().display());
+        while !interrupted.load(Ordering::Relaxed) {
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        Ok(())
     }
 }
