@@ -66,6 +66,11 @@ const OUTRUN_MAX: u32 = 3;
 /// (8 KiB behind the end, medians of 3 runs on a busy machine), with 16 there was no difference.
 const GROWTH_DIRECT_MIN: u64 = 64 << 10;
 
+/// Longest transfers of a file that is empty when it is opened. What extends a file goes to the host one after the other
+/// (`growth`), so that the disk waits between two of them: direct writes behind the end were 720 to 940 MB/s
+/// with 256 KiB, which the disk prefers, and 1,100 to 1,200 with 1 MiB. Bytes.
+const GROWTH_BYTES_MAX: u32 = 1 << 20;
+
 impl GrowingFile {
     /// `open`: open for reading, at the time `now`.
     pub(super) fn new(
@@ -285,11 +290,10 @@ impl Drop for UnderWay<'_> {
 
 impl Device for GrowingFile {
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts {
-            size: self.size.load(Ordering::Acquire),
-            writable: self.is_writable,
-            ..DeviceFacts::of(&self.open.direct.facts, false)
-        }
+        let size = self.size.load(Ordering::Acquire);
+        let facts = DeviceFacts::of(&self.open.direct.facts, false);
+        let transfer_bytes_max = if size == 0 { GROWTH_BYTES_MAX } else { 0 }.max(facts.transfer_bytes_max);
+        DeviceFacts { size, writable: self.is_writable, transfer_bytes_max, ..facts }
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
