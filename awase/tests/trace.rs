@@ -295,7 +295,7 @@ fn stall(server: &Server, export: &str) -> std::os::unix::net::UnixStream {
 #[test]
 fn evictions_and_throttled_writers_are_recorded() {
     let sandbox = Sandbox::new();
-    let export = "name=slow,kind=ram,size=64MiB,delay=5ms";
+    let export = "name=slow,kind=ram,size=64MiB,delay=50ms";
     let server = sandbox.serve(&["--memory", "8MiB", "--export", export, "--switch", "trace=direct"]);
     let mut client = Client::connect(&server.socket(), "slow").expect("connect");
     for part in 0..32 {
