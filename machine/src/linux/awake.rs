@@ -18,7 +18,7 @@ const DECLINED: Duration = Duration::from_millis(20);
 pub(super) struct Awake {
     /// Until when idle processors poll. Nanoseconds.
     until: AtomicU64,
-    others: Vec<OnceLock<Idler>>,
+    idlers: Vec<OnceLock<Idler>>,
 }
 
 struct Idler {
@@ -29,24 +29,24 @@ struct Idler {
 impl Awake {
     pub(super) fn new(processors: usize) -> Awake {
         let is_possible = (2..=PROCESSORS_MAX).contains(&processors);
-        let others = (0..if is_possible { processors } else { 0 }).map(|_| OnceLock::new()).collect();
-        Awake { until: AtomicU64::new(0), others }
+        let idlers = (0..if is_possible { processors } else { 0 }).map(|_| OnceLock::new()).collect();
+        Awake { until: AtomicU64::new(0), idlers }
     }
 
     pub(super) fn enroll(&self, processor: ProcessorId, bell: &Arc<Bell>) {
-        if let Some(place) = self.others.get(usize::from(processor.0)) {
+        if let Some(place) = self.idlers.get(usize::from(processor.0)) {
             place.get_or_init(|| Idler { bell: Arc::clone(bell), declined_until: AtomicU64::new(0) });
         }
     }
 
     pub(super) fn is_possible(&self) -> bool {
-        !self.others.is_empty()
+        !self.idlers.is_empty()
     }
 
     /// All processors poll until then if they have nothing else to do.
     pub(super) fn keep(&self, own: ProcessorId, now: Instant, until: Instant) {
         self.until.fetch_max(until.ns(), Ordering::Relaxed);
-        for (number, other) in self.others.iter().enumerate() {
+        for (number, other) in self.idlers.iter().enumerate() {
             let Some(idler) = other.get().filter(|_| number != usize::from(own.0)) else { continue };
             if idler.bell.is_parked() && idler.declined_until.load(Ordering::Relaxed) < now.ns() {
                 idler.bell.wake();
@@ -56,14 +56,14 @@ impl Awake {
 
     /// Until when `processor` polls for others.
     pub(super) fn until(&self, processor: ProcessorId) -> Instant {
-        let idler = self.others.get(usize::from(processor.0)).and_then(OnceLock::get);
+        let idler = self.idlers.get(usize::from(processor.0)).and_then(OnceLock::get);
         let until = self.until.load(Ordering::Relaxed);
         let declined = idler.is_none_or(|idler| idler.declined_until.load(Ordering::Relaxed) >= until);
         Instant::from_ns(if declined { 0 } else { until })
     }
 
     pub(super) fn decline(&self, processor: ProcessorId, now: Instant) {
-        if let Some(idler) = self.others.get(usize::from(processor.0)).and_then(OnceLock::get) {
+        if let Some(idler) = self.idlers.get(usize::from(processor.0)).and_then(OnceLock::get) {
             idler.declined_until.store((now + DECLINED).ns(), Ordering::Relaxed);
         }
     }

@@ -201,6 +201,7 @@ impl Uring {
         // What they do for a request may take longer than a time slice.
         let has_workers = self.slots.with_workers() > 0 || self.offloaded > 0;
         self.submit_if_needed();
+        before = self.now();
         loop {
             for _ in 0..CHECKS_PER_CLOCK_READ {
                 let queue = self.ring.submission();

@@ -2,25 +2,24 @@
 //! queued and sent.
 //!
 //! They reach the cache in the order in which they came, adjacent ones as one, and whatever else is asked about the file's
-//! content waits for those before it. So nobody can tell, but by the time that it takes. What then fails is told at the next
-//! fsync or close, as an error of write-back is.
+//! content waits for those before it. So nobody can tell, unless something fails: that is told at the next fsync or close,
+//! as an error of write-back is.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kernel::FRAME_BYTES;
-use kernel::Frames;
 use kernel::wait::WaitList;
+use kernel::{FRAME_BYTES, Frames};
 use parking_lot::Mutex;
-use policy::unit::ByteOffset;
+use policy::unit::{ByteOffset, ByteRange};
 
-/// Bytes of a file that are answered and not in the cache, at most. The next write is answered when there is room again.
+/// Bytes of frames of a file that are answered and not in the cache, at most. The next write is answered when there is room again.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Longest write to the cache. Bytes.
 const JOINED_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of all files that are answered and not in the cache, at most: their frames cannot be taken from them.
+/// The same of all files: these frames cannot be taken from them.
 const ALL_BYTES_MAX: usize = 4 << 20;
 
 /// The room that the writes of all files have.
@@ -51,6 +50,11 @@ impl Write {
         self.at.0 + self.len as u64
     }
 
+    /// Bytes of its frames.
+    pub fn held(&self) -> usize {
+        held(self.at, self.len)
+    }
+
     /// Takes the following bytes of the file, if they are these.
     fn join(&mut self, next: &mut Write) -> bool {
         let is_next = self.end() == next.at.0 && self.end().is_multiple_of(FRAME_BYTES as u64);
@@ -61,6 +65,11 @@ impl Write {
         self.len += next.len;
         true
     }
+}
+
+/// Bytes of the frames of so many bytes at `at`.
+pub(crate) fn held(at: ByteOffset, len: usize) -> usize {
+    ByteRange { at, len: len as u64 }.blocks().len() as usize * FRAME_BYTES
 }
 
 /// Those of one file.
@@ -75,7 +84,7 @@ struct State {
     waiting: VecDeque<Write>,
     /// Somebody writes them.
     is_running: bool,
-    /// Bytes that came, that were taken to be written, and that are in the cache or have failed.
+    /// Bytes of frames that came, that were taken to be written, and that are in the cache or have failed.
     come: u64,
     taken: u64,
     done: u64,
@@ -91,7 +100,7 @@ impl Ahead {
     /// Adds a write. Returns its place and whether the caller is to start who writes it.
     pub fn push(&self, write: Write) -> (Place, bool) {
         let mut state = self.state.lock();
-        state.come += write.len as u64;
+        state.come += write.held() as u64;
         state.end = state.end.max(write.end());
         state.waiting.push_back(write);
         (Place(state.come), !std::mem::replace(&mut state.is_running, true))
@@ -107,7 +116,7 @@ impl Ahead {
         while state.waiting.front_mut().is_some_and(|next| write.join(next)) {
             state.waiting.pop_front();
         }
-        state.taken += write.len as u64;
+        state.taken += write.held() as u64;
         drop(state);
         self.progress.wake_all();
         Some(write)
@@ -140,7 +149,7 @@ impl Ahead {
         self.progress.until(|| (self.state.lock().done >= come).then_some(())).await;
     }
 
-    /// Bytes that are not in the cache, and where the file ends with them.
+    /// Bytes of frames that are not in the cache, and where the file ends with them.
     pub fn left(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.come - state.done, state.end)
@@ -179,6 +188,16 @@ mod tests {
         assert_eq!(reserved, [true, true, true, true, false]);
         room.release(quarter);
         assert!(!room.reserve(quarter + 1) && room.reserve(quarter));
+    }
+
+    #[test]
+    fn small_writes_count_with_their_frames() {
+        let ahead = Ahead::default();
+        let frames = BYTES_MAX / FRAME_BYTES as u64;
+        let places: Vec<Place> = (0..=frames).map(|number| ahead.push(write(number * 10, 10)).0).collect();
+        assert!(ahead.has_room(places[frames as usize - 1]));
+        assert!(!ahead.has_room(places[frames as usize]));
+        assert_eq!(held(ByteOffset(4090), 10), 2 * FRAME_BYTES);
     }
 
     #[test]

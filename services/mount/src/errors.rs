@@ -34,6 +34,13 @@ impl Errors {
         (state.last, state.is_failing) = (Some(errno), true);
     }
 
+    /// What was answered is lost: a new error, also after the same one.
+    pub fn note_lost(&self, errno: Errno) {
+        let mut state = self.0.lock();
+        state.count += 1;
+        (state.last, state.is_failing) = (Some(errno), true);
+    }
+
     /// Something that was written is durable.
     pub fn on_stored(&self) {
         self.0.lock().is_failing = false;
@@ -44,10 +51,10 @@ impl Errors {
         self.0.lock().is_failing
     }
 
-    /// Was nobody told of the last one?
-    pub fn is_untold(&self) -> bool {
+    /// The last one, if nobody was told of it.
+    pub fn untold(&self) -> Option<Errno> {
         let state = self.0.lock();
-        state.told < state.count
+        state.last.filter(|_| state.told < state.count)
     }
 
     /// For an opening that begins now.
@@ -79,6 +86,18 @@ mod tests {
         errors.note(FULL);
         assert_eq!(told(), [Some(FULL), Some(FULL)]);
         assert_eq!(told(), [None, None]);
+    }
+
+    #[test]
+    fn what_is_lost_is_a_new_error_each_time() {
+        let errors = Errors::default();
+        let mut told = errors.begin();
+        for _ in 0..2 {
+            errors.note_lost(FULL);
+            assert_eq!(errors.untold(), Some(FULL));
+            assert_eq!(errors.take(&mut told), Some(FULL));
+            assert_eq!(errors.untold(), None);
+        }
     }
 
     #[test]

@@ -224,7 +224,7 @@ impl Nodes {
         }
         let mut state = node.state.lock();
         let is_used = state.lookups > 0 || state.opens > 0 || node.id == NodeId::ROOT;
-        if is_used || (state.is_lost && node.errors.is_untold()) {
+        if is_used || (state.is_lost && node.errors.untold().is_some()) {
             return false;
         }
         let names = std::mem::take(&mut state.names);

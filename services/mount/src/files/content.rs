@@ -8,7 +8,7 @@ use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use super::Files;
 use super::open::{Flushed, Open, OpeningId};
-use crate::ahead::{Place, Write};
+use crate::ahead::{Place, Write, held};
 use crate::attributes::Kind;
 use crate::content::{Content, Data};
 use crate::device::RemoteFile;
@@ -97,7 +97,9 @@ impl Files {
         let may_wait = |open: &Arc<Open>| is_within && open.writes && !open.node.errors.is_failing();
         match (self.opening(id).ok().filter(may_wait), data) {
             (Some(open), Data::Frames(frames, len))
-                if stability == Stability::Unstable && !self.options.is_sync && self.room_ahead.reserve(len) =>
+                if stability == Stability::Unstable
+                    && !self.options.is_sync
+                    && self.room_ahead.reserve(held(at, len)) =>
             {
                 let node = Arc::clone(&open.node);
                 let (place, is_first) = node.ahead.push(Write { at, len, frames });
@@ -110,17 +112,22 @@ impl Files {
     /// Writes what waits for it to the cache.
     pub async fn write_waiting(&self, cpu: &Processor, file: Waiting) {
         let Waiting(node) = file;
-        while let Some(Write { at, len, frames }) = node.ahead.take() {
+        while let Some(write) = node.ahead.take() {
+            let held = write.held();
+            let Write { at, len, frames } = write;
             let data = Data::Frames(frames, len);
             let written = async {
                 self.follow(cpu, &node, true).await?;
                 self.content_of(cpu, &node)?.write(cpu, at, data, Stability::Unstable).await
             };
             if let Err(errno) = written.await {
-                node.errors.note(errno);
+                // What the server does not have any more nobody will open.
+                node.state.lock().is_lost |= errno != Errno::STALE;
+                node.errors.note_lost(errno);
+                self.host.report(&format!("{len} bytes written to {} are lost: {errno}", node.description()));
             }
-            node.ahead.on_done(len);
-            self.room_ahead.release(len);
+            node.ahead.on_done(held);
+            self.room_ahead.release(held);
         }
     }
 

@@ -133,7 +133,7 @@ impl Files {
                 self.close_file(cpu, opening).await;
                 return Err(errno);
             }
-        } else if let Some(content) = self.written_before(&node, creation).await {
+        } else if let Some(content) = self.cached_before(&node, creation).await {
             // The server has truncated it: nothing that was cached or not yet sent is of it any more.
             if let Err(errno) = content.volume.resize(cpu, 0, async { Ok(()) }).await {
                 self.close_file(cpu, opening).await;
@@ -146,7 +146,7 @@ impl Files {
     }
 
     /// What is cached of a file that was truncated.
-    async fn written_before(&self, node: &Node, creation: Creation) -> Option<Arc<Content>> {
+    async fn cached_before(&self, node: &Node, creation: Creation) -> Option<Arc<Content>> {
         if !creation.truncates {
             return None;
         }
@@ -311,6 +311,7 @@ impl Files {
         if !node.known.on_name_removed() {
             return;
         }
+        node.ahead.until_done().await;
         node.state.lock().is_lost = false;
         let Some(content) = node.content() else { return };
         if content.volume.is_clean() || self.refresh(cpu, node).await == Err(Errno::STALE) {
@@ -341,6 +342,7 @@ impl Files {
 
     /// Removes a file that was hidden, at its last closing. What was written and not sent goes with it.
     pub(super) async fn remove_hidden(&self, cpu: &Processor, node: &Node, directory: &Node, name: &[u8]) {
+        node.ahead.until_done().await;
         if node.known.attributes().links > 1
             && let Some(content) = node.content()
         {

@@ -147,7 +147,7 @@ impl Files {
         for (directory, name) in hidden {
             self.remove_hidden(cpu, node, &directory, &name).await;
         }
-        if node.content().is_some() {
+        if node.content().is_some() || node.ahead.left().0 > 0 {
             self.note_closed(node.id);
         }
         self.forget_unused(node);
@@ -162,9 +162,10 @@ impl Files {
         drop(closed);
         if let Some(node) = oldest.and_then(|id| self.nodes.lock().get(id)) {
             let mut state = node.state.lock();
-            let is_idle = state.opens == 0 && !state.is_settling;
+            let is_waiting = node.ahead.left().0 > 0;
+            let is_idle = state.opens == 0 && !state.is_settling && !is_waiting;
             state.content.take_if(|content| is_idle && content.volume.is_clean());
-            let stays = state.content.is_some();
+            let stays = state.content.is_some() || is_waiting;
             drop(state);
             if stays {
                 self.closed.lock().push_back(node.id);

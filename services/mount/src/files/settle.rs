@@ -108,6 +108,9 @@ impl Files {
             if let Some(content) = node.content() {
                 result = result.and(content.flush(cpu).await);
             }
+            if node.state.lock().is_lost {
+                result = result.and(node.errors.untold().map_or(Ok(()), Err));
+            }
         }
         result
     }

@@ -21,7 +21,7 @@ pub(super) struct Tables {
     numbers: BTreeMap<String, TableNo>,
     /// Those that are not in the catalog yet.
     unstored: BTreeMap<TableNo, String>,
-    /// The highest number ever given. A number of a forgotten name is not given again.
+    /// The number given last. One of a forgotten name is not given again before all others were.
     last: TableNo,
     /// Times that a table was looked up by its name.
     pub lookups: u64,
@@ -43,8 +43,8 @@ impl Tables {
         if let Some(&no) = self.numbers.get(name) {
             return Ok(FoundTable { no, is_stored: !self.unstored.contains_key(&no) });
         }
-        self.has_room(1)?;
-        let no = TableNo(self.last.0.checked_add(1).ok_or(StoreError::TooManyTables)?);
+        self.check_room(1)?;
+        let no = self.next_number();
         if self.unstored.len() == UNSTORED_MAX
             && let Some((_, forgotten)) = self.unstored.pop_first()
         {
@@ -56,7 +56,18 @@ impl Tables {
         Ok(FoundTable { no, is_stored: false })
     }
 
-    fn has_room(&self, more: usize) -> Result<(), StoreError> {
+    /// The next number that no table has; not the last of all, since keys of a table end where those of the next begin.
+    fn next_number(&self) -> TableNo {
+        let mut no = self.last;
+        loop {
+            no = TableNo(no.0 % (u32::MAX - 1) + 1);
+            if self.numbers.values().all(|known| *known != no) {
+                return no;
+            }
+        }
+    }
+
+    fn check_room(&self, more: usize) -> Result<(), StoreError> {
         let stored = self.numbers.len() - self.unstored.len();
         if stored + more > TABLES_MAX { Err(StoreError::TooManyTables) } else { Ok(()) }
     }
@@ -79,11 +90,27 @@ impl Tables {
             |no: &&TableNo| writes.range(full_key(**no, &[])..full_key(TableNo(no.0 + 1), &[])).next().is_some();
         let new: Vec<TableNo> =
             unstored.iter().filter(|no| self.unstored.contains_key(no)).filter(is_written).copied().collect();
-        self.has_room(new.len())?;
+        self.check_room(new.len())?;
         for no in new {
             if let Some(name) = self.unstored.remove(&no) {
                 writes.insert(full_key(CATALOG, name.as_bytes()), Some(Row::from(no.0.to_le_bytes().as_slice())));
             }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_again_after_all_others_but_not_those_in_use() -> Result<(), StoreError> {
+        let stored = [("first", 1), ("last", u32::MAX - 1)].map(|(name, no)| (name.to_owned(), TableNo(no)));
+        let mut tables = Tables::new(stored.into());
+        for no in [2, 3] {
+            let found = tables.find(&format!("new {no}"))?;
+            assert_eq!(found, FoundTable { no: TableNo(no), is_stored: false });
         }
         Ok(())
     }
