@@ -34,8 +34,8 @@ pub struct Switches {
     pub resolved_names: bool,
     /// Requests that arrive together are served in a batch and answered in one send (OLTP-6); off: one by one.
     pub look_ahead: bool,
-    /// Pages of shared volumes go straight from the node that has them to the one that wants them (DSM); off: through
-    /// their homes.
+    /// Pages of shared volumes that a node has written go straight from it to the one that wants them, where their home is
+    /// a third node (DSM); off: through their homes.
     pub forwarding: bool,
     /// Which processors start devices (MP 1a, 1b).
     pub access: access::Mode,

@@ -11,9 +11,10 @@
 //!
 //! # States
 //! A page at a node: *none*, *read* (one of many), *write* (the only one; clean or dirty); in addition *waiting* (a
-//! local request is unanswered) and *saving* (dirty data given up, retained until the home has them). A page at its
-//! home: holders, each *held* or *recalled*; whether the one holder may write; and a queue of requests, first come,
-//! first served. So the wait is bounded by all other nodes.
+//! local request is unanswered) and *saving* (data given up that the home may not have, retained until it has them). A
+//! page at its home: holders, each *held*, *recalled*, *stored* (may not know that its data are) or *orphaned* (may alone
+//! have the last write); whether the one holder may write; a promised grant; and a queue of requests, first come, first
+//! served. So the wait is bounded by all other nodes.
 //!
 //! # Messages
 //! | message | to | meaning | answer | retransmitted until |
@@ -36,7 +37,8 @@
 //! reads, and a sixth of the time of one page, as it is sent before the thread that waits for the page can run. Rejected,
 //! too: a recall that overtakes its grant ends the request, and the grant is declined when it comes. On a network that
 //! never keeps the order, two nodes then take a page from each other for ever without an access.
-//! A copy to read may be dropped without a message: a recall for it is then answered as if it had just been given up.
+//! A copy to read may be dropped without a message, unless it was forwarded and is not recorded. A recall is then answered
+//! as if it had just been given up.
 //!
 //! # Forwarding
 //! With [`Node::set_forwarding`], the one that may write sends the page straight to the node that wants it, and to the home
@@ -49,8 +51,7 @@
 //! the only one that has the last write. Whichever of the two grants comes first counts.
 //!
 //! Not with [`Storage::Shared`], whose pages are granted only after the one that wrote them knows that they are stored.
-//! Rejected: a requester that waits for the home's word as well as for the page. It would save nothing but the time that a
-//! page takes on the wire.
+//! Rejected: a requester that waits for the home's word and for the page. It would save only a page's time on the wire.
 //!
 //! # Crashes
 //! Liveness is decided outside, and reported to each node at its own time ([`Node::on_dead`], [`Node::on_alive`]); a
@@ -282,6 +283,13 @@ impl Node {
         let mut out = Outbox::new(now);
         self.copies.on_local(want, page, &mut out)?;
         Ok(self.end(out))
+    }
+
+    /// Asks the home for what another node has sent and cannot be taken in.
+    pub fn ask_again(&mut self, now: Instant, page: PageNo) -> Actions {
+        let mut out = Outbox::new(now);
+        self.copies.ask_again(page, &mut out);
+        self.end(out)
     }
 
     /// A message arrived. Ignored if it is from or to another incarnation, or makes no sense.

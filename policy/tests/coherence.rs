@@ -254,6 +254,76 @@ fn what_was_given_up_to_a_home_of_an_earlier_term_is_not_stored_by_the_present_o
     assert_eq!(actions, Actions::new());
 }
 
+/// Node 1 has written, and its home forwards what node 2 wants. Returned: what was written.
+fn forwarding(want: Local) -> (Orderly, Version) {
+    let mut all = Orderly::new(3);
+    all.nodes[0].set_forwarding(true);
+    all.done(1, Local::Write);
+    let written = all.granted[0].2;
+    all.want(2, want);
+    (all, written)
+}
+
+#[test]
+fn a_forwarded_page_that_cannot_be_taken_in_comes_from_its_home_when_that_is_asked_before_or_after_it_has_it() {
+    for (want, is_before) in [(Local::Read, false), (Local::Read, true), (Local::Write, false), (Local::Write, true)] {
+        let (mut all, written) = forwarding(want);
+        let is_forwarded = |envelope: &Envelope| (envelope.from, envelope.to) == (address(1, 1), address(2, 1));
+        while !all.network.iter().any(is_forwarded) {
+            let envelope = all.network.pop_front().expect("it is on its way");
+            let actions = all.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+            all.act(envelope.to.node.0, &actions);
+        }
+        all.network.retain(|envelope| !is_forwarded(envelope));
+        let gave_up = std::mem::take(&mut all.network);
+        if !is_before {
+            all.network.extend(gave_up.iter().copied());
+            all.settle();
+        }
+        let actions = all.nodes[2].ask_again(NOW, PAGE);
+        assert_eq!(actions.len(), 1, "{actions:?}");
+        all.act(2, &actions);
+        all.settle();
+        if is_before {
+            all.network.extend(gave_up);
+            all.settle();
+        }
+        assert_eq!(all.granted.len(), 2, "{want:?}, {is_before}");
+        assert_eq!(all.nodes[0].stored(PAGE), written);
+        assert!(!all.nodes[2].copied(PAGE).is_forwarded, "it is from the home");
+        assert!(all.nodes[2].ask_again(NOW, PAGE).is_empty(), "nothing is waited for");
+    }
+}
+
+#[test]
+fn a_forwarded_page_whose_home_does_not_say_that_it_has_it_is_written_back_at_once() {
+    for (want, save) in [
+        (Local::Read, Local::WriteBack),
+        (Local::Read, Local::Drop),
+        (Local::Write, Local::WriteBack),
+        (Local::Write, Local::Drop),
+    ] {
+        let (mut all, _) = forwarding(want);
+        while let Some(envelope) = all.network.pop_front() {
+            if !matches!(envelope.message, Message::Recorded { .. }) {
+                let actions = all.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+                all.act(envelope.to.node.0, &actions);
+            }
+        }
+        all.nodes[2].unwritten(PAGE);
+        assert!(all.nodes[2].copied(PAGE).is_forwarded);
+        let (_, held) = all.nodes[2].holds(PAGE).expect("it was granted");
+        let actions = all.want(2, save);
+        let gave_up = |action: &Action| {
+            matches!(action, Action::Send(Envelope { message: Message::GaveUp { data: Some(_), .. }, .. }))
+        };
+        assert!(actions.iter().any(gave_up), "{want:?}, {save:?}: {actions:?}");
+        all.settle();
+        assert!(!all.nodes[2].copied(PAGE).is_forwarded && !all.nodes[2].is_saving(PAGE));
+        assert_eq!(all.nodes[0].stored(PAGE), held);
+    }
+}
+
 #[test]
 fn a_page_is_revoked_before_its_data_are_sent_and_discarded_after() {
     let mut all = Orderly::new(3);

@@ -64,8 +64,8 @@ pub static SWITCHES: Keys<Switches> = keys! { Switches:
         "Requests that arrived together are served in one batch and answered in one send; off: each by itself",
         "OLTP-6";
     forwarding: on_off(),
-        "Blocks of shared disks go straight from the node that has them to the one that wants them; off, and always on a \
-         shared device: through their home",
+        "Blocks of shared disks that a node has written go straight from it to the one that wants them, where their home is \
+         a third node; off, and always on a shared device: through their home",
         "DSM";
     unmapped_io: on_off(),
         "Devices transfer cache frames directly; off: through a buffer mapped before and unmapped after each I/O",

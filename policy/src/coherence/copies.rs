@@ -314,6 +314,11 @@ impl Copies {
         Ok(())
     }
 
+    /// Asks the home at once for what is waited for.
+    pub(super) fn ask_again(&mut self, page: PageNo, out: &mut Outbox) {
+        self.change(page, |copy| copy.ask(out));
+    }
+
     pub(super) fn on_message(&mut self, places: &Places, (from, message): (Address, Message), out: &mut Outbox) {
         let storage = places.config.storage;
         let (Message::Grant { page, .. }
@@ -426,12 +431,12 @@ impl Copies {
     }
 }
 
-/// Writes back dirty data; a clean copy is dropped without a message.
+/// Writes back what the home may not have; another copy is dropped without a message.
 fn save(copy: &mut Copy, want: Local, out: &mut Outbox) {
-    let was_dirty = copy.held.is_some_and(|held| held.is_dirty);
+    let is_kept = copy.held.is_some_and(|held| held.is_dirty || held.is_forwarded);
     match want {
         Local::Drop => copy.revoke(true, out),
-        _ if was_dirty => copy.protect(true, out),
+        _ if is_kept => copy.protect(true, out),
         _ => {}
     }
     match &mut copy.busy().saving {
@@ -439,7 +444,7 @@ fn save(copy: &mut Copy, want: Local, out: &mut Outbox) {
         Some(saving) => {
             saving.is_awaited = true;
             let serial = saving.serial;
-            if was_dirty {
+            if is_kept {
                 copy.send_gave_up(serial, out);
             }
         }

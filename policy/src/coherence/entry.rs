@@ -14,7 +14,7 @@ use crate::unit::Instant;
 pub(super) struct Entry {
     pub(super) page: PageNo,
     pub(super) stored: Version,
-    /// The only holder may write.
+    /// The only holder may write, or may have the last write.
     pub(super) is_exclusive: bool,
     /// What that holder writes under this grant is to be stored, though no other node wants the page.
     pub(super) is_to_store: bool,
@@ -62,6 +62,8 @@ pub(super) struct Promise {
     pub(super) mode: Mode,
     pub(super) request: Request,
     pub(super) serial: Serial,
+    /// It was asked for again: the home makes it, too.
+    pub(super) is_lost: bool,
 }
 
 impl Promise {
@@ -164,7 +166,9 @@ impl Entry {
     }
 
     pub(super) fn on_ask(&mut self, asker: Asker, places: &Places, out: &mut Outbox) {
-        if self.promise().is_some_and(|promise| promise.node == asker.node && promise.request >= asker.request) {
+        let mut promise = self.busy.iter_mut().filter_map(|busy| busy.promise.as_mut());
+        if let Some(promise) = promise.find(|own| own.node == asker.node && own.request >= asker.request) {
+            promise.is_lost |= promise.request == asker.request;
             return;
         }
         let mut queue = self.busy.iter_mut().flat_map(|busy| &mut busy.queue);
@@ -197,7 +201,7 @@ impl Entry {
             if numbers.forwarding && self.may_forward(first, places) {
                 self.busy().queue.remove(0);
                 let (Asker { node, mode, request, .. }, serial) = (first, numbers.next(term));
-                self.busy().promise = Some(Promise { node, mode, request, serial });
+                self.busy().promise = Some(Promise { node, mode, request, serial, is_lost: false });
                 return self.recall(0, places, out);
             }
             if !self.make_way(first, places, out) {
@@ -268,11 +272,12 @@ impl Entry {
         let Err(index) = self.holder(promise.node) else { return };
         self.holders.insert(index, promise.holder(Holding::Held));
         self.is_exclusive = promise.mode == Mode::Write;
-        match promise.mode {
-            _ if !is_sent => self.send_grant(index, out),
-            Mode::Read => out.send(promise.node, Message::Recorded { page: self.page, serial: promise.serial }),
-            // It has written, so that it returns the page anyhow.
-            Mode::Write => {}
+        if !is_sent || promise.is_lost {
+            self.send_grant(index, out);
+        }
+        // Who may write returns the page anyhow.
+        if is_sent && promise.mode == Mode::Read {
+            out.send(promise.node, Message::Recorded { page: self.page, serial: promise.serial });
         }
     }
 

@@ -14,7 +14,7 @@ use machine::Errno;
 use policy::coherence::{
     self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo, PageSet,
 };
-use policy::unit::BlockNo;
+use policy::unit::{BlockNo, Instant};
 
 use crate::Shared;
 use crate::mapping::{Place, Served, Table};
@@ -31,7 +31,7 @@ pub(crate) struct Core {
     /// Numbers them.
     pub(crate) saves: u64,
     /// Pages that other nodes have sent, until their homes have them: the cache may evict them meanwhile.
-    pub(crate) forwarded: BTreeMap<PageNo, FrameRef>,
+    pub(crate) forwarded: BTreeMap<PageNo, (Instant, FrameRef)>,
     /// Pages that may have steps to do.
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
@@ -257,13 +257,15 @@ impl Shared {
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
         let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
+        // Where homes move nothing is forwarded: the grant is this home's, also after it has released the shard.
+        let is_own = self.config.shards.is_some() || core.node.is_home(page);
         if let Message::Grant { page, mode, .. } = message
-            && core.node.is_home(page)
+            && is_own
         {
             core.watch.on_grant(page, to.node, mode);
         }
         match message {
-            Message::Grant { data: Some(_), .. } if core.node.is_home(page) => {
+            Message::Grant { data: Some(_), .. } if is_own => {
                 if self.is_lost(core, page) {
                     self.note_granted(cpu, core, page, to);
                     send(None, true);
@@ -282,9 +284,9 @@ impl Shared {
             }
             Message::GaveUp { data: Some(_), .. } | Message::Grant { data: Some(_), .. } => {
                 let is_forwarded = matches!(message, Message::Grant { .. });
-                self.counters.forwards.add(u64::from(is_forwarded));
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
                 let lost = frame.is_none();
+                self.counters.forwards.add(u64::from(is_forwarded && !lost));
                 send(frame, lost);
                 Progress::Done
             }
@@ -322,7 +324,7 @@ impl Shared {
         self.counters.fetch_ns.add(waited.map_or(0, |waited| waited.as_nanos() as u64));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
-        self.retain_forwarded(core, page, &content);
+        self.retain_forwarded(cpu, core, page, &content);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
         if !needs_content || is_here || !core.node.is_home(page) {
             self.granted(cpu, core, volume, page, (mode, content));
@@ -374,7 +376,7 @@ impl Shared {
         }
         if is_lost && changed == 0 && core.node.holds(page).is_some() && !core.node.is_waiting(page) {
             // What nobody has is not to be read.
-            if let Ok(actions) = core.node.on_local(policy::unit::Instant::ZERO, Local::Drop, page) {
+            if let Ok(actions) = core.node.on_local(Instant::ZERO, Local::Drop, page) {
                 self.note(core, actions, Content::None);
             }
         }
@@ -454,7 +456,11 @@ impl Shared {
             // Its sender repeats it.
             _ if !self.answers() => {}
             Some(page) => {
-                let Some(envelope) = self.possible(core, envelope, &content) else { return };
+                let Some(envelope) = self.possible(core, envelope, &content) else {
+                    let actions = core.node.ask_again(cpu.now(), page);
+                    self.note(core, actions, Content::None);
+                    return self.drive(cpu, core);
+                };
                 core.node.set_forwarding(cpu.switches().forwarding);
                 let (node, now) = (envelope.from.node, cpu.now());
                 match envelope.message {

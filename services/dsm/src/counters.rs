@@ -38,9 +38,9 @@ pub struct Counters {
     pub batches: Counter,
     /// From a request of this node to its grant, of the first fetch of each page. Nanoseconds, as all times.
     pub fetch_ns: Counter,
-    /// At this home: from a request's arrival to its grant.
+    /// At this home: from a request's arrival to its grant, without grants that another node makes.
     pub home_ns: Counter,
-    /// Of that: from a recall to the holder's answer.
+    /// At this home: from a recall to the holder's answer.
     pub holder_ns: Counter,
 }
 
@@ -51,7 +51,7 @@ pub struct Gauges {
     pub shared: usize,
     /// Pages that it alone may write.
     pub exclusive: usize,
-    /// Pages given up and not stored yet.
+    /// Pages given up, or forwarded to this node, and not stored yet.
     pub saving: usize,
     /// Pages that requests of this node wait for.
     pub awaited: usize,
@@ -86,7 +86,7 @@ impl Shared {
         Gauges {
             shared,
             exclusive,
-            saving: core.saving.len(),
+            saving: core.saving.len() + core.forwarded.len(),
             awaited,
             mappings: core.mapped.len(),
             mapped_read,

@@ -1,15 +1,20 @@
 //! Pages that go straight from the node that has them to the one that wants them (switch `forwarding`). What was sent so is
 //! retained here until its home says that it has it: a copy that may only be read is otherwise evicted without a word.
 
+use std::time::Duration;
+
 use kernel::Processor;
-use policy::coherence::{Envelope, Forward, Message, Mode, PageNo};
+use policy::coherence::{Envelope, Forward, Local, Message, Mode, PageNo};
+use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::Core;
+use crate::shared::RETRANSMIT_AFTER;
 use crate::waiting::{Content, Loaded};
+use crate::watch::Part;
 
 impl Shared {
-    /// The message as this node can act upon it; `None`: not now, and it is sent again.
+    /// The message as this node can act upon it; `None`: not at all, and the page is to be asked for again.
     pub(crate) fn possible(&self, core: &Core, mut envelope: Envelope, content: &Content) -> Option<Envelope> {
         match &mut envelope.message {
             // Without a connection it would be waited for in vain.
@@ -17,7 +22,7 @@ impl Shared {
                 let is_up = |to: &Forward| self.links.get(usize::from(to.to.node.0)).is_some_and(|link| link.is_up());
                 *forward = forward.filter(is_up);
             }
-            // There is no frame in which it could be retained: it comes from its home when it is asked for again.
+            // There is no frame in which it could be retained until its home has it: it is to come from there.
             Message::Grant { page, .. } if matches!(content, Content::Page(Loaded::Bytes(_))) => {
                 core.node.home(*page).filter(|home| home.at == envelope.from)?;
             }
@@ -36,15 +41,15 @@ impl Shared {
         retain: bool,
     ) {
         core.watch.on_grant(page, forward.to.node, if retain { Mode::Read } else { Mode::Write });
-        self.note_granted(cpu, core, page, forward.to);
+        core.watch.end(Part::Home, page, forward.to.node, cpu.now());
     }
 
     /// A grant has put content here.
-    pub(crate) fn retain_forwarded(&self, core: &mut Core, page: PageNo, content: &Content) {
+    pub(crate) fn retain_forwarded(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: &Content) {
         if let Content::Page(Loaded::Frame(frame)) = content
             && core.node.copied(page).is_forwarded
         {
-            core.forwarded.insert(page, frame.clone());
+            core.forwarded.insert(page, (cpu.now(), frame.clone()));
         }
     }
 
@@ -54,7 +59,36 @@ impl Shared {
             let copied = core.node.copied(page);
             if !copied.is_forwarded || copied.is_dirty {
                 core.forwarded.remove(&page);
+                self.changed.wake_all();
             }
         }
+    }
+
+    /// Gives their homes what was forwarded so long ago: the word that they have it may have been lost.
+    pub(crate) fn save_forwarded(&self, cpu: &Processor, core: &mut Core, ago: Duration) {
+        let now = cpu.now();
+        let is_old = |page: &PageNo, since: Instant| now.since(since) >= ago && !core.is_leaving(*page);
+        let old = core.forwarded.iter().filter(|(page, (since, _))| is_old(page, *since));
+        for page in old.map(|(page, _)| *page).collect::<Vec<_>>() {
+            if let Ok(actions) = core.node.on_local(now, Local::WriteBack, page) {
+                self.note(core, actions, Content::None);
+            }
+        }
+    }
+
+    /// Does so with all of it, and waits for that.
+    pub(crate) async fn give_back_forwarded(&self, cpu: &Processor) {
+        let deadline = cpu.now() + 2 * RETRANSMIT_AFTER;
+        {
+            let mut core = self.core.lock();
+            if core.forwarded.is_empty() {
+                return;
+            }
+            self.save_forwarded(cpu, &mut core, Duration::ZERO);
+            self.drive(cpu, &mut core);
+        }
+        let is_saved = |core: &Core| core.forwarded.is_empty() && core.saving.is_empty();
+        // Late, the others wait until this node is dead.
+        let _ = self.until(cpu, deadline, |core| is_saved(core).then_some(())).await;
     }
 }

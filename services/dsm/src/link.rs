@@ -239,7 +239,11 @@ impl Dsm {
     /// Tells the peers that this node has stored all that it wrote, if that is so, and ends. To be called after the volumes
     /// were closed: others need not wait then for what this node held.
     pub async fn leave(&self, cpu: &Processor) {
-        for shared in self.volumes().into_iter().filter(|shared| shared.has_stored_all()) {
+        let volumes = self.volumes();
+        for shared in &volumes {
+            shared.give_back_forwarded(cpu).await;
+        }
+        for shared in volumes.into_iter().filter(|shared| shared.has_stored_all()) {
             for link in shared.links.iter().filter(|link| link.is_up()) {
                 link.push(shared.me.incarnation, Incarnation::default(), Word::Bye, None);
                 link.until_sent().await;

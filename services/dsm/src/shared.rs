@@ -32,7 +32,7 @@ pub const SHARD_PAGES: u64 = 256;
 
 /// Unanswered messages are sent again after this time. A connection loses none, so this is for what a peer ignored:
 /// before it knew this node, or while it did not grant anything yet.
-const RETRANSMIT_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const RETRANSMIT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a request that needs another node waits for it, unless configured otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@ use kernel::connection::Sessions;
 use policy::coherence::{NodeId, PageNo};
 
 use crate::Shared;
+use crate::shared::RETRANSMIT_AFTER;
 use crate::waiting::Content;
 use crate::wire::Word;
 
@@ -39,6 +40,7 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         let core = &mut *core;
         let actions = core.node.on_tick(cpu.now());
         shared.note(core, actions, Content::None);
+        shared.save_forwarded(cpu, core, RETRANSMIT_AFTER);
         for (page, entry) in &mut core.pages {
             entry.expire(*page, cpu.now());
             core.due.push_back(*page);

@@ -27,7 +27,7 @@ const PAIRS_MAX: usize = 1024;
 pub(crate) enum Part {
     /// From the request's arrival to the grant.
     Home,
-    /// Of that: from a recall to the holder's answer.
+    /// From a recall to the holder's answer.
     Holder,
 }
 

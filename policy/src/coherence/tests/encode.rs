@@ -178,7 +178,7 @@ fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mu
     out.push(entry.promise().map_or(0, |promise| 1 + promise.node.0 as u8 * 2 + promise.mode as u8));
     if let Some(promise) = entry.promise() {
         out.extend(numbers.serial(promise.serial));
-        out.push(numbers.request(promise.node, promise.request));
+        out.push(numbers.request(promise.node, promise.request) * 2 + u8::from(promise.is_lost));
     }
     for asker in entry.queue() {
         out.push(asker.node.0 as u8 * 4 + asker.mode as u8 * 2 + u8::from(asker.blank));

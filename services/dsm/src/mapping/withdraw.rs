@@ -67,7 +67,7 @@ impl Shared {
             self.take_from_all(core, page, None);
         }
         let cached = volume.give_up(block(page), retain);
-        let forwarded = core.forwarded.remove(&page);
+        let forwarded = core.forwarded.remove(&page).map(|(_, frame)| frame);
         self.retain(core, page, written.or(cached).or(forwarded));
     }
 

@@ -1,6 +1,9 @@
 //! Pages that go straight from the node that has them to the one that wants them.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use kernel::Volume;
 
 use crate::clients::Clients;
 use crate::scene::{Backing, Scene, Setup};
@@ -87,4 +90,34 @@ fn what_a_node_that_died_had_forwarded_is_not_lost_with_it() {
         }
     }
     assert!(survived > 0 || std::env::var_os("AWASE_SEED").is_some(), "it never came");
+}
+
+#[test]
+fn what_was_forwarded_is_given_back_when_the_word_that_its_home_has_it_is_lost() {
+    for seed in testkit::rounds::seeds(10) {
+        for leaves in [false, true] {
+            let (mut scene, clients) = scene(seed, true);
+            let own = clients.clone();
+            let write = async move |cpu, volume: Arc<Volume>| own.write(&cpu, &volume, 1, BLOCK, (false, false)).await;
+            let written = scene.run(1, write);
+            let own = clients.clone();
+            let read = scene.start(2, async move |cpu, volume| own.read(&cpu, &volume, 2, BLOCK).await);
+            scene.run_until(None, |scene| forwards(scene)[1] > 0);
+            scene.cut(0, 2);
+            scene.run_until(None, |_| read.borrow().is_some());
+            assert_eq!(read.take(), Some(written), "seed {seed}");
+            let saving = |scene: &Scene| scene.shared().map(|shared| shared.gauges().saving).collect::<Vec<_>>();
+            scene.run_until(None, |scene| saving(scene)[1] == 0);
+            scene.heal();
+            scene.until_connected();
+            assert_eq!(saving(&scene), [0, 0, 1], "seed {seed}");
+            if leaves {
+                let dsm = Arc::clone(&scene.nodes[2].as_ref().expect("it runs").dsm);
+                scene.run(2, async move |cpu, _| dsm.leave(&cpu).await);
+            } else {
+                scene.pass(Duration::from_secs(2));
+            }
+            assert_eq!(saving(&scene), [0; 3], "seed {seed}: {leaves}");
+        }
+    }
 }

@@ -285,3 +285,31 @@ fn a_node_whose_lease_is_over_answers_nothing_and_begins_anew_with_the_next_one(
         write(&mut scene, 0).expect("a member again");
     }
 }
+
+#[test]
+fn what_a_home_had_granted_is_not_lost_when_it_gives_up_its_shard_before_the_grant_has_left() {
+    const BLOCK: u64 = 3;
+    for ms in 0..30 {
+        // The device takes 5 ms, so that the second of two grants waits.
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(2, 4) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let clients = Clients::new(&scene);
+        let own = clients.clone();
+        let written = scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, BLOCK, (false, false)).await);
+        let read = |node| {
+            let own = clients.clone();
+            scene.start(node, async move |cpu, volume| own.read(&cpu, &volume, node, BLOCK).await)
+        };
+        let reads = [2, 3].map(read);
+        scene.pass(Duration::from_millis(ms));
+        scene.give_up(0, ShardNo(0));
+        scene.run_until(None, Scene::has_given_up);
+        scene.change_map(|_| 1);
+        scene.see_all();
+        scene.run_until(None, |_| reads.iter().all(|read| read.borrow().is_some()));
+        for read in reads {
+            assert_eq!(read.take(), Some(written), "{ms} ms");
+        }
+    }
+}
