@@ -70,7 +70,7 @@ impl Default for Switches {
             hottest_first: true,
             resolved_names: true,
             look_ahead: true,
-            forwarding: true,
+            forwarding: false,
             access: access::Mode::Symmetric,
             delivery: delivery::Method::Initiator,
             immediate_dispatch: true,

@@ -141,7 +141,7 @@ fn an_experiment_without_a_simulation_is_measured_whatever_on_says() {
 fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_default() {
     let mut measured = local::live::switches();
     // By `awase lab run dsm --on here`: it needs three nodes.
-    measured.push(("forwarding", "true"));
+    measured.push(("forwarding", "false"));
     let defaults = kernel::Switches::default();
     for key in awase::config::SWITCHES.iter() {
         let shown = (key.show)(&defaults).expect("a value");
