@@ -9,8 +9,7 @@ use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::Core;
-use crate::shared::RETRANSMIT_AFTER;
-use crate::waiting::{Content, Loaded};
+use crate::waiting::{Content, Loaded, RETRANSMIT_AFTER};
 use crate::watch::Part;
 
 impl Shared {

@@ -23,16 +23,12 @@ use crate::link::Link;
 use crate::mapping::Table;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Group, Load, Pending, Wish, fill};
+use crate::waiting::{Content, Group, Load, Pending, RETRANSMIT_AFTER, Wish, fill};
 use crate::watch::Watch;
 use crate::wire::Word;
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
 pub const SHARD_PAGES: u64 = 256;
-
-/// Unanswered messages are sent again after this time. A connection loses none, so this is for what a peer ignored:
-/// before it knew this node, or while it did not grant anything yet.
-pub(crate) const RETRANSMIT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a request that needs another node waits for it, unless configured otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(10);

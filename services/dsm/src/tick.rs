@@ -8,8 +8,7 @@ use kernel::connection::Sessions;
 use policy::coherence::{NodeId, PageNo};
 
 use crate::Shared;
-use crate::shared::RETRANSMIT_AFTER;
-use crate::waiting::Content;
+use crate::waiting::{Content, RETRANSMIT_AFTER};
 use crate::wire::Word;
 
 const TICK: Duration = Duration::from_millis(100);

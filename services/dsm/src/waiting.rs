@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use kernel::volume::Change;
 use kernel::{FRAME_BYTES, FrameRef};
@@ -14,6 +15,10 @@ use policy::unit::{Instant, JobId};
 use smallvec::SmallVec;
 
 use crate::mapping::Fault;
+
+/// Unanswered messages are sent again after this time. A connection loses none, so this is for what a peer ignored:
+/// before it knew this node, or while it did not grant anything yet.
+pub(crate) const RETRANSMIT_AFTER: Duration = Duration::from_secs(1);
 
 /// Requests of one task: it waits for the last of them, or for the first that fails.
 #[derive(Debug)]
