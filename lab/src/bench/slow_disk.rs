@@ -37,7 +37,7 @@ pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
 const QUICK_FLUSH: Duration = Duration::from_micros(100);
 
 /// Room for a file that is overwritten, and for one that grows.
-pub const BYTES: u64 = 2 << 30;
+const BYTES: u64 = 2 << 30;
 
 /// The disk of a workload.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -89,7 +89,7 @@ const TTL: Duration = Duration::from_secs(3600);
 const THREADS: usize = 2;
 
 /// The disk with its mounted file system. Unmounted and removed when dropped.
-pub struct SlowDisk {
+struct SlowDisk {
     directory: PathBuf,
     image: PathBuf,
     is_mounted: bool,
@@ -99,7 +99,7 @@ pub struct SlowDisk {
 
 impl SlowDisk {
     /// Makes a disk of `bytes` bytes below `place`, a directory of its own, whose flush takes `flush`. Needs root.
-    pub fn new(place: &Path, bytes: u64, flush: Duration) -> Result<SlowDisk> {
+    fn new(place: &Path, bytes: u64, flush: Duration) -> Result<SlowDisk> {
         let (image, front, directory) = (place.join("slow.img"), place.join("front"), place.join("slow"));
         write_zeroes(&image, bytes).with_context(|| format!("cannot make {}", image.display()))?;
         fs::create_dir(&front)?;
@@ -112,10 +112,6 @@ impl SlowDisk {
         run("mount", &["-t", "ext4", &device, &text(&disk.directory)?])?;
         disk.is_mounted = true;
         Ok(disk)
-    }
-
-    pub fn directory(&self) -> &Path {
-        &self.directory
     }
 
     fn remove(&mut self) -> Result<()> {
@@ -284,7 +280,7 @@ impl SlowDiskCommand {
         let directory = fs::canonicalize(&self.directory)?;
         let place = tempfile::Builder::new().prefix("slow-disk-").tempdir_in(directory)?;
         let disk = SlowDisk::new(place.path(), BYTES, Duration::from_millis(self.flush_ms))?;
-        println!("{}", disk.directory().display());
+        println!("{}", disk.directory.display());
         while !interrupted.load(Ordering::Relaxed) {
             thread::park_timeout(Duration::from_millis(100));
         }

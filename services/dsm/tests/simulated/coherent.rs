@@ -148,6 +148,8 @@ fn a_write_to_a_page_that_many_nodes_share_costs_one_round_trip_more_than_to_one
 #[test]
 fn a_page_that_two_nodes_write_in_turn_is_seen_to_bounce_at_its_home() {
     let mut scene = Scene::new(Setup { homes: 1, ..Setup::new(2, 3) });
+    // A grant that another node makes is not in the home's time.
+    scene.set_forwarding(false);
     for turn in 0..6_u8 {
         let part = ByteRange::new(5 * BLOCK_BYTES + u64::from(turn % 2) * 512, 512);
         let write = async move |cpu: Processor, volume: Arc<Volume>| fill(&cpu, &volume, part, turn, context()).await;
@@ -156,5 +158,5 @@ fn a_page_that_two_nodes_write_in_turn_is_seen_to_bounce_at_its_home() {
     let home = scene.nodes[0].as_ref().and_then(|node| node.shared.as_ref()).expect("it runs");
     assert_eq!(home.bounces(), [(["1".to_owned(), "2".to_owned()], 4)]);
     let counters = home.counters();
-    assert!(counters.holder_ns.get() > 0 && counters.home_ns.get() > 0);
+    assert!(counters.holder_ns.get() > 0 && counters.home_ns.get() >= counters.holder_ns.get());
 }

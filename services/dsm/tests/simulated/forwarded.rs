@@ -13,11 +13,7 @@ const BLOCK: u64 = 3;
 fn scene(seed: u64, is_on: bool) -> (Scene, Clients) {
     let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
     scene.until_connected();
-    for node in scene.nodes.iter().flatten() {
-        let mut switches = (*node.host.kernel.switches()).clone();
-        switches.forwarding = is_on;
-        node.host.kernel.set_switches(switches);
-    }
+    scene.set_forwarding(is_on);
     let clients = Clients::new(&scene);
     (scene, clients)
 }

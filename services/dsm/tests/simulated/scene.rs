@@ -265,6 +265,15 @@ impl Scene {
         panic!("still running after {STEPS_MAX} steps: {}", self.world.describe());
     }
 
+    /// Whether pages go straight from node to node, on all that run.
+    pub fn set_forwarding(&self, is_on: bool) {
+        for node in self.nodes.iter().flatten() {
+            let mut switches = (*node.host.kernel.switches()).clone();
+            switches.forwarding = is_on;
+            node.host.kernel.set_switches(switches);
+        }
+    }
+
     /// Waits until all nodes are connected, which ends a crash.
     pub fn until_connected(&mut self) {
         let limit = self.world.now() + Duration::from_secs(60);
