@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use testkit::nfs::Client;
 use testkit::server::{Sandbox, attempt, await_that, is_root};
@@ -16,6 +17,9 @@ use crate::fixture::{Mount, has_fuse, shell};
 
 /// The port mapper, without which Ganesha does not start.
 const RPCBIND_PORT: u16 = 111;
+
+/// One at a time: they register the same programs with the port mapper, and who finds one registered ends.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Killed when dropped.
 struct Process(Child);
@@ -60,6 +64,7 @@ struct Ganesha {
     served: PathBuf,
     _port_mapper: Option<Process>,
     sandbox: Sandbox,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Ganesha {
@@ -72,6 +77,7 @@ impl Ganesha {
         if !has_fuse() {
             return None;
         }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let sandbox = Sandbox::new();
         let (served, ports) = (sandbox.make_directory("files"), free_ports());
         let port_mapper = (!answers(RPCBIND_PORT)).then(|| Process::start(Command::new("rpcbind").arg("-f")));
@@ -80,7 +86,8 @@ impl Ganesha {
         let mut command = Command::new("ganesha.nfsd");
         command.arg("-F").arg("-f").arg(file).arg("-L").arg(sandbox.file("ganesha.log"));
         command.arg("-p").arg(sandbox.file("ganesha.pid")).args(["-N", "NIV_CRIT"]);
-        let mut ganesha = Ganesha { command, server: None, ports, served, _port_mapper: port_mapper, sandbox };
+        let mut ganesha =
+            Ganesha { command, server: None, ports, served, _port_mapper: port_mapper, sandbox, _alone: alone };
         ganesha.restart();
         Some(ganesha)
     }
