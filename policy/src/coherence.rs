@@ -32,7 +32,7 @@
 //! Every grant has a new serial of its home; the answer to a grant or recall carries that serial, and one with another
 //! serial than the directory's is stale. Every request has a new number of its node; a grant for another than the
 //! current request is declined. So late and duplicate messages do no harm. A recall names the request that was granted,
-//! and is ignored until its grant has arrived; every grant that is not declined serves an access. That rules out livelock.
+//! and is answered when its grant has arrived; every grant that is not declined serves an access. That rules out livelock.
 //! Rejected: a confirmation of each grant (`Got`), before which there is no recall. It was a third of all messages of
 //! reads, and a sixth of the time of one page, as it is sent before the thread that waits for the page can run. Rejected,
 //! too: a recall that overtakes its grant ends the request, and the grant is declined when it comes. On a network that

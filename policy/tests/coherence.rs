@@ -105,6 +105,33 @@ fn access_to_a_held_page_sends_no_message_and_an_upgrade_to_write_no_data() {
 }
 
 #[test]
+fn a_recall_that_overtakes_a_forwarded_page_is_answered_when_that_comes() {
+    for first in [Local::Read, Local::Write] {
+        let mut all = Orderly::new(4);
+        all.nodes.iter_mut().for_each(|node| node.set_forwarding(true));
+        all.done(1, Local::Write);
+        all.want(2, first);
+        all.want(3, Local::Write);
+        let mut late = Vec::new();
+        while let Some(envelope) = all.network.pop_front() {
+            let is_late = matches!(envelope.message, Message::Grant { .. }) && envelope.from == address(1, 1);
+            if is_late {
+                late.push(envelope);
+            } else {
+                let actions = all.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+                all.act(envelope.to.node.0, &actions);
+            }
+        }
+        assert_eq!(late.len(), 1, "straight to node 2");
+        all.network.extend(late);
+        all.settle();
+        let nodes: Vec<u16> = all.granted.iter().map(|granted| granted.0).collect();
+        assert_eq!(nodes, [1, 2, 3], "{first:?}: nothing was asked again");
+        assert!(all.nodes.iter().all(Node::is_quiet), "{first:?}");
+    }
+}
+
+#[test]
 fn a_writer_waits_until_each_reader_has_given_up_its_copy() {
     let mut all = Orderly::new(4);
     all.done(1, Local::Read);

@@ -52,6 +52,16 @@ pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) mode: Mode,
     pub(super) blank: bool,
+    /// The recall of its grant, if that has come first.
+    pub(super) recalled: Option<Recalled>,
+}
+
+/// What a home wants back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Recalled {
+    pub(super) serial: Serial,
+    pub(super) retain: bool,
+    pub(super) forward: Option<Forward>,
 }
 
 /// Data given up, until the home has them. No request is sent meanwhile: the home would not know that they exist.
@@ -112,7 +122,9 @@ impl Copy {
     }
 
     fn ask(&mut self, out: &mut Outbox) {
-        let Some(Waiting { request, mode, blank }) = self.waiting().filter(|_| self.saving().is_none()) else { return };
+        let Some(Waiting { request, mode, blank, .. }) = self.waiting().filter(|_| self.saving().is_none()) else {
+            return;
+        };
         self.busy().sent = out.now;
         let have = self.held.map(|held| held.serial);
         out.send_home(self.page, Message::Ask { page: self.page, mode, request, have, blank });
@@ -160,9 +172,9 @@ impl Copy {
         out.act(Action::Access { page: self.page, mode: Mode::Write, version: held.version });
     }
 
-    /// `is_forwarded`: it comes from the node that had the page.
-    fn on_grant(&mut self, message: Message, is_forwarded: bool, out: &mut Outbox) {
-        let Message::Grant { page, mode, request, serial, data } = message else { return };
+    /// `is_forwarded`: it comes from the node that had the page. Returns its recall, if that has come already.
+    fn on_grant(&mut self, message: Message, is_forwarded: bool, out: &mut Outbox) -> Option<Recalled> {
+        let Message::Grant { page, mode, request, serial, data } = message else { return None };
         let version = data.or(self.held.map(|held| held.version));
         let waiting = self.waiting().filter(|waiting| waiting.request == request);
         let unseen = waiting.filter(|waiting| waiting.blank).map(|_| Version { serial, writes: 0 });
@@ -174,24 +186,27 @@ impl Copy {
                     Mode::Read => out.act(Action::Access { page, mode, version }),
                     Mode::Write => self.write(out),
                 }
+                return waiting?.recalled.filter(|recalled| recalled.serial == serial);
             }
             // A duplicate of the present grant.
             None if self.held.is_some_and(|held| held.serial == serial) && !self.is_saving(serial) => {}
             None => self.send_gave_up(serial, out),
         }
+        None
     }
 
-    fn on_recall(
-        &mut self,
-        (serial, request): (Serial, Request),
-        retain: bool,
-        forward: Option<Forward>,
-        out: &mut Outbox,
-    ) {
-        // It has overtaken its grant, which is asked for again if it was lost; then the recall is sent again, too.
-        if self.waiting().is_some_and(|waiting| waiting.request == request) {
-            return;
+    /// Answers a recall; one that has overtaken the grant of this request when that comes.
+    fn on_recall(&mut self, request: Request, recalled: Recalled, lives: impl Fn(Address) -> bool, out: &mut Outbox) {
+        match self.waiting() {
+            Some(waiting) if waiting.request == request => {
+                self.set_waiting(Some(Waiting { recalled: Some(recalled), ..waiting }));
+            }
+            _ => self.give_up(recalled, lives, out),
         }
+    }
+
+    fn give_up(&mut self, recalled: Recalled, lives: impl Fn(Address) -> bool, out: &mut Outbox) {
+        let Recalled { serial, retain, forward } = recalled;
         if let Some(held) = self.held.filter(|held| held.serial == serial) {
             if retain {
                 self.protect(false, out)
@@ -200,7 +215,7 @@ impl Copy {
             }
             // Only what ends the right to write: the home has not granted the page to anybody else since.
             let is_written = held.mode == Mode::Write && (held.is_dirty || held.is_forwarded);
-            if let Some(forward) = forward.filter(|_| is_written) {
+            if let Some(forward) = forward.filter(|forward| is_written && lives(forward.to)) {
                 self.forward(forward, held.version, retain, out);
             }
         }
@@ -305,7 +320,7 @@ impl Copies {
                 requests += 1;
                 let mode = if want == Local::Read { Mode::Read } else { Mode::Write };
                 let blank = want == Local::Overwrite;
-                copy.set_waiting(Some(Waiting { request: Request(requests), mode, blank }));
+                copy.set_waiting(Some(Waiting { request: Request(requests), mode, blank, recalled: None }));
                 copy.ask(out);
             }
             (Local::WriteBack | Local::Drop, _) => save(copy, want, out),
@@ -329,13 +344,16 @@ impl Copies {
             return;
         };
         let is_forwarded = places.named(page).is_none_or(|home| home.at != from);
+        let lives = |to: Address| places.members.of(to.node) == Some(to.incarnation);
         let mut is_taken = false;
         self.change(page, |copy| match message {
-            Message::Grant { .. } => copy.on_grant(message, is_forwarded, out),
+            Message::Grant { .. } => {
+                if let Some(recalled) = copy.on_grant(message, is_forwarded, out) {
+                    copy.give_up(recalled, lives, out);
+                }
+            }
             Message::Recall { serial, request, retain, forward, .. } => {
-                let lives = |to: Address| places.members.of(to.node) == Some(to.incarnation);
-                let forward = forward.filter(|forward| lives(forward.to));
-                copy.on_recall((serial, request), retain, forward, out);
+                copy.on_recall(request, Recalled { serial, retain, forward }, lives, out);
             }
             Message::Recorded { serial, .. } => copy.on_recorded(serial),
             Message::Taken { serial, .. } => is_taken = copy.on_taken(serial, storage, out),

@@ -182,7 +182,7 @@ impl Entry {
         if let Ok(index) = self.holder(asker.node) {
             let holder = self.holders[index];
             if asker.request == holder.request && holder.step != Holding::Stored {
-                // The grant was lost, or a recall would have come first and was ignored.
+                // The grant was lost, and its recall may have been, too.
                 self.send_grant(index, out);
                 if matches!(holder.step, Holding::Recalled | Holding::Orphaned) {
                     self.send_recall(index, places, out);

@@ -1,7 +1,7 @@
 //! Canonical form of states: states are equal if they differ only in how far numbers have been counted. The protocol
 //! only compares numbers of the same page, so each number is encoded as its rank among those of its page.
 
-use super::super::copies::Copy;
+use super::super::copies::{Copy, Recalled};
 use super::super::entry::{Entry, Holding};
 use super::super::{Forward, Message, Node, NodeId, PageNo, Request, Serial, Version};
 use super::world::World;
@@ -30,7 +30,13 @@ impl Numbers {
             self.serials.push(saving.serial);
             self.versions.push(saving.version);
         }
-        self.requests.extend(copy.waiting().map(|waiting| (node, waiting.request)));
+        let waiting = copy.waiting();
+        self.requests.extend(waiting.map(|waiting| (node, waiting.request)));
+        if let Some(Recalled { serial, forward, .. }) = waiting.and_then(|waiting| waiting.recalled) {
+            self.serials.push(serial);
+            self.serials.extend(forward.map(|forward| forward.serial));
+            self.requests.extend(forward.map(|forward| (forward.to.node, forward.request)));
+        }
     }
 
     fn add_entry(&mut self, entry: &Entry) {
@@ -140,6 +146,11 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
         }
         if let Some(waiting) = waiting {
             out.push(numbers.request(node.me.node, waiting.request));
+            out.push(waiting.recalled.map_or(0, |recalled| 1 + u8::from(recalled.retain)));
+            if let Some(recalled) = waiting.recalled {
+                out.extend(numbers.serial(recalled.serial));
+                out.extend(forward_bytes(numbers, recalled.forward));
+            }
         }
         if let Some(saving) = saving {
             out.extend(numbers.serial(saving.serial));
@@ -199,6 +210,12 @@ fn is_present(world: &World, node: NodeId, page: PageNo, request: Request) -> bo
     waiting.any(|waiting| waiting.request == request)
 }
 
+fn forward_bytes(numbers: &Numbers, forward: Option<Forward>) -> [u8; 4] {
+    let Some(Forward { to, request, serial }) = forward else { return [0; 4] };
+    let [incarnation, rank] = numbers.serial(serial);
+    [to.node.0 as u8 * 16 + to.incarnation.0 as u8, numbers.request(to.node, request) + 1, incarnation, rank]
+}
+
 fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 16] {
     let envelope = &world.network[index];
     let (from, to) = (envelope.from, envelope.to);
@@ -220,11 +237,7 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 16] {
         Message::Grant { serial, .. } => (1, 0, 0, numbers.serial(serial), 0),
         Message::Recall { page, serial, request, retain, forward } => {
             let is_present = is_present(world, to.node, page, request);
-            if let Some(Forward { to, request, serial }) = forward {
-                let [incarnation, rank] = numbers.serial(serial);
-                let to_bytes = [to.node.0 as u8 * 16 + to.incarnation.0 as u8, numbers.request(to.node, request)];
-                bytes[9..13].copy_from_slice(&[to_bytes[0], to_bytes[1] + 1, incarnation, rank]);
-            }
+            bytes[9..13].copy_from_slice(&forward_bytes(numbers, forward));
             (3, u8::from(retain), u8::from(is_present), numbers.serial(serial), 0)
         }
         Message::GaveUp { serial, retained, data, forwarded, .. } => {

@@ -77,7 +77,7 @@ fn a_flush_that_does_not_wait_for_others_is_found() {
 
 #[test]
 fn a_recall_that_is_answered_before_its_grant_has_come_is_found() {
-    finds(Flaw::RecallAnsweredEarly, 2, 2, &[], "a copy of");
+    finds(Flaw::RecallAnsweredEarly, 2, 2, &[], "stale read");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::Volume;
+use futures_util::future::join;
+use kernel::{Frames, Volume};
+use sim::{Latency, NetworkConfig};
 
 use crate::clients::Clients;
 use crate::scene::{Backing, Scene, Setup};
@@ -115,5 +117,52 @@ fn what_was_forwarded_is_given_back_when_the_word_that_its_home_has_it_is_lost()
             }
             assert_eq!(saving(&scene), [0; 3], "seed {seed}: {leaves}");
         }
+    }
+}
+
+#[test]
+fn a_page_goes_on_at_once_when_its_recall_has_overtaken_it() {
+    for seed in testkit::rounds::seeds(20) {
+        // Two hops may take less time than one.
+        let network = NetworkConfig { latency: Latency::us(10, 1000), ..NetworkConfig::default() };
+        let setup = Setup { backing: Backing::Path, homes: 1, network, ..Setup::new(seed, 4) };
+        let mut scene = Scene::new(setup);
+        scene.until_connected();
+        scene.set_forwarding(true);
+        let clients = Clients::new(&scene);
+        for _ in 0..20 {
+            let begun = scene.world.now();
+            let writes = [1, 2, 3].map(|node| {
+                let own = clients.clone();
+                scene.start(node, async move |cpu, volume| {
+                    // What was there before is needed, so it is forwarded.
+                    own.write(&cpu, &volume, node, BLOCK, (true, false)).await
+                })
+            });
+            scene.run_until(None, |_| writes.iter().all(|write| write.borrow().is_some()));
+            let took = scene.world.now().since(begun);
+            assert!(took < Duration::from_secs(1), "seed {seed}: it was asked for again: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_finds_no_frame_comes_from_its_home() {
+    for seed in testkit::rounds::seeds(10) {
+        let (mut scene, clients) = scene(seed, true);
+        let own = clients.clone();
+        let written = scene.run(1, async move |cpu, volume| own.write(&cpu, &volume, 1, BLOCK, (false, false)).await);
+        let own = clients.clone();
+        let read = scene.run(2, async move |cpu, volume| {
+            let mut frames = Frames::new();
+            // Polled in this order: the read has a frame, and has asked, before all others are taken.
+            let read = own.read(&cpu, &volume, 2, BLOCK);
+            let take = async { while cpu.kernel().try_allocate(frames.len() + 1, &mut frames) {} };
+            join(read, take).await.0
+        });
+        assert_eq!(read, written, "seed {seed}");
+        assert_eq!(forwards(&scene), [0, 1, 0], "seed {seed}");
+        let home = scene.shared().next().expect("it runs");
+        assert_eq!(home.counters().grants.get(), 1, "seed {seed}: the page was not asked for again");
     }
 }
