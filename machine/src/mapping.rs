@@ -42,6 +42,11 @@ pub trait Mapping: Send + Sync {
     /// The host's, as those of all others.
     fn fill(&self, page: u64, bytes: &[u8; PAGE_BYTES], is_writable: bool) -> Result<(), Errno>;
 
+    /// Fills adjacent pages, which may only be read then. Returns how many are certain; others may be there all the same.
+    fn fill_run(&self, first: u64, pages: &[&[u8; PAGE_BYTES]]) -> usize {
+        (first..).zip(pages).take_while(|(page, bytes)| self.fill(*page, bytes, false).is_ok()).count()
+    }
+
     /// Makes a read-only page writable.
     fn allow_writes(&self, page: u64) -> Result<(), Errno>;
 

@@ -9,6 +9,7 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use linux_raw_sys::general as raw;
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::ioctl::{Opcode, Updater, opcode};
 
@@ -49,6 +50,8 @@ pub struct Userfault {
     /// Of the program's mapping.
     base: u64,
     pages: u64,
+    /// Adjacent pages are copied from one piece of memory.
+    adjacent: Mutex<Vec<u8>>,
 }
 
 impl Userfault {
@@ -72,7 +75,7 @@ impl Userfault {
         if !rustix::fs::fstat(&memory).is_ok_and(|facts| facts.st_size as u64 == len) {
             return Err(Refusal::WrongSize(len));
         }
-        Ok(Userfault { userfault, memory, base, pages: len / PAGE_BYTES as u64 })
+        Ok(Userfault { userfault, memory, base, pages: len / PAGE_BYTES as u64, adjacent: Mutex::default() })
     }
 
     fn range(&self, page: u64) -> raw::uffdio_range {
@@ -104,6 +107,14 @@ impl Userfault {
         rustix::fs::fallocate(&self.memory, how, at, len).map_err(|error| Errno(error.raw_os_error()))
     }
 
+    fn copy_in(&self, first: u64, bytes: &[u8], is_writable: bool) -> Result<(), Errno> {
+        let mode = if is_writable { 0 } else { u64::from(raw::UFFDIO_COPY_MODE_WP) };
+        let (dst, len) = (self.range(first).start, bytes.len() as u64);
+        let argument = raw::uffdio_copy { dst, src: bytes.as_ptr().expose_provenance() as u64, len, mode, copy: 0 };
+        // SAFETY: the source is memory of this process that outlives the call.
+        unsafe { self.change::<COPY, _>(argument) }
+    }
+
     fn protect(&self, page: u64, mode: u64) -> Result<(), Errno> {
         let argument = raw::uffdio_writeprotect { range: self.range(page), mode };
         // SAFETY: the code's own argument, with a range of the program's.
@@ -126,11 +137,14 @@ impl Mapping for Userfault {
     }
 
     fn fill(&self, page: u64, bytes: &[u8; PAGE_BYTES], is_writable: bool) -> Result<(), Errno> {
-        let mode = if is_writable { 0 } else { u64::from(raw::UFFDIO_COPY_MODE_WP) };
-        let (dst, len) = (self.range(page).start, PAGE_BYTES as u64);
-        let argument = raw::uffdio_copy { dst, src: bytes.as_ptr().expose_provenance() as u64, len, mode, copy: 0 };
-        // SAFETY: the source is a page of this process that outlives the call.
-        unsafe { self.change::<COPY, _>(argument) }
+        self.copy_in(page, bytes, is_writable)
+    }
+
+    fn fill_run(&self, first: u64, pages: &[&[u8; PAGE_BYTES]]) -> usize {
+        let mut adjacent = self.adjacent.lock();
+        adjacent.clear();
+        pages.iter().for_each(|page| adjacent.extend_from_slice(&page[..]));
+        if self.copy_in(first, &adjacent, false).is_ok() { pages.len() } else { 0 }
     }
 
     fn allow_writes(&self, page: u64) -> Result<(), Errno> {

@@ -14,6 +14,7 @@ use crate::rig::{Memory, Rig, on_both_engines};
 
 on_both_engines!(
     an_absent_page_is_reported_and_filled,
+    adjacent_pages_are_filled_at_once_and_may_only_be_read,
     a_write_of_a_read_only_page_is_reported_and_allowed,
     what_was_written_is_copied_out_after_writes_are_forbidden,
     a_page_that_was_removed_is_reported_again_with_all_its_threads,
@@ -92,6 +93,24 @@ fn an_absent_page_is_reported_and_filled(mut rig: Rig) {
     assert_eq!(writer.join().expect("added"), 5);
     assert_eq!(program.touch(4, add).join().expect("added without a fault"), 6);
     assert_eq!(content(&program, 4), 7);
+}
+
+fn adjacent_pages_are_filled_at_once_and_may_only_be_read(mut rig: Rig) {
+    let program = program();
+    let reader = program.touch(3, read);
+    assert_eq!(program.next(&mut rig), [Fault { page: 3, is_write: false }]);
+    let pages = [2, 3, 4].map(page_of);
+    assert_eq!(program.mapping.fill_run(2, &pages.each_ref()), 3);
+    assert_eq!(reader.join().expect("read"), 3);
+    for page in [2, 4] {
+        assert_eq!(program.touch(page, read).join().expect("read without a fault"), page as u64);
+    }
+    let writer = program.touch(4, add);
+    assert_eq!(program.next(&mut rig), [Fault { page: 4, is_write: true }]);
+    program.mapping.allow_writes(4).expect("allowed");
+    assert_eq!(writer.join().expect("added"), 4);
+    let filled = program.mapping.fill_run(4, &pages.each_ref());
+    assert_eq!((filled, content(&program, 4)), (0, 5), "the first is there already");
 }
 
 fn a_write_of_a_read_only_page_is_reported_and_allowed(mut rig: Rig) {

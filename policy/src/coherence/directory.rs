@@ -18,7 +18,7 @@ pub(super) struct Directory {
     /// Pages that one node may write, by node.
     exclusive: Exclusive,
     pub(super) serials: u64,
-    /// Pages that nodes might write when they died.
+    /// Pages that nodes might write when they died, and nodes that died before they had answered a survey.
     pub(super) dead_writers: u64,
     /// Nothing is granted in these terms.
     pub(super) surveys: Vec<Survey>,
@@ -160,10 +160,10 @@ impl Directory {
     pub(super) fn on_dead(&mut self, places: &Places, node: NodeId, out: &mut Outbox) {
         let mut died = 0;
         self.change_all(|_, entry| {
-            died += u64::from(entry.writer().is_some_and(|(writer, _)| writer == node));
+            died += u64::from(entry.writers().any(|(writer, _)| writer == node));
             entry.on_dead(node, places, out);
         });
-        self.dead_writers += died;
+        self.dead_writers += died + u64::from(self.surveys.iter().any(|survey| survey.nodes.contains(&node)));
         self.end_survey_of(places, node, None, out);
     }
 

@@ -17,9 +17,10 @@ use policy::coherence::{
 use policy::unit::{BlockNo, Instant};
 
 use crate::Shared;
+use crate::deaths::Deaths;
 use crate::mapping::{Place, Served, Table};
 use crate::unflushed::Flushes;
-use crate::waiting::{Answer, Content, Loaded, Page, Pending, Step, Wish};
+use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
 use crate::wire::Word;
 
@@ -36,6 +37,7 @@ pub(crate) struct Core {
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
+    pub(crate) deaths: Deaths,
     /// Nodes that have said that they end in order.
     pub(crate) left: BTreeMap<NodeId, Incarnation>,
     pub(crate) answers: Vec<Answer>,
@@ -44,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) watch: Watch,
     /// Programs that have mapped the volume.
     pub(crate) mapped: Table,
+    /// Pages on their way into mappings; none while the state is not locked.
+    pub(crate) filling: Vec<Filling>,
 }
 
 pub(crate) struct Saving {
@@ -61,8 +65,6 @@ pub(crate) struct HomeState {
     pub(crate) stored: PageSet,
     /// A holder had abandoned what it wrote.
     pub(crate) lost: PageSet,
-    /// Processes of other nodes that have ended, and not in order.
-    pub(crate) deaths: u64,
     /// Numbers stores.
     pub(crate) stores: u64,
     /// Those that are not done.
@@ -185,6 +187,7 @@ impl Shared {
         while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
+        self.fill_now(core);
         self.send_answers(core);
     }
 

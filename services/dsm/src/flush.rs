@@ -74,12 +74,15 @@ impl Shared {
         }
         let homes = (0..self.config.nodes.len() as u16).map(NodeId);
         let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
-        let flushes = homes.map(|home| {
+        let flushes = homes.clone().map(|home| {
             let since = self.core.lock().flushes.mark(Scope::All, home);
             self.flush_at(cpu, (home, Scope::All), since, deadline)
         });
         let flushed = futures_util::future::join_all(flushes).await;
-        flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })
+        flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })?;
+        // What a node had written when it died is lost.
+        let has_lost = self.core.lock().deaths.have_lost_since(deaths, homes);
+        if has_lost { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// The same where homes move: asks the homes of one version of the map, which must be all nodes' until the end, or what
@@ -100,7 +103,7 @@ impl Shared {
                 homes.iter().all(lives).then(|| (core.node.seen(), homes))
             };
             let (seen, homes) = self.until(cpu, deadline, homes).await?;
-            if self.core.lock().home.deaths != deaths {
+            if self.core.lock().deaths.count != deaths {
                 return Err(Errno::IO);
             }
             let since = Mark { incarnation: seen, failures: 0 };
@@ -122,7 +125,7 @@ impl Shared {
             if is_over && self.core.lock().node.seen() == seen {
                 self.perform(cpu, Action::Flush).await?;
                 // Homes that had heard of a death before they were asked say nothing of what was lost with it.
-                return if self.core.lock().home.deaths == deaths { Ok(()) } else { Err(Errno::IO) };
+                return if self.core.lock().deaths.count == deaths { Ok(()) } else { Err(Errno::IO) };
             }
             if cpu.now() >= deadline {
                 return Err(Errno::IO);
@@ -149,7 +152,7 @@ impl Shared {
             return moved;
         }
         let died = self.core.lock().node.dead_writers();
-        let (mut awaited, _) = self.recall_all(cpu, from.node);
+        let mut awaited = self.recall_all(cpu, from.node);
         let newest = self.core.lock().home.stores;
         let are_stored = |core: &Core| {
             let are_done = core.home.storing.first().is_none_or(|oldest| *oldest > newest);
@@ -241,12 +244,8 @@ impl Shared {
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();
         if scope == Scope::All && is_stored {
-            let (mut awaited, deaths) = self.recall_all(cpu, from.node);
-            if !awaited.is_empty() {
-                let stored = self.until(cpu, deadline, |core| end_of(core, &mut awaited)).await;
-                // What a node had written when it died is lost.
-                is_stored = stored.is_ok() && self.core.lock().home.deaths == deaths;
-            }
+            let mut awaited = self.recall_all(cpu, from.node);
+            is_stored = self.until(cpu, deadline, |core| end_of(core, &mut awaited)).await.is_ok();
         }
         let newest = self.core.lock().home.stores;
         let are_done = |core: &Core| core.home.storing.first().is_none_or(|oldest| *oldest > newest);
@@ -257,14 +256,14 @@ impl Shared {
         (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
     }
 
-    /// Recalls what other nodes than `from` may write. Returns that, and how many have died.
-    fn recall_all(&self, cpu: &Processor, from: NodeId) -> (Vec<(PageNo, Serial)>, u64) {
+    /// Recalls what other nodes than `from` may write, and returns that.
+    fn recall_all(&self, cpu: &Processor, from: NodeId) -> Vec<(PageNo, Serial)> {
         let mut core = self.core.lock();
         let core = &mut *core;
         let (awaited, actions) = core.node.store_all(cpu.now(), from);
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
-        (awaited, core.home.deaths)
+        awaited
     }
 
     /// Flushes this home's storage, unless another flush does it. Whether that failed is counted.

@@ -5,9 +5,11 @@
 //! [`policy::coherence`], the state machine that the model checker explores. [`Dsm`] is the protocol between nodes.
 
 mod admission;
+mod alive;
 mod change;
 mod core;
 mod counters;
+mod deaths;
 mod flush;
 mod forward;
 mod hello;

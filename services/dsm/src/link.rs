@@ -439,10 +439,14 @@ impl Handler for Conversation {
                 shared.core.lock().flushes.on_answer(number, ok, mark);
                 shared.changed.wake_all();
             }
+            Word::Died(of) => {
+                let mut core = shared.core.lock();
+                shared.note_loss(&mut core, of);
+            }
             Word::Beat => {}
             Word::Bye => {
                 shared.core.lock().left.insert(self.peer.node, self.peer.incarnation);
-                shared.on_end(&cpu, self.peer);
+                shared.on_end(&cpu, self.peer, true);
             }
         }
         Step::Continue(())

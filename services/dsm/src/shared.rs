@@ -17,6 +17,7 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
 
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
+use crate::deaths::Deaths;
 use crate::hello::Terms;
 use crate::home::Reserve;
 use crate::link::Link;
@@ -101,7 +102,7 @@ pub struct Shared {
     /// Requests to the storage under way.
     pub(crate) performing: AtomicU64,
     /// The first incarnation of this process: its storage has all that was stored since.
-    first: Incarnation,
+    pub(crate) first: Incarnation,
     /// Names of members, where those come and go.
     pub(crate) names: Mutex<BTreeMap<NodeId, String>>,
     volume: OnceLock<Weak<Volume>>,
@@ -141,12 +142,14 @@ impl Shared {
             forwarded: Default::default(),
             due: Default::default(),
             met: vec![None; nodes],
+            deaths: Deaths::default(),
             left: Default::default(),
             answers: Vec::new(),
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),
             watch: Watch::default(),
             mapped: Table::default(),
+            filling: Vec::new(),
         };
         core.flushes.meet(me);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
@@ -245,82 +248,6 @@ impl Shared {
             self.counters.messages.add(1);
             link.push(self.me.incarnation, to.incarnation, word, frame);
         }
-    }
-
-    /// A node lives, in this incarnation; from now on messages of it count.
-    pub fn on_alive(&self, cpu: &Processor, address: Address) {
-        let mut core = self.core.lock();
-        let core = &mut *core;
-        let known = &mut core.met[usize::from(address.node.0)];
-        if known.is_none_or(|known| known < address.incarnation) {
-            core.home.deaths += u64::from(known.is_some());
-            *known = Some(address.incarnation);
-            self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
-            let actions = core.node.on_alive(cpu.now(), address);
-            self.note(core, actions, Content::None);
-        }
-        self.drive(cpu, core);
-        self.changed.wake_all();
-    }
-
-    /// A node was declared dead, and must not run any more.
-    pub fn on_dead(&self, cpu: &Processor, address: Address) {
-        {
-            let mut core = self.core.lock();
-            let has_left = core.left.remove(&address.node) == Some(address.incarnation);
-            core.home.deaths += u64::from(!has_left);
-        }
-        self.on_end(cpu, address);
-        if self.is_managed() {
-            let met = &mut self.core.lock().met[usize::from(address.node.0)];
-            if *met == Some(address.incarnation) {
-                *met = None;
-                self.links[usize::from(address.node.0)].end_any();
-            }
-        }
-    }
-
-    /// A node has ended: what it held and did not store is gone.
-    pub(crate) fn on_end(&self, cpu: &Processor, address: Address) {
-        let mut core = self.core.lock();
-        let core = &mut *core;
-        core.watch.forget(address.node);
-        let actions = core.node.on_dead(cpu.now(), address);
-        self.note(core, actions, Content::None);
-        self.drive(cpu, core);
-        self.changed.wake_all();
-    }
-
-    /// A connection to a node was made. `met`: the last incarnation of this node that it knows.
-    pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, met: Option<Incarnation>) {
-        {
-            let mut core = self.core.lock();
-            core.home.has_lost |= met.is_some_and(|met| met < self.first);
-            // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
-            if let Some(lost) = core.flushes.meet(address).filter(|_| self.config.shards.is_none()) {
-                self.send_word(address, Word::Unflushed(lost), None);
-            }
-        }
-        if !self.is_managed() {
-            self.on_alive(cpu, address);
-        }
-        let mut core = self.core.lock();
-        let core = &mut *core;
-        let actions = core.node.on_reconnected(cpu.now());
-        self.note(core, actions, Content::None);
-        self.drive(cpu, core);
-        // Flushes are asked for on this connection.
-        self.changed.wake_all();
-    }
-
-    /// The number of peers that are connected.
-    pub fn connected(&self) -> usize {
-        self.links.iter().filter(|link| link.is_up()).count()
-    }
-
-    /// The incarnation of a node that was met last.
-    pub(crate) fn met(&self, node: NodeId) -> Option<Incarnation> {
-        self.core.lock().met.get(usize::from(node.0)).copied().flatten()
     }
 
     /// Gives up up to `count` pages from `from` on that the cache has evicted: their holder is this node in name only.
@@ -480,7 +407,7 @@ impl Coherence for Shared {
     }
 
     fn deaths(&self) -> u64 {
-        self.core.lock().home.deaths
+        self.core.lock().deaths.count
     }
 
     fn flush<'a>(&'a self, cpu: &'a Processor, deaths: u64) -> Work<'a, ()> {

@@ -14,7 +14,7 @@ use policy::coherence::{Action, Address, Envelope, Message, PageNo};
 use policy::unit::{Instant, JobId};
 use smallvec::SmallVec;
 
-use crate::mapping::Fault;
+use crate::mapping::{Fault, MappingNo};
 
 /// Unanswered messages are sent again after this time. A connection loses none, so this is for what a peer ignored:
 /// before it knew this node, or while it did not grant anything yet.
@@ -129,6 +129,13 @@ pub(crate) fn whole(change: Change, loaded: &Loaded) -> Result<Change, Change> {
         }
         None => Err(Change::Part { part, from, spare: Some(spare) }),
     }
+}
+
+/// A page that a mapping may read, and that is not in its memory yet.
+pub(crate) struct Filling {
+    pub(crate) no: MappingNo,
+    pub(crate) page: PageNo,
+    pub(crate) content: Loaded,
 }
 
 /// What comes with an action.

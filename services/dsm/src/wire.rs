@@ -6,7 +6,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0, 1 | kind; flags |
-//! | 2..4 | node to which a page is forwarded, plus one |
+//! | 2..4 | node to which a page is forwarded, or which has died, plus one |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
 //! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |
@@ -42,6 +42,8 @@ pub enum Word {
         /// Failures before this are known now.
         mark: Mark,
     },
+    /// This incarnation of a node has ended, and may have written what the sender, its home, does not have.
+    Died(Address),
     /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
     Unflushed(Incarnation),
     /// The sender is there.
@@ -80,6 +82,7 @@ mod kind {
     pub const UNFLUSHED: u8 = 12;
     pub const NOTED: u8 = 13;
     pub const RECORDED: u8 = 14;
+    pub const DIED: u8 = 15;
 }
 
 mod flag {
@@ -159,6 +162,10 @@ fn fields(word: Word) -> Fields {
         Word::Unflushed(incarnation) => {
             return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
         }
+        Word::Died(Address { node, incarnation }) => {
+            let serial = Serial { incarnation, count: 0 };
+            return Fields { node: Some(node), serial, ..Fields::of(kind::DIED, false) };
+        }
         Word::Beat => return Fields::of(kind::BEAT, false),
         Word::Bye => return Fields::of(kind::BYE, false),
     };
@@ -213,6 +220,9 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::FLUSH => return Some(Word::Flush { number: fields.page, all: yes, since: mark }),
         kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
         kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
+        kind::DIED => {
+            return fields.node.map(|node| Word::Died(Address { node, incarnation: serial.incarnation }));
+        }
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
         _ => return None,
@@ -331,7 +341,8 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let known = (kind::ASK..=kind::RECORDED).contains(&header[0]);
+            let names_node = header[2..4] != [0; 2];
+            let known = (kind::ASK..=kind::RECORDED).contains(&header[0]) || (header[0] == kind::DIED && names_node);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
@@ -341,7 +352,8 @@ mod tests {
         let mark = Mark { incarnation: Incarnation(3), failures: 4 };
         let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
         let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
-        let others = [Word::Beat, Word::Bye, Word::Unflushed(Incarnation(5))];
+        let died = Word::Died(Address { node: NodeId(0), incarnation: Incarnation(6) });
+        let others = [Word::Beat, Word::Bye, Word::Unflushed(Incarnation(5)), died];
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));

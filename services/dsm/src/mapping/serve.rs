@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kernel::volume::Change;
-use kernel::{FRAME_BYTES, Frames, Processor, Volume};
-use machine::Errno;
-use machine::mapping::{self, Mapping};
+use kernel::{Frames, Processor, Volume};
+use machine::mapping;
 use policy::coherence::{Local, Mode, PageNo};
 use policy::unit::{BlockNo, Instant, JobId};
 
+use super::fill::fill;
 use super::table::{Fault, MappingNo, Place, Served, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
@@ -16,23 +16,6 @@ use crate::waiting::{Content, Loaded};
 
 /// Pages given up and not stored yet, above which a mapping that is full gets no others.
 const SAVING_MAX: usize = 1024;
-
-/// A page, as mappings take it.
-fn page_bytes(loaded: &Loaded) -> Option<&[u8; mapping::PAGE_BYTES]> {
-    loaded.bytes().first_chunk().filter(|_| loaded.bytes().len() == FRAME_BYTES)
-}
-
-/// Fills a page that should be absent. A program may have put something there by itself, which is no one's.
-fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writable: bool) -> Result<(), Errno> {
-    let bytes = page_bytes(loaded).ok_or(Errno::IO)?;
-    match memory.fill(page.0, bytes, is_writable) {
-        Ok(()) => Ok(()),
-        Err(_) => {
-            memory.remove(page.0)?;
-            memory.fill(page.0, bytes, is_writable)
-        }
-    }
-}
 
 impl Shared {
     /// Threads of a program wait for pages: gives them those that can be given now, and the others later. Called for what
@@ -200,6 +183,11 @@ impl Shared {
                 Some(Place::Read | Place::Write) => {
                     let _ = memory.wake(page.0);
                 }
+                None if fault.is_ahead => {
+                    core.mapped.set(fault.no, page, Place::Read, cpu.now());
+                    self.make_room(cpu, core, fault.no, page);
+                    self.fill_later(core, fault.no, page, content);
+                }
                 None | Some(Place::Poisoned) => {
                     // If it fails, the program has ended, or does not want to have it.
                     if fill(&*memory, page, content, false).is_ok() {
@@ -230,6 +218,7 @@ impl Shared {
             return Served::Given(Mode::Read);
         };
         let memory = Arc::clone(&member.memory);
+        self.fill_now(core);
         self.take_from_all(core, page, Some(no));
         // Before it is given: a reader of the cache must not find what was there before what this program writes next.
         let cached = volume.give_up(block(page), false);
@@ -274,6 +263,7 @@ impl Shared {
 
     /// Whoever waits for a page in a mapping, and cannot have it, is told: an access fails.
     pub(crate) fn fail_faults(&self, core: &mut Core, page: PageNo, is_meant: impl Fn(&Fault) -> bool) {
+        self.fill_now(core);
         for fault in core.page(page).take_faults(is_meant).into_iter().filter(|fault| !fault.is_ahead) {
             let Some(member) = core.mapped.member(fault.no) else { continue };
             let memory = Arc::clone(&member.memory);

@@ -34,7 +34,7 @@ impl Shared {
         let mut core = self.core.lock();
         let written: Vec<PageNo> = core.mapped.written(None).collect();
         let volume = volume.filter(|_| !self.has_ended());
-        let retained = volume.map_or(0, |volume| self.retain_written(kernel, &core, &volume, &written));
+        let retained = volume.map_or(0, |volume| self.retain_written(kernel, &mut core, &volume, &written));
         self.stop_mappings(&mut core);
         drop(core);
         let lost = written.len() - retained;
@@ -44,7 +44,7 @@ impl Shared {
     }
 
     /// Copies as many as can be had at once into the cache; returns their number.
-    fn retain_written(&self, kernel: &Kernel, core: &Core, volume: &Volume, written: &[PageNo]) -> usize {
+    fn retain_written(&self, kernel: &Kernel, core: &mut Core, volume: &Volume, written: &[PageNo]) -> usize {
         let mut retained = 0;
         for page in written.iter().take(RETAINED_MAX) {
             let mut spare = Frames::new();
@@ -63,6 +63,7 @@ impl Shared {
 
     /// All mappings end, and have no pages any more.
     pub(crate) fn stop_mappings(&self, core: &mut Core) {
+        core.filling.clear();
         for memory in core.mapped.stop_all() {
             // It fails only for memory that its program has sealed: then that is wrong, and nothing else.
             let _ = memory.clear();

@@ -75,11 +75,12 @@ impl Shared {
     /// `spare` frame for it.
     pub(crate) fn copy_out(
         &self,
-        core: &Core,
+        core: &mut Core,
         no: MappingNo,
         page: PageNo,
         spare: Option<FrameRef>,
     ) -> Option<FrameRef> {
+        self.fill_now(core);
         let memory = &core.mapped.member(no)?.memory;
         let mut frame = spare?;
         // Before it is copied: what is written after the copy would be lost. It fails if nobody can write it any more
@@ -93,6 +94,7 @@ impl Shared {
 
     /// A mapping does not have the page any more.
     pub(crate) fn take_from(&self, core: &mut Core, no: MappingNo, page: PageNo) {
+        self.fill_now(core);
         if let Some(member) = core.mapped.member(no) {
             // It fails only if there is nothing.
             let _ = member.memory.remove(page.0);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Processor, Volume};
+use machine::Errno;
 use testkit::random::Random;
 use testkit::scene::context;
 
@@ -242,6 +243,96 @@ fn a_flush_does_not_succeed_while_what_a_node_has_written_cannot_be_had() {
     scene.pass(REST);
     assert_eq!(flushed.take().map(|flushed| flushed.is_err()), Some(true));
     assert_eq!(scene.run(2, flush), Ok(()), "it was told");
+}
+
+/// A flush at node 2 of what node 1 has written, while the home, node 0, hears of the flush only after `happens`.
+fn flush_while(seed: u64, happens: impl FnOnce(&mut Scene)) -> (Scene, Option<Result<(), Errno>>) {
+    let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
+    scene.until_connected();
+    let clients = Clients::new(&scene);
+    scene.run(1, async move |cpu, volume| clients.write(&cpu, &volume, 1, 3, (false, false)).await).expect("written");
+    scene.cut(0, 2);
+    let flushed = scene.start(2, async |cpu, volume| volume.flush(&cpu, context()).await);
+    scene.pass(Duration::from_millis(100));
+    happens(&mut scene);
+    scene.heal();
+    scene.run_until(None, |_| flushed.borrow().is_some());
+    let flushed = flushed.take();
+    (scene, flushed)
+}
+
+/// Until the home and node 1 have met.
+fn until_met(scene: &mut Scene) {
+    scene.run_until(None, |scene| scene.shared().next().is_some_and(|home| home.connected() == 1));
+}
+
+#[test]
+fn a_flush_fails_when_a_node_that_had_written_died_before_its_home_heard_of_the_flush() {
+    for seed in testkit::rounds::seeds(10) {
+        let (mut scene, flushed) = flush_while(seed, |scene| {
+            scene.kill(1);
+            scene.boot(1);
+            until_met(scene);
+        });
+        assert!(flushed.is_some_and(|flushed| flushed.is_err()), "seed {seed}: what node 1 had written is lost");
+        let again = scene.run(2, async |cpu, volume| volume.flush(&cpu, context()).await);
+        assert_eq!(again, Ok(()), "seed {seed}: it was told");
+    }
+}
+
+#[test]
+fn a_flush_fails_when_the_home_died_too_and_knows_nothing_of_who_had_written() {
+    for seed in testkit::rounds::seeds(10) {
+        let (_, flushed) = flush_while(seed, |scene| {
+            scene.kill(0);
+            scene.kill(1);
+            scene.boot(0);
+            scene.boot(1);
+            until_met(scene);
+        });
+        assert!(flushed.is_some_and(|flushed| flushed.is_err()), "seed {seed}: what node 1 had written is lost");
+    }
+}
+
+#[test]
+fn a_flush_fails_when_a_node_died_that_its_home_had_not_met_since_its_return() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        let write = async move |cpu, volume: Arc<Volume>| clients.write(&cpu, &volume, 1, 3, (false, false)).await;
+        scene.run(1, write).expect("written");
+        scene.cut(0, 1);
+        scene.kill(0);
+        scene.boot(0);
+        scene.run_until(None, |scene| scene.shared().next().is_some_and(|home| home.connected() == 1));
+        let flushed = scene.start(2, async |cpu, volume| volume.flush(&cpu, context()).await);
+        scene.pass(Duration::from_millis(100));
+        scene.kill(1);
+        scene.boot(1);
+        scene.heal();
+        scene.run_until(None, |_| flushed.borrow().is_some());
+        assert!(flushed.take().is_some_and(|flushed| flushed.is_err()), "seed {seed}: what node 1 had written is lost");
+    }
+}
+
+#[test]
+fn a_flush_does_not_fail_with_a_node_that_had_written_nothing() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        write_and_flush(&mut scene, &clients, (1, 1), 3);
+        scene.cut(0, 2);
+        let flushed = scene.start(2, async |cpu, volume| volume.flush(&cpu, context()).await);
+        scene.pass(Duration::from_millis(100));
+        scene.kill(1);
+        scene.boot(1);
+        until_met(&mut scene);
+        scene.heal();
+        scene.run_until(None, |_| flushed.borrow().is_some());
+        assert_eq!(flushed.take(), Some(Ok(())), "seed {seed}");
+    }
 }
 
 /// Waits for a task once all nodes are connected, less long than it takes until anything is asked again.

@@ -1,0 +1,129 @@
+//! Which other nodes live: what is done when one is met, is connected, or has ended.
+
+use kernel::Processor;
+use policy::coherence::{Address, Incarnation, NodeId, PageNo};
+
+use crate::Shared;
+use crate::core::Core;
+use crate::waiting::Content;
+use crate::wire::Word;
+
+impl Shared {
+    /// A node lives, in this incarnation; from now on messages of it count.
+    pub fn on_alive(&self, cpu: &Processor, address: Address) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let known = core.met[usize::from(address.node.0)];
+        if known.is_none_or(|known| known < address.incarnation) {
+            // Without news of it until now, the one before is as good as any.
+            let before = known.unwrap_or(Incarnation(address.incarnation.0.saturating_sub(1)));
+            let before = Address { incarnation: before, ..address };
+            let has_left = core.left.remove(&address.node) == Some(before.incarnation);
+            if known.is_some() && !has_left {
+                core.deaths.on_end(before);
+            }
+            core.met[usize::from(address.node.0)] = Some(address.incarnation);
+            self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
+            let writers = core.node.dead_writers();
+            let actions = core.node.on_alive(cpu.now(), address);
+            let is_unmet = known.is_none() && !self.is_managed();
+            if !has_left && (is_unmet || core.node.dead_writers() > writers) {
+                self.tell_loss(core, before);
+            }
+            self.note(core, actions, Content::None);
+        }
+        self.drive(cpu, core);
+        self.changed.wake_all();
+    }
+
+    /// A node was declared dead, and must not run any more.
+    pub fn on_dead(&self, cpu: &Processor, address: Address) {
+        let has_left = {
+            let mut core = self.core.lock();
+            let has_left = core.left.remove(&address.node) == Some(address.incarnation);
+            if !has_left {
+                core.deaths.on_end(address);
+            }
+            has_left
+        };
+        self.on_end(cpu, address, has_left);
+        if self.is_managed() {
+            let met = &mut self.core.lock().met[usize::from(address.node.0)];
+            if *met == Some(address.incarnation) {
+                *met = None;
+                self.links[usize::from(address.node.0)].end_any();
+            }
+        }
+    }
+
+    /// A node has ended: what it held and did not store is gone. In order, it has stored all.
+    pub(crate) fn on_end(&self, cpu: &Processor, address: Address, in_order: bool) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        core.watch.forget(address.node);
+        let writers = core.node.dead_writers();
+        let actions = core.node.on_dead(cpu.now(), address);
+        if !in_order && core.node.dead_writers() > writers {
+            self.tell_loss(core, address);
+        }
+        self.note(core, actions, Content::None);
+        self.drive(cpu, core);
+        self.changed.wake_all();
+    }
+
+    /// A connection to a node was made. `met`: the last incarnation of this node that it knows.
+    pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, met: Option<Incarnation>) {
+        {
+            let mut core = self.core.lock();
+            core.home.has_lost |= met.is_some_and(|met| met < self.first);
+            self.tell_losses(&core, address);
+            // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
+            if let Some(lost) = core.flushes.meet(address).filter(|_| self.config.shards.is_none()) {
+                self.send_word(address, Word::Unflushed(lost), None);
+            }
+        }
+        if !self.is_managed() {
+            self.on_alive(cpu, address);
+        }
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let actions = core.node.on_reconnected(cpu.now());
+        self.note(core, actions, Content::None);
+        self.drive(cpu, core);
+        // Flushes are asked for on this connection.
+        self.changed.wake_all();
+    }
+
+    /// The number of peers that are connected.
+    pub fn connected(&self) -> usize {
+        self.links.iter().filter(|link| link.is_up()).count()
+    }
+
+    /// The incarnation of a node that was met last.
+    pub(crate) fn met(&self, node: NodeId) -> Option<Incarnation> {
+        self.core.lock().met.get(usize::from(node.0)).copied().flatten()
+    }
+
+    /// This home sees, or is told, that something may be lost with an end of another node.
+    pub(crate) fn note_loss(&self, core: &mut Core, of: Address) {
+        if let Some(met) = core.met.get(usize::from(of.node.0)) {
+            core.deaths.on_loss(of, *met);
+        }
+    }
+
+    /// As [`note_loss`](Self::note_loss), and all nodes are told.
+    pub(crate) fn tell_loss(&self, core: &mut Core, of: Address) {
+        self.note_loss(core, of);
+        if self.config.shards.is_none() {
+            let others = (0..core.met.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
+            others.for_each(|node| self.send_word(self.address_of(core, node), Word::Died(of), None));
+        }
+    }
+
+    /// A node that was not connected hears of all.
+    pub(crate) fn tell_losses(&self, core: &Core, to: Address) {
+        if self.config.shards.is_none() {
+            core.deaths.all_lossy().for_each(|of| self.send_word(to, Word::Died(of), None));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Nodes that have died, and may have lost what they had acknowledged: a flush that was under way then must not succeed.
+//!
+//! Only the home of a page knows who may write it, so it tells all nodes of each death that matters (`Word::Died`), before it
+//! answers a flush that lacks what the dead node had written. A home that has died had let others write, and forgot whom, so
+//! it matters itself to the flushes that were under way. Where homes move nothing is told: there a flush fails with any death.
+//!
+//! A death before a flush is asked for does not matter to it: whoever was a client of the dead node has seen it. Nor does that
+//! of a node which the flushing one had never met.
+//!
+//! Rejected: a home that fails the next flush of every node after a writer has died, as when it has lost what it stored.
+//! Disks of nodes that have nothing to do with each other may share a volume, and file systems give up at an error of a
+//! flush.
+
+use std::collections::BTreeMap;
+
+use policy::coherence::{Address, Incarnation, NodeId};
+
+/// A death: the last incarnation of the node that has ended, and when this node could know it, counted in deaths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Death {
+    incarnation: Incarnation,
+    number: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Deaths {
+    /// Those that this node knows of.
+    pub(crate) count: u64,
+    /// By this node's own knowledge.
+    ended: BTreeMap<NodeId, Death>,
+    /// Those in which something may be lost that was acknowledged, by this home's knowledge or another's.
+    lossy: BTreeMap<NodeId, Death>,
+}
+
+impl Deaths {
+    /// This node sees that another one has ended, and not in order.
+    pub(crate) fn on_end(&mut self, Address { node, incarnation }: Address) {
+        self.count += 1;
+        self.ended.insert(node, Death { incarnation, number: self.count });
+    }
+
+    /// With an end of a node something may be lost. `met`: the incarnation of it that lives, as far as this node knows. False
+    /// if that is no news.
+    pub(crate) fn on_loss(&mut self, Address { node, incarnation }: Address, met: Option<Incarnation>) -> bool {
+        if self.lossy.get(&node).is_some_and(|known| known.incarnation >= incarnation) {
+            return false;
+        }
+        let known = self.ended.get(&node).filter(|ended| ended.incarnation >= incarnation);
+        let number = match known {
+            Some(ended) => ended.number,
+            None if met.is_some_and(|met| met <= incarnation) => {
+                self.count += 1;
+                self.count
+            }
+            // It had died before this node heard of it first.
+            None => 0,
+        };
+        self.lossy.insert(node, Death { incarnation, number });
+        true
+    }
+
+    /// May something be lost since so many had died that one of these homes was asked to make durable?
+    pub(crate) fn have_lost_since(&self, count: u64, mut homes: impl Iterator<Item = NodeId>) -> bool {
+        let is_since = |death: &Death| death.number > count;
+        self.lossy.values().any(is_since) || homes.any(|home| self.ended.get(&home).is_some_and(is_since))
+    }
+
+    pub(crate) fn all_lossy(&self) -> impl Iterator<Item = Address> {
+        self.lossy.iter().map(|(node, death)| Address { node: *node, incarnation: death.incarnation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(incarnation: u32) -> Address {
+        Address { node: NodeId(1), incarnation: Incarnation(incarnation) }
+    }
+
+    fn lost(deaths: &Deaths, since: u64) -> bool {
+        deaths.have_lost_since(since, std::iter::empty())
+    }
+
+    #[test]
+    fn what_is_lost_with_a_node_counts_from_when_its_end_was_known() {
+        let mut deaths = Deaths::default();
+        deaths.on_end(address(2));
+        let before = deaths.count;
+        assert!(!lost(&deaths, 0), "nothing is known to be lost");
+        assert!(deaths.on_loss(address(2), Some(Incarnation(3))));
+        assert!(lost(&deaths, before - 1) && !lost(&deaths, before), "it had ended before");
+        assert!(!deaths.on_loss(address(2), Some(Incarnation(3))), "told twice");
+    }
+
+    #[test]
+    fn a_node_that_is_told_first_learns_of_the_death_then() {
+        let mut deaths = Deaths::default();
+        assert!(deaths.on_loss(address(2), Some(Incarnation(2))));
+        assert!(lost(&deaths, 0) && !lost(&deaths, deaths.count));
+    }
+
+    #[test]
+    fn what_ended_before_this_node_met_it_does_not_count() {
+        for met in [None, Some(Incarnation(3))] {
+            let mut deaths = Deaths::default();
+            assert!(deaths.on_loss(address(2), met));
+            assert!(!lost(&deaths, 0), "{met:?}");
+        }
+    }
+
+    #[test]
+    fn a_home_that_ended_has_lost_whom_it_had_let_write() {
+        let mut deaths = Deaths::default();
+        deaths.on_end(address(2));
+        assert!(deaths.have_lost_since(0, std::iter::once(NodeId(1))));
+        assert!(!deaths.have_lost_since(0, std::iter::once(NodeId(2))));
+    }
+}

@@ -1,0 +1,69 @@
+//! Putting pages into a program's memory. Those that are read ahead go there in batches: a page by itself costs the host more
+//! than its copy. Nobody waits for them, and nothing else is done to any mapping before they are there.
+
+use std::sync::Arc;
+
+use kernel::FRAME_BYTES;
+use machine::Errno;
+use machine::mapping::{self, Mapping};
+use policy::coherence::PageNo;
+
+use super::table::MappingNo;
+use crate::Shared;
+use crate::core::Core;
+use crate::waiting::{Filling, Loaded};
+
+/// Pages put into memory at a time. The program reads the first of them while the next are fetched.
+const AT_ONCE: usize = 32;
+
+/// A page, as mappings take it.
+fn page_bytes(loaded: &Loaded) -> Option<&[u8; mapping::PAGE_BYTES]> {
+    loaded.bytes().first_chunk().filter(|_| loaded.bytes().len() == FRAME_BYTES)
+}
+
+/// Fills a page that should be absent. A program may have put something there by itself, which is no one's.
+pub(super) fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writable: bool) -> Result<(), Errno> {
+    let bytes = page_bytes(loaded).ok_or(Errno::IO)?;
+    match memory.fill(page.0, bytes, is_writable) {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            memory.remove(page.0)?;
+            memory.fill(page.0, bytes, is_writable)
+        }
+    }
+}
+
+impl Shared {
+    /// Fills a page soon.
+    pub(super) fn fill_later(&self, core: &mut Core, no: MappingNo, page: PageNo, content: &Loaded) {
+        core.filling.push(Filling { no, page, content: content.clone() });
+        if core.filling.len() >= AT_ONCE {
+            self.fill_now(core);
+        }
+    }
+
+    /// Fills what is to be filled. To be called before anything else is done to a mapping, and before others may lock.
+    pub(crate) fn fill_now(&self, core: &mut Core) {
+        let mut filling = std::mem::take(&mut core.filling);
+        let follows = |one: &Filling, next: &Filling| next.no == one.no && next.page.0 == one.page.0 + 1;
+        for run in filling.chunk_by(follows) {
+            self.fill_run(core, run);
+        }
+        filling.clear();
+        core.filling = filling;
+    }
+
+    fn fill_run(&self, core: &mut Core, run: &[Filling]) {
+        let [Filling { no, page, .. }, ..] = run else { return };
+        let Some(member) = core.mapped.member(*no) else { return };
+        let memory = Arc::clone(&member.memory);
+        let pages: Vec<_> = run.iter().map_while(|filling| page_bytes(&filling.content)).collect();
+        let filled = memory.fill_run(page.0, &pages);
+        for Filling { no, page, content } in &run[filled..] {
+            // If it fails, the program has ended, or does not want to have it.
+            if fill(&*memory, *page, content, false).is_err() {
+                core.mapped.remove(*no, *page);
+            }
+        }
+    }
+}
