@@ -18,6 +18,9 @@ Options (-o, separated by commas; defaults in brackets):
   lookupcache=all|positive|none   names that are remembered while attributes hold [all]
   cto, nocto             ask for attributes at each open or not [cto]
   sync, async            every write durable before it returns, or with fsync [async]
+  closecommit, noclosecommit
+                         close returns when what was written is durable, or when the server has it: then it is durable
+                         within a second, and close does not tell what the server could not store [closecommit]
   readahead=N|adaptive   blocks of 4 KiB read ahead of a reader, 0 for none, nor by the host [adaptive]
   cache=SIZE             memory for what is read ahead and not yet written [256MiB]
   direct_io              the host caches no content of its own

@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::{INodeNo, Notifier, Session};
-use mount::{Host, NodeId};
+use mount::{Host, NodeId, Notice, Time};
 use parking_lot::Mutex;
 
 use super::fuse::Adapter;
@@ -20,14 +21,14 @@ type Name = (NodeId, Arc<[u8]>);
 pub struct ToHost {
     /// From the begin of the session on.
     notifier: OnceLock<Notifier>,
-    changed: Mutex<Sender<NodeId>>,
+    changed: Mutex<Sender<(NodeId, Notice)>>,
     forgotten: Mutex<Sender<Vec<Name>>>,
     pub messages: Arc<Messages>,
 }
 
 /// What threads tell the host.
 pub struct Notices {
-    changed: Receiver<NodeId>,
+    changed: Receiver<(NodeId, Notice)>,
     forgotten: Receiver<Vec<Name>>,
 }
 
@@ -53,9 +54,10 @@ impl ToHost {
         let Notices { changed, forgotten } = notices;
         let notifier = session.notifier();
         let tell = move || {
-            for NodeId(id) in changed {
+            for (NodeId(id), notice) in changed {
                 // The host may have forgotten it meanwhile.
                 let _ = notifier.inval_inode(INodeNo(id), 0, 0);
+                drop(notice);
             }
         };
         thread::Builder::new().name("mount-notify".into()).spawn(tell)?;
@@ -83,13 +85,18 @@ impl Host for ToHost {
         let _ = self.notifier.get().map(|notifier| notifier.inval_inode(INodeNo(id), -1, 0));
     }
 
-    fn content_changed(&self, id: NodeId) {
+    fn content_changed(&self, id: NodeId, notice: Notice) {
         // It is heard until the mount ends.
-        let _ = self.changed.lock().send(id);
+        let _ = self.changed.lock().send((id, notice));
     }
 
     fn forget_names(&self, names: Vec<Name>) {
         let _ = self.forgotten.lock().send(names);
+    }
+
+    fn time(&self) -> Time {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time { seconds: since.as_secs() as u32, nanoseconds: since.subsec_nanos() }
     }
 
     fn report(&self, line: &str) {

@@ -116,6 +116,8 @@ const OPTIONS: &[&str] = &[
     "nocto",
     "sync",
     "async",
+    "closecommit",
+    "noclosecommit",
     "readahead=",
     "cache=",
     "direct_io",
@@ -146,6 +148,7 @@ impl Default for MountOptions {
                 lookup_cache: LookupCache::All,
                 close_to_open: true,
                 is_sync: false,
+                commits_at_close: true,
             },
             ports: Ports::default(),
             connections: 1,
@@ -231,6 +234,8 @@ impl MountOptions {
             "nocto" => files.close_to_open = false,
             "sync" => files.is_sync = true,
             "async" => files.is_sync = false,
+            "closecommit" => files.commits_at_close = true,
+            "noclosecommit" => files.commits_at_close = false,
             "readahead" => self.read_ahead = given.read_ahead()?,
             "cache" => {
                 let bytes = parse_bytes(given.needed()?).filter(|bytes| *bytes >= CACHE_BYTES_MIN);
@@ -343,9 +348,11 @@ mod tests {
         assert!(options.files.read_only);
         assert_eq!((options.files.read_size, options.connections), (65_536, 4));
         assert_eq!(options.timeouts.fails_after, Some(Duration::from_secs(4)));
-        let options = MountOptions::parse(["noac,readahead=0,rw,defaults,_netdev,x-systemd.idle-timeout=5,nosuid"])
-            .expect("right");
-        assert!(options.files.is_sync && options.files.directories.max.is_zero());
+        assert!(options.files.commits_at_close);
+        let options =
+            MountOptions::parse(["noclosecommit,noac,readahead=0,rw,defaults,_netdev,x-systemd.idle-timeout=5,nosuid"])
+                .expect("right");
+        assert!(options.files.is_sync && !options.files.commits_at_close && options.files.directories.max.is_zero());
         assert_eq!(options.read_ahead, readahead::Mode::Off);
         assert_eq!(options.of_host, [MountOption::NoSuid]);
         assert_eq!(MountOptions::parse([""]), Ok(MountOptions::default()));

@@ -1,9 +1,10 @@
 //! A mount from its begin to its end.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -169,9 +170,17 @@ fn serve(
     let mailbox = Arc::clone(kernel.mailbox(PROCESSOR));
     let reads_ahead = options.read_ahead != readahead::Mode::Off;
     let (files_of, direct_io, waiting) = (Arc::clone(files), options.direct_io, Arc::default());
-    let device = Arc::default();
-    let adapter =
-        Adapter { files: files_of, kernel, mailbox, waiting, direct_io, reads_ahead, device: Arc::clone(&device) };
+    let (host_reads_ahead, device): (Arc<AtomicBool>, Arc<OnceLock<OwnedFd>>) = Default::default();
+    let adapter = Adapter {
+        files: files_of,
+        kernel,
+        mailbox,
+        waiting,
+        direct_io,
+        reads_ahead,
+        host_reads_ahead: Arc::clone(&host_reads_ahead),
+        device: Arc::clone(&device),
+    };
     // From here on, so that none is missed that comes as soon as it is ready.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let session =
@@ -180,8 +189,9 @@ fn serve(
     let _ = device.set(session.as_fd().try_clone_to_owned()?);
     let mounted = own_mount(directory)?.context("the host does not list the mount")?.device;
     if reads_ahead {
-        // Without it, ordinary users have what the host gives them.
-        let _ = allow_read_ahead(mounted);
+        // Ordinary users have what the host gives them.
+        let is_adaptive = matches!(options.read_ahead, readahead::Mode::Adaptive { .. });
+        host_reads_ahead.store(allow_read_ahead(mounted).is_ok() && is_adaptive, Ordering::Relaxed);
     }
     host.start(&session, mounted, notices)?;
     let (events, happened) = channel();

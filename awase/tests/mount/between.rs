@@ -9,9 +9,11 @@ use std::thread;
 
 /// Procedures of NFS (RFC 1813).
 pub const GETATTR: u32 = 1;
+pub const SETATTR: u32 = 2;
 pub const LOOKUP: u32 = 3;
 pub const READ: u32 = 6;
 pub const WRITE: u32 = 7;
+pub const CREATE: u32 = 8;
 pub const MKDIR: u32 = 9;
 pub const READDIRPLUS: u32 = 17;
 pub const FSINFO: u32 = 19;

@@ -1,13 +1,12 @@
 //! What is said to the server, and how often.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
-use testkit::server::await_that;
-
-use crate::between::{Between, FSINFO, Fate, READ, WRITE};
+use crate::between::{Between, COMMIT, CREATE, FSINFO, Fate, LOOKUP, READ, SETATTR, WRITE};
 use crate::fixture::{Fixture, Mount};
 
 const FILE_BYTES: usize = 4 << 20;
@@ -64,6 +63,32 @@ fn neighbours_are_one_call_up_to_what_the_server_takes() {
 }
 
 #[test]
+fn a_small_file_that_is_made_in_a_new_directory_takes_two_calls() {
+    let Some(f) = Fixture::new("") else { return };
+    let between = Between::new(f.port);
+    let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    let directory = mount.directory.join("d");
+    fs::create_dir(&directory).expect("mkdir");
+    let calls: Arc<Mutex<BTreeMap<u32, u32>>> = Arc::default();
+    let seen = Arc::clone(&calls);
+    between.set(move |procedure, _| {
+        *seen.lock().expect("no panic").entry(procedure).or_default() += 1;
+        Fate::Passed
+    });
+    for number in 0..20 {
+        let file = File::create_new(directory.join(number.to_string()));
+        file.and_then(|mut file| file.write_all(b"small")).expect("written");
+    }
+    // How often attributes are asked for depends on how long it takes.
+    let calls = calls.lock().expect("no panic").clone();
+    let count = |procedure| calls.get(&procedure).copied().unwrap_or_default();
+    assert_eq!([CREATE, WRITE].map(count), [20, 20]);
+    assert_eq!([LOOKUP, SETATTR, COMMIT].map(count), [0; 3]);
+    assert_eq!(fs::read(f.served("d/19")).expect("on the server"), b"small");
+    mount.end();
+}
+
+#[test]
 fn with_noac_others_changes_are_seen_at_once_and_own_ones_are_with_the_server() {
     let Some(f) = Fixture::new("noac") else { return };
     let [other, caching] = [("other", "noac"), ("caching", "actimeo=600")]
@@ -78,8 +103,8 @@ fn with_noac_others_changes_are_seen_at_once_and_own_ones_are_with_the_server() 
         assert_eq!(fs::metadata(f.served("a")).expect("stat").len(), size, "it is with the server, which wrote it");
         assert_eq!(here.metadata().expect("stat").len(), size);
         let mut last = [0];
-        // What the host has cached of the content is dropped by a thread of its own.
-        await_that("it is read", || here.read_exact_at(&mut last, size - 1).is_ok() && last == [size as u8]);
+        here.read_exact_at(&mut last, size - 1).expect("it was shown to be there");
+        assert_eq!(last, [size as u8]);
     }
     assert_eq!(cached.metadata().expect("stat").len(), 1, "otherwise they are not");
     // A mount ends when nobody uses it any more.

@@ -125,6 +125,11 @@ impl Volume {
         self.home.start(move |cpu| cpu.clone().spawn_path(run(cpu, this)));
     }
 
+    /// Small writes wait for the first flush, which carries them (as one call of NFS does).
+    pub fn await_first_flush(&self) {
+        self.early.lock().policy = EarlyWrite::new();
+    }
+
     /// Blocks have become dirty. Issues them at once if the policy prefers that. `were_cached`: were any of them?
     pub(super) fn write_early(&self, cpu: &Processor, blocks: BlockRange, were_cached: bool, context: Context) {
         if !cpu.switches().smooth_write_back {

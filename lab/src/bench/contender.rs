@@ -116,6 +116,8 @@ pub enum Peer {
     Awase(#[serde(deserialize_with = "text")] Text),
     /// A directory with `names = "ordered"`.
     AwaseOrdered,
+    /// The same, mounted with `noclosecommit`: names and content survive a crash as on a local disk.
+    AwaseAsLocal,
     NbdkitFile,
     NbdkitMemory,
     /// qemu-nbd without the host's cache, with `io_uring`.
@@ -167,7 +169,7 @@ impl Contender {
             Peer::Raw | Peer::Driver | Peer::Libnfs => Role::Limit(Limit::Machine),
             Peer::Null(_) => Role::Limit(Limit::Null),
             Peer::Pass { .. } | Peer::PassThrough => Role::Limit(Limit::Pass),
-            Peer::Awase(_) | Peer::AwaseOrdered => Role::Own,
+            Peer::Awase(_) | Peer::AwaseOrdered | Peer::AwaseAsLocal => Role::Own,
             _ => Role::Peer,
         }
     }

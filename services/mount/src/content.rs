@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernel::device::DeviceRef;
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::Context;
+use kernel::request::{Action, Context, Request};
 use kernel::volume::{Attempt, VolumeConfig};
 use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Kernel, Processor, Volume};
 use machine::Errno;
@@ -14,6 +14,9 @@ use crate::device::RemoteFile;
 
 /// Reads during which the file's size changes, in a row.
 const ATTEMPTS_MAX: u32 = 16;
+
+/// Shortest read of a host that reads ahead. It begins with shorter ones, and those at random stay so. Bytes.
+const PAST_BYTES_MIN: u64 = 64 << 10;
 
 /// Flushes in a row for which the server has restarted meanwhile.
 const RESTARTS_MAX: u32 = 64;
@@ -78,6 +81,7 @@ impl Content {
             grows: true,
         };
         let volume = Volume::open(cpu.kernel(), queued, config, cpu.id()).map_err(|_| Errno(libc::ENFILE))?;
+        volume.await_first_flush();
         Ok(Arc::new(Content { volume, device }))
     }
 
@@ -94,6 +98,25 @@ impl Content {
             }
         }
         Err(Errno(libc::EAGAIN))
+    }
+
+    /// As [`Content::read`] for a host that reads ahead and caches what comes: unless all of it is cached here, nothing is.
+    pub async fn read_past(&self, cpu: &Processor, range: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+        let (clipped, mut frames) = (self.volume.clip(range), Frames::new());
+        let is_ours = !self.volume.is_clean() || self.volume.loss().is_some();
+        if is_ours || clipped.len < PAST_BYTES_MIN || clipped.at.in_block() != 0 {
+            return self.read(cpu, range).await;
+        }
+        if let Some(frames) = self.volume.try_read(cpu, clipped) {
+            return Ok((clipped, frames));
+        }
+        if !cpu.kernel().try_allocate(clipped.blocks().len() as usize, &mut frames) {
+            return self.read(cpu, range).await;
+        }
+        let action = Action::Read(clipped, frames.clone());
+        let request = Request { action, context: Context::synchronous(cpu.job()) };
+        self.volume.device().perform(cpu, request).await?.required()?;
+        Ok((clipped, frames))
     }
 
     /// Writes `data` at `at`.

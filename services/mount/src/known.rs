@@ -105,13 +105,13 @@ impl Known {
         (state.attributes, state.asked, state.fetched) = (attributes, asked, now);
     }
 
-    /// A write of ours begins.
+    /// A write of ours begins, or a change of a directory's names.
     pub fn begin_write(&self) -> Writing<'_> {
         let mut state = self.state.lock();
         let is_alone = state.writes_in_flight == 0;
         state.writes_begun += 1;
         state.writes_in_flight += 1;
-        Writing { known: self, began: state.writes_begun, is_alone }
+        Writing { known: self, began: state.writes_begun, is_alone, version: state.version }
     }
 
     /// We have changed the file, and the server said this of it.
@@ -156,13 +156,9 @@ impl Known {
         self.state.lock().is_stale
     }
 
-    /// Takes note that it is, to be done something about.
-    pub fn take_stale(&self) -> bool {
-        std::mem::take(&mut self.state.lock().is_stale)
-    }
-
-    pub fn set_stale(&self) {
-        self.state.lock().is_stale = true;
+    /// Nothing is cached any more that was.
+    pub fn end_stale(&self) {
+        self.state.lock().is_stale = false;
     }
 }
 
@@ -171,6 +167,8 @@ pub(crate) struct Writing<'a> {
     known: &'a Known,
     began: u64,
     is_alone: bool,
+    /// When it began.
+    version: Version,
 }
 
 impl Writing<'_> {
@@ -178,7 +176,8 @@ impl Writing<'_> {
     pub fn end(self, now: Instant, change: Change) {
         // What was before it is known only if nothing of ours was written meanwhile.
         let is_alone = self.is_alone && self.known.state.lock().writes_begun == self.began;
-        let before = change.before.filter(|_| is_alone);
+        // A question that was answered meanwhile may have shown its result already.
+        let before = change.before.filter(|before| is_alone && *before != self.version);
         self.known.on_own_change(now, Change { before, ..change });
         let mut state = self.known.state.lock();
         state.last_write_ended = now;
@@ -232,9 +231,11 @@ mod tests {
     fn what_others_change_makes_the_content_stale() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
         known.note(at(1), at(1), file(1, 1));
-        assert!(!known.take_stale());
+        assert!(!known.is_stale());
         known.note(at(2), at(2), file(1, 2));
-        assert!(known.take_stale() && !known.take_stale());
+        assert!(known.is_stale());
+        known.end_stale();
+        assert!(!known.is_stale());
     }
 
     #[test]
@@ -247,6 +248,15 @@ mod tests {
         assert!(!known.is_stale());
         known.begin_write().end(at(5), Change { before: Some(file(9, 4).version()), after: Some(file(9, 5)) });
         assert!(known.is_stale(), "somebody else was before us");
+    }
+
+    #[test]
+    fn the_result_of_our_change_may_be_seen_before_its_reply() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        let writing = known.begin_write();
+        known.note(at(2), at(1), file(9, 2));
+        writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
+        assert!(!known.is_stale());
     }
 
     #[test]

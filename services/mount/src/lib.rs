@@ -15,6 +15,7 @@ mod handle;
 mod known;
 mod mounting;
 mod node;
+mod notice;
 mod results;
 mod rpc;
 
@@ -30,4 +31,5 @@ pub use handle::Handle;
 pub use known::Bounds;
 pub use mounting::{Export, MountError, Ports, mount};
 pub use node::NodeId;
+pub use notice::Notice;
 pub use rpc::{Caller, Connector, Failure, Port, Timeouts};

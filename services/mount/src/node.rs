@@ -15,6 +15,7 @@ use crate::content::Content;
 use crate::errors::Errors;
 use crate::handle::Handle;
 use crate::known::Known;
+use crate::notice::Notices;
 
 /// What the host calls an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +48,7 @@ pub(crate) struct Node {
     pub known: Arc<Known>,
     pub errors: Arc<Errors>,
     pub ahead: Ahead,
+    pub notices: Arc<Notices>,
     /// Held while what is cached of the content is renewed.
     pub following: TaskMutex,
     pub state: Mutex<State>,
@@ -68,6 +70,8 @@ pub(crate) struct State {
     pub granted: Option<(Access, Instant)>,
     /// The host was asked to forget its names.
     pub is_dismissed: bool,
+    /// What was written is made durable in a while.
+    pub commits_later: bool,
     /// A task makes what was written durable, after which the node may be forgotten.
     pub is_settling: bool,
     /// What was written is lost: the node stays until somebody was told.
@@ -103,6 +107,8 @@ pub(crate) struct Nodes {
     by_id: HashMap<NodeId, Arc<Node>>,
     by_handle: HashMap<Handle, NodeId>,
     names: HashMap<Name, NodeId>,
+    /// Directories all of whose names are in `names`, until then.
+    whole: HashMap<NodeId, Instant>,
     aliases: u64,
     serials: u64,
     /// No directories, in the order in which they came to be known, with their serials; some of them are not known any more.
@@ -125,6 +131,27 @@ impl Nodes {
         self.names.get(&(directory, name.into())).and_then(|id| self.get(*id))
     }
 
+    /// The directory has no names, and of others' is not heard until then.
+    pub fn begin_whole(&mut self, directory: NodeId, until: Instant) {
+        if self.by_id.contains_key(&directory) {
+            self.whole.insert(directory, until);
+        }
+    }
+
+    /// The directory may have names that are not known.
+    pub fn end_whole(&mut self, directory: NodeId) {
+        self.whole.remove(&directory);
+    }
+
+    /// Is it known that nothing has this name?
+    pub fn is_absent(&mut self, now: Instant, directory: NodeId, name: &[u8]) -> bool {
+        let is_whole = self.whole.get(&directory).is_some_and(|until| now < *until);
+        if !is_whole {
+            self.end_whole(directory);
+        }
+        is_whole && !self.names.contains_key(&(directory, name.into()))
+    }
+
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.by_id.values().cloned().collect()
     }
@@ -140,11 +167,22 @@ impl Nodes {
             id = NodeId(ALIASES + self.aliases);
             self.aliases += 1;
         }
-        let (errors, ahead) = (Arc::default(), Ahead::default());
+        let (errors, ahead, notices) = (Arc::default(), Ahead::default(), Arc::default());
         let (following, state) = (TaskMutex::default(), Mutex::default());
         self.serials += 1;
         let serial = self.serials;
-        let node = Arc::new(Node { id, serial, handle: handle.clone(), kind, known, errors, ahead, following, state });
+        let node = Arc::new(Node {
+            id,
+            serial,
+            handle: handle.clone(),
+            kind,
+            known,
+            errors,
+            ahead,
+            notices,
+            following,
+            state,
+        });
         self.by_id.insert(id, Arc::clone(&node));
         self.by_handle.insert(handle.clone(), id);
         if kind != Kind::Directory {
@@ -187,6 +225,7 @@ impl Nodes {
     /// The object has this name.
     pub fn set_name(&mut self, node: &Node, directory: NodeId, name: &[u8]) {
         if !self.is_known(node) {
+            self.end_whole(directory);
             return self.remove_name(directory, name);
         }
         if std::mem::take(&mut node.state.lock().is_dismissed) {
@@ -235,8 +274,10 @@ impl Nodes {
         for name in names {
             if self.names.get(&name) == Some(&node.id) {
                 self.names.remove(&name);
+                self.end_whole(name.0);
             }
         }
+        self.end_whole(node.id);
         self.by_id.remove(&node.id);
         if self.by_handle.get(&node.handle) == Some(&node.id) {
             self.by_handle.remove(&node.handle);
@@ -309,6 +350,26 @@ pub(crate) mod tests {
         }
         insert(&mut nodes, 2, Kind::File);
         assert!(nodes.order.len() <= 4 * KNOWN_MAX);
+    }
+
+    #[test]
+    fn what_a_whole_directory_does_not_have_is_known_until_something_in_it_is_forgotten() {
+        let mut nodes = Nodes::default();
+        let directory = insert(&mut nodes, 1, Kind::Directory).id;
+        let (now, end) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(60));
+        assert!(!nodes.is_absent(now, directory, b"a"));
+        nodes.begin_whole(directory, end);
+        let node = insert(&mut nodes, 2, Kind::File);
+        nodes.set_name(&node, directory, b"a");
+        assert!(!nodes.is_absent(now, directory, b"a") && nodes.is_absent(now, directory, b"b"));
+        nodes.remove_name(directory, b"a");
+        assert!(nodes.is_absent(now, directory, b"a"));
+        nodes.set_name(&node, directory, b"c");
+        node.state.lock().lookups = 0;
+        assert!(nodes.remove(&node));
+        assert!(!nodes.is_absent(now, directory, b"a"), "it may have others");
+        nodes.begin_whole(directory, end);
+        assert!(!nodes.is_absent(end, directory, b"a"));
     }
 
     #[test]

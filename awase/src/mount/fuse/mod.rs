@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -62,6 +63,8 @@ pub struct Adapter {
     pub direct_io: bool,
     /// May the host read ahead, too?
     pub reads_ahead: bool,
+    /// Does it, as much as it takes to keep several requests on the wire?
+    pub host_reads_ahead: Arc<AtomicBool>,
     /// From the begin of the session on.
     pub device: Arc<OnceLock<OwnedFd>>,
 }
@@ -327,11 +330,18 @@ impl Filesystem for Adapter {
         let reply = DataReply::new(request, reply, &self.device);
         // A program that goes past the host's cache may read the same again.
         let is_cached_by_host = !self.direct_io && flags.0 & libc::O_DIRECT == 0;
+        let goes_past = is_cached_by_host && self.host_reads_ahead.load(Ordering::Relaxed);
         let delivering = Arc::clone(&self.files);
         self.answer(
             request,
             reply,
-            move |files, cpu| async move { files.read(&cpu, node(ino), range).await },
+            move |files, cpu| async move {
+                if goes_past {
+                    files.read_past(&cpu, node(ino), range).await
+                } else {
+                    files.read(&cpu, node(ino), range).await
+                }
+            },
             move |reply, (range, frames)| {
                 reply.send(range, &frames);
                 if is_cached_by_host {

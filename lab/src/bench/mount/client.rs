@@ -29,7 +29,7 @@ pub struct Source<'a> {
 pub fn server_of(contender: &Contender) -> Option<Contender> {
     let peer = match contender.peer {
         Peer::Awase(_) | Peer::Driver | Peer::Libnfs => Peer::Awase(""),
-        Peer::AwaseOrdered => Peer::AwaseOrdered,
+        Peer::AwaseOrdered | Peer::AwaseAsLocal => Peer::AwaseOrdered,
         _ => return None,
     };
     Some(Contender { peer, ..*contender })
@@ -49,6 +49,7 @@ fn command(peer: Peer, source: &Source<'_>, at: &Path) -> Result<Command> {
     Ok(match peer {
         Peer::Awase(options) => awase(source, options, at)?,
         Peer::AwaseOrdered => awase(source, "", at)?,
+        Peer::AwaseAsLocal => awase(source, "noclosecommit", at)?,
         Peer::PassThrough => {
             let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
             command.args(["limit", "fuse"]).arg(source.directory).arg(at);

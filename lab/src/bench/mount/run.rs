@@ -16,6 +16,7 @@ use crate::bench::contender::{Contender, Export, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB};
 use crate::bench::nfs::Libnfs;
 use crate::bench::sample::Sample;
+use crate::bench::slow_disk::SlowDisks;
 use crate::measure::link::DelayedLink;
 use crate::measure::load::{Endpoint, Length, Load, Operation, Order, Stability, Stop, Target, drive, warm};
 use crate::measure::mounted::Mounted;
@@ -49,9 +50,10 @@ pub struct Scale {
 }
 
 pub struct Stage {
+    // Must be unmounted before their parent directory is removed: fields are dropped in this order.
+    disks: SlowDisks,
     /// What is served: to be read, and to be written.
     files: PathBuf,
-    written: PathBuf,
     repository: Option<Repository>,
     libnfs: Option<Libnfs>,
     awase: PathBuf,
@@ -64,11 +66,10 @@ impl Stage {
     pub fn new(directory: &Path, awase: &Path, scale: Scale, interrupted: &Interrupted) -> Result<Stage> {
         let fixture = Fixture::new(directory, awase, interrupted)?;
         let files = fixture.directory().join("files");
-        let written = fixture.directory().join("written");
         fs::create_dir(&files)?;
         write(&files.join(FILE), scale.file_bytes)?;
         let awase = fs::canonicalize(awase)?;
-        Ok(Stage { files, written, repository: None, libnfs: None, awase, scale, fixture })
+        Ok(Stage { disks: SlowDisks::default(), files, repository: None, libnfs: None, awase, scale, fixture })
     }
 
     pub fn directory(&self) -> &Path {
@@ -84,7 +85,7 @@ impl Stage {
             self.libnfs = Some(Libnfs::new(self.directory())?);
         }
         let (place, setup) = (self.fixture.place()?, &workload.setup);
-        let directory = self.served(setup.work);
+        let directory = &self.served(setup)?;
         if setup.work.writes() {
             fs::create_dir(directory)?;
         } else {
@@ -94,7 +95,7 @@ impl Stage {
         rustix::fs::sync();
         let export = Export::Directory { path: directory, group: 1 };
         let sample = match server_of(contender) {
-            None => self.on_mount(contender, setup, None, place.path()),
+            None => self.on_mount(contender, (setup, directory), None, place.path()),
             Some(of) => self.fixture.with_server(&of, export, place.path(), |server| {
                 let endpoint = endpoint(server)?;
                 if !setup.work.writes() {
@@ -107,7 +108,7 @@ impl Stage {
                 let reached = Endpoint { nfs, ..endpoint.clone() };
                 match contender.peer {
                     Peer::Driver | Peer::Libnfs => self.unmounted(contender, setup, &reached, place.path()),
-                    _ => self.on_mount(contender, setup, Some(&reached), place.path()),
+                    _ => self.on_mount(contender, (setup, directory), Some(&reached), place.path()),
                 }
             }),
         };
@@ -117,8 +118,13 @@ impl Stage {
         sample
     }
 
-    fn served(&self, work: Work) -> &Path {
-        if work.writes() { &self.written } else { &self.files }
+    /// The directory that is served; if it is written, there is none yet.
+    fn served(&mut self, setup: &Setup) -> Result<PathBuf> {
+        if !setup.work.writes() {
+            return Ok(self.files.clone());
+        }
+        let disk = self.disks.directory(setup.disk, self.fixture.directory(), self.fixture.directory())?;
+        Ok(disk.join("written"))
     }
 
     /// A client that needs no mount.
@@ -152,18 +158,18 @@ impl Stage {
     fn on_mount(
         &self,
         contender: &Contender,
-        setup: &Setup,
+        (setup, directory): (&Setup, &Path),
         endpoint: Option<&Endpoint>,
         place: &Path,
     ) -> Result<Sample> {
-        let source = Source { directory: self.served(setup.work), awase: &self.awase, endpoint, place };
+        let source = Source { directory, awase: &self.awase, endpoint, place };
         let mounted = mount(contender, &source, &self.fixture.interrupted)?;
-        let sample = self.work(setup.work, &mounted)?;
+        let sample = self.work(setup.work, directory, &mounted)?;
         mounted.end()?;
         Ok(sample)
     }
 
-    fn work(&self, work: Work, mounted: &Mounted) -> Result<Sample> {
+    fn work(&self, work: Work, served: &Path, mounted: &Mounted) -> Result<Sample> {
         let at = mounted.directory();
         let file = at.join(FILE);
         let cpu = || mounted.process()?.cpu();
@@ -182,7 +188,7 @@ impl Stage {
             Work::Write => {
                 let (bytes, start) = (self.scale.file_bytes, Instant::now());
                 write(&at.join(WRITTEN), bytes)?;
-                self.arrived(&self.written.join(WRITTEN), bytes)?;
+                self.arrived(&served.join(WRITTEN), bytes)?;
                 (bytes as f64 / MIB / start.elapsed().as_secs_f64(), bytes as f64 / MIB)
             }
             Work::ReadCached => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::bench::results;
+use crate::bench::slow_disk::Disk;
 
 /// Delay of the slow link, each way.
 pub const LINK_DELAY: Duration = Duration::from_millis(1);
@@ -40,6 +41,9 @@ impl Work {
 #[serde(deny_unknown_fields)]
 pub struct Setup {
     pub work: Work,
+    /// On which it lies that is written.
+    #[serde(default)]
+    pub disk: Disk,
     /// Over a link with [`LINK_DELAY`] and [`LINK_RATE`].
     #[serde(default)]
     pub is_slow: bool,

@@ -5,6 +5,7 @@ mod directory;
 mod names;
 mod status;
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kernel::Processor;
@@ -35,6 +36,8 @@ pub struct Server {
     remote: Remote,
     root: Handle,
     limits: Limits,
+    /// Does it keep times as they are given, to the nanosecond?
+    keeps_times: AtomicBool,
 }
 
 /// What FSINFO and PATHCONF say. Sizes in bytes.
@@ -44,6 +47,10 @@ pub struct Limits {
     pub write_max: u32,
     pub file_max: u64,
     pub name_max: u32,
+    /// Does it say that times are stored to the nanosecond?
+    pub has_exact_times: bool,
+    /// May a name be found by another one?
+    pub is_case_insensitive: bool,
 }
 
 /// What FSSTAT says. Sizes in bytes.
@@ -77,9 +84,17 @@ impl Server {
     /// # Errors
     /// The server's.
     pub async fn open(cpu: &Processor, remote: Remote, root: Handle) -> Result<Server, Errno> {
-        let limits = Limits { read_max: 0, write_max: 0, file_max: 0, name_max: 255 };
-        let mut server = Server { remote, root, limits };
+        let limits = Limits {
+            read_max: 0,
+            write_max: 0,
+            file_max: 0,
+            name_max: 255,
+            has_exact_times: false,
+            is_case_insensitive: true,
+        };
+        let mut server = Server { remote, root, limits, keeps_times: AtomicBool::new(false) };
         server.limits = server.ask_limits(cpu).await?;
+        *server.keeps_times.get_mut() = server.limits.has_exact_times;
         Ok(server)
     }
 
@@ -102,16 +117,19 @@ impl Server {
             results.after()?;
             let (read_max, _) = (results.u32()?, results.bytes(8)?);
             let (write_max, _) = (results.u32()?, results.bytes(12)?);
-            Some((read_max, write_max, results.u64()?))
+            let (file_max, seconds, nanoseconds) = (results.u64()?, results.u32()?, results.u32()?);
+            Some((read_max, write_max, file_max, (seconds, nanoseconds) == (0, 1)))
         });
-        let (read_max, write_max, file_max) = info.await?;
+        let (read_max, write_max, file_max, has_exact_times) = info.await?;
         let arguments = PATHCONF3args { object: self.root.wire() };
-        let name_max = self.ask(cpu, Nfs::NFSPROC3_PATHCONF, &arguments, |results| {
+        let names = self.ask(cpu, Nfs::NFSPROC3_PATHCONF, &arguments, |results| {
             results.after()?;
             results.u32()?;
-            results.u32()
+            let (name_max, _) = (results.u32()?, results.bytes(8)?);
+            Some((name_max, results.boolean()?))
         });
-        Ok(Limits { read_max, write_max, file_max, name_max: name_max.await.unwrap_or(255) })
+        let (name_max, is_case_insensitive) = names.await.unwrap_or((255, true));
+        Ok(Limits { read_max, write_max, file_max, name_max, has_exact_times, is_case_insensitive })
     }
 
     pub async fn attributes(&self, cpu: &Processor, object: &Handle) -> Result<Attributes, Errno> {

@@ -1,5 +1,7 @@
 //! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK.
 
+use std::sync::atomic::Ordering;
+
 use kernel::Processor;
 use machine::Errno;
 use nfs3_types::nfs3::{
@@ -9,7 +11,7 @@ use nfs3_types::nfs3::{
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
 use super::{Refused, Server};
-use crate::attributes::{Attributes, Change};
+use crate::attributes::{Attributes, Change, Time};
 use crate::handle::Handle;
 use crate::results::Results;
 
@@ -19,7 +21,8 @@ pub(crate) struct Made {
     /// A server need not say it of what was made.
     pub handle: Option<Handle>,
     pub attributes: Option<Attributes>,
-    pub directory: Option<Attributes>,
+    /// Of what was found, only what it is now.
+    pub directory: Change,
 }
 
 /// What RENAME says of both directories.
@@ -35,7 +38,7 @@ fn place<'a>(directory: &Handle, name: &'a [u8]) -> diropargs3<'a> {
 
 fn made(results: &mut Results<'_>) -> Option<Made> {
     let (handle, attributes) = (results.optional(Results::handle)?, results.after()?);
-    Some(Made { handle, attributes, directory: results.change()?.after })
+    Some(Made { handle, attributes, directory: results.change()? })
 }
 
 impl Server {
@@ -43,7 +46,8 @@ impl Server {
         let arguments = LOOKUP3args { what: place(directory, name) };
         let found = self.ask(cpu, Nfs::NFSPROC3_LOOKUP, &arguments, |results| {
             let handle = results.handle()?;
-            Some(Made { handle: Some(handle), attributes: results.after()?, directory: results.after()? })
+            let attributes = results.after()?;
+            Some(Made { handle: Some(handle), attributes, directory: Change { before: None, after: results.after()? } })
         });
         Ok(found.await?)
     }
@@ -58,6 +62,39 @@ impl Server {
         let arguments = CREATE3args { where_: place(directory, name), how };
         // Repeated or not: an exclusive one is recognised by its verifier, an unchecked one may find what it made.
         Ok(self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, made).await?)
+    }
+
+    /// Can a file that must not exist be made by [`Server::create_new`]?
+    pub(crate) fn keeps_times(&self) -> bool {
+        self.keeps_times.load(Ordering::Relaxed)
+    }
+
+    /// Makes a file that must not exist, with its attributes. If the call had to be repeated and the name exists, its time of
+    /// access says whether the first execution made it: `mark`, the one in `new`, is drawn.
+    pub(crate) async fn create_new(
+        &self,
+        cpu: &Processor,
+        directory: &Handle,
+        name: &[u8],
+        (new, mark): (sattr3, Time),
+    ) -> Result<Made, Errno> {
+        let arguments = CREATE3args { where_: place(directory, name), how: createhow3::GUARDED(new) };
+        match self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, made).await {
+            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => {
+                match self.lookup(cpu, directory, name).await {
+                    Ok(found) if found.attributes.is_some_and(|found| found.accessed == mark) => Ok(found),
+                    Ok(_) | Err(Errno(libc::ENOENT)) => Err(Errno(libc::EEXIST)),
+                    Err(errno) => Err(errno),
+                }
+            }
+            result => {
+                let made = result?;
+                if made.attributes.is_some_and(|made| made.accessed != mark) {
+                    self.keeps_times.store(false, Ordering::Relaxed);
+                }
+                Ok(made)
+            }
+        }
     }
 
     pub(crate) async fn make_directory(

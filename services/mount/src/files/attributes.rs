@@ -93,6 +93,7 @@ impl Files {
             self.refresh(cpu, &node).await?;
         }
         self.follow(cpu, &node, true).await?;
+        node.notices.until_taken().await;
         Ok((self.shown(&node), node.known.holds(cpu.now())))
     }
 
@@ -111,30 +112,28 @@ impl Files {
             return Ok(());
         }
         let _one_at_a_time = node.following.lock().await;
-        if !node.known.take_stale() {
+        // It stays so until this is done: others wait for that.
+        if !node.known.is_stale() {
             return Ok(());
         }
+        let mut is_followed = true;
         if let Some(content) = node.content() {
             let ask = async {
                 self.refresh(cpu, node).await?;
                 Ok(node.known.attributes().size)
             };
-            match content.volume.follow_host(cpu, ask).await {
-                // What was found meanwhile is dropped, too.
-                Ok(true) => drop(node.known.take_stale()),
-                // Something that could not be sent is still cached, in blocks that are older otherwise.
-                Ok(false) => node.known.set_stale(),
-                Err(errno) => {
-                    node.known.set_stale();
-                    return Err(errno);
-                }
-            }
+            // If not: something that could not be sent is still cached, in blocks that are older otherwise.
+            is_followed = content.volume.follow_host(cpu, ask).await?;
+        }
+        if is_followed {
+            // What was found meanwhile is dropped, too.
+            node.known.end_stale();
         }
         node.state.lock().host_is_stale = true;
         // Its size above all: the host would not read beyond the one that it knows.
         self.host.attributes_changed(node.id);
         if tells {
-            self.host.content_changed(node.id);
+            self.host.content_changed(node.id, node.notices.begin());
         }
         Ok(())
     }

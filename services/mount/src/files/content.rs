@@ -1,6 +1,7 @@
 //! Reading and writing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::{Frames, Processor};
 use machine::Errno;
@@ -13,6 +14,9 @@ use crate::attributes::Kind;
 use crate::content::{Content, Data};
 use crate::device::RemoteFile;
 use crate::node::{Node, NodeId};
+
+/// Between a close that does not commit and the commit: many files live shorter.
+const COMMIT_DELAY: Duration = Duration::from_millis(500);
 
 /// A write that waits to be written to the cache.
 pub struct WriteAhead {
@@ -64,13 +68,25 @@ impl Files {
     /// # Errors
     /// The server's.
     pub async fn read(&self, cpu: &Processor, id: NodeId, range: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+        self.content_to_read(cpu, id).await?.read(cpu, range).await
+    }
+
+    /// As [`Files::read`] for a host that reads ahead and caches what comes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn read_past(&self, cpu: &Processor, id: NodeId, range: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+        self.content_to_read(cpu, id).await?.read_past(cpu, range).await
+    }
+
+    async fn content_to_read(&self, cpu: &Processor, id: NodeId) -> Result<Arc<Content>, Errno> {
         let node = self.node(id)?;
         if node.known.holds(cpu.now()).is_zero() {
             self.refresh(cpu, &node).await?;
         }
         node.ahead.until_done().await;
         self.follow(cpu, &node, true).await?;
-        self.content_of(cpu, &node)?.read(cpu, range).await
+        self.content_of(cpu, &node)
     }
 
     /// The host has what was read of `range`, and caches it.
@@ -167,12 +183,39 @@ impl Files {
         self.content_of(cpu, &open.node)?.write(cpu, at, data, stability).await
     }
 
-    /// Makes what was written durable at every close of an opening for writing.
-    pub async fn flush_closing(&self, cpu: &Processor, id: OpeningId) -> Flushed {
+    /// Makes what was written durable at every close of an opening for writing, or has the server have it, as the options
+    /// say.
+    pub async fn flush_closing(self: &Arc<Self>, cpu: &Processor, id: OpeningId) -> Flushed {
         match self.opening(id) {
             Ok(open) if !open.writes => Ok(()).into(),
+            Ok(open) if !self.options.commits_at_close => {
+                open.node.ahead.until_done().await;
+                let result = match open.node.content() {
+                    Some(content) => content.write_out(cpu).await,
+                    None => Ok(()),
+                };
+                self.commit_later(cpu, &open.node);
+                Flushed::new(open, result)
+            }
             _ => self.flush(cpu, id).await,
         }
+    }
+
+    /// Makes what was written durable in a while. What fails is told to who opens the file next.
+    fn commit_later(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
+        if std::mem::replace(&mut node.state.lock().commits_later, true) {
+            return;
+        }
+        let (files, node, here) = (Arc::clone(self), Arc::clone(node), cpu.clone());
+        cpu.spawn(async move {
+            here.sleep(COMMIT_DELAY).await;
+            node.state.lock().commits_later = false;
+            if let Some(content) = node.content() {
+                // The error is kept for the next opening, and the data to be written again.
+                let _ = content.flush(&here).await;
+            }
+            files.forget_unused(&node);
+        });
     }
 
     /// Makes what was written durable.

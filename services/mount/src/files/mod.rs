@@ -22,12 +22,13 @@ use policy::queue;
 use policy::unit::{DiskNo, Instant};
 
 use crate::ahead::Room;
-use crate::attributes::{Attributes, Kind};
+use crate::attributes::{Attributes, Kind, Time};
 use crate::client::Server;
 use crate::device::{Transfers, transfers};
 use crate::handle::Handle;
 use crate::known::{Bounds, Known};
 use crate::node::{Node, NodeId, Nodes};
+use crate::notice::Notice;
 pub use attributes::{New, NewTime, Wanted};
 pub use content::{Waiting, WriteAhead};
 use listing::Streams;
@@ -61,6 +62,8 @@ pub struct Options {
     pub close_to_open: bool,
     /// Is every write durable before it returns?
     pub is_sync: bool,
+    /// Is what was written durable when a close returns, or only with the server?
+    pub commits_at_close: bool,
 }
 
 /// What is told about a mount, from its processor.
@@ -68,11 +71,14 @@ pub trait Host: Send + Sync + 'static {
     /// The attributes that the host remembers of this file are stale. It has taken note of that when this returns.
     fn attributes_changed(&self, id: NodeId);
 
-    /// What the host has cached of this file's content is stale.
-    fn content_changed(&self, id: NodeId);
+    /// What the host has cached of this file's content is stale. `notice` is dropped when it has taken note of that.
+    fn content_changed(&self, id: NodeId, notice: Notice);
 
     /// The host shall forget these names of directories, and what it knows by them.
     fn forget_names(&self, names: Vec<(NodeId, Arc<[u8]>)>);
+
+    /// The time of day.
+    fn time(&self) -> Time;
 
     /// A line for people.
     fn report(&self, line: &str);

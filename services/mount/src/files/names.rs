@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use kernel::Processor;
 use machine::Errno;
@@ -14,10 +15,12 @@ use policy::unit::Instant;
 use super::attributes::NewTime;
 use super::open::OpeningId;
 use super::{Files, Found, LookupCache, New};
-use crate::attributes::Kind;
+use crate::attributes::{Change, Kind, Time};
 use crate::client::Made;
 use crate::content::Content;
 use crate::node::{Node, NodeId};
+
+const NANOSECONDS: u64 = 1_000_000_000;
 
 /// How a file is made that is opened at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,18 +53,55 @@ impl Files {
         cpu: &Processor,
         directory: NodeId,
         name: &[u8],
-    ) -> Result<Result<Found, std::time::Duration>, Errno> {
+    ) -> Result<Result<Found, Duration>, Errno> {
         let (directory, asked) = (self.node(directory)?, cpu.now());
+        if let Some(holds) = self.known_absent(cpu, &directory, name) {
+            return Ok(Err(holds));
+        }
         match self.server.lookup(cpu, &directory.handle, name).await {
-            Ok(made) => Ok(Ok(self.note_made(cpu, &directory, name, (asked, made)).await?)),
+            Ok(made) => {
+                if let Some(attributes) = made.directory.after {
+                    directory.known.note(cpu.now(), asked, attributes);
+                }
+                Ok(Ok(self.note_made(cpu, &directory, name, (asked, made)).await?))
+            }
             Err(Errno(libc::ENOENT)) => {
                 self.nodes.lock().remove_name(directory.id, name);
                 let remembers = self.options.lookup_cache == LookupCache::All;
-                let holds = if remembers { directory.known.holds(cpu.now()) } else { std::time::Duration::ZERO };
+                let holds = if remembers { directory.known.holds(cpu.now()) } else { Duration::ZERO };
                 Ok(Err(holds))
             }
             Err(errno) => Err(errno),
         }
+    }
+
+    /// How long it holds that a directory does not have a name, if that is known: the directory is our own, and nobody else
+    /// has changed it as far as its attributes say.
+    fn known_absent(&self, cpu: &Processor, directory: &Node, name: &[u8]) -> Option<Duration> {
+        let holds = directory.known.holds(cpu.now());
+        let may_know = self.options.lookup_cache == LookupCache::All && !self.server.limits().is_case_insensitive;
+        if !may_know || holds.is_zero() || directory.known.is_stale() {
+            return None;
+        }
+        self.nodes.lock().is_absent(cpu.now(), directory.id, name).then_some(holds)
+    }
+
+    /// Makes a call that changes names of the directory, and says so in its result.
+    async fn change_names<T>(
+        &self,
+        cpu: &Processor,
+        directory: &Node,
+        call: impl Future<Output = Result<T, Errno>>,
+        change: impl FnOnce(&T) -> Change,
+    ) -> Result<T, Errno> {
+        let changing = directory.known.begin_write();
+        let result = call.await;
+        match &result {
+            Ok(done) => changing.end(cpu.now(), change(done)),
+            // It may have changed them nevertheless.
+            Err(_) => self.nodes.lock().end_whole(directory.id),
+        }
+        result
     }
 
     /// The object that was found or made has this name.
@@ -83,8 +123,9 @@ impl Files {
         name: &[u8],
         (asked, made): (Instant, Made),
     ) -> Result<Arc<Node>, Errno> {
-        if let Some(attributes) = made.directory {
-            directory.known.note(cpu.now(), asked, attributes);
+        if made.handle.is_none() || made.attributes.is_none() {
+            // It may not be found any more.
+            self.nodes.lock().end_whole(directory.id);
         }
         let handle = match made.handle {
             Some(handle) => handle,
@@ -111,21 +152,14 @@ impl Files {
         creation: Creation,
     ) -> Result<(Found, OpeningId), Errno> {
         let directory = self.node(directory)?;
-        let new = New { mode: Some(creation.mode), size: creation.truncates.then_some(0), ..New::default() };
-        let how = if creation.is_exclusive {
-            let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-            createhow3::EXCLUSIVE(createverf3(serial.to_be_bytes()))
-        } else {
-            createhow3::UNCHECKED(new.wire())
-        };
         let asked = cpu.now();
-        let made = self.server.create(cpu, &directory.handle, name, how).await?;
+        let (made, needs_attributes) = self.create_file(cpu, &directory, name, creation).await?;
         let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
         if node.kind != Kind::File {
             return Err(Errno(libc::EEXIST));
         }
         let opening = self.begin_opening(&node, true);
-        if creation.is_exclusive {
+        if needs_attributes {
             // The verifier may be stored in the times.
             let now = Some(NewTime::Now);
             let new = New { mode: Some(creation.mode), accessed: now, modified: now, ..New::default() };
@@ -140,9 +174,41 @@ impl Files {
                 return Err(errno);
             }
             self.host.attributes_changed(node.id);
-            self.host.content_changed(node.id);
+            self.host.content_changed(node.id, node.notices.begin());
         }
         Ok((self.found(cpu, &directory, &node), opening))
+    }
+
+    /// Makes or finds a file. Also returns whether it does not have its attributes yet.
+    ///
+    /// An EXCLUSIVE creation is safe to repeat, but a second call must set the attributes, which the server makes durable
+    /// like the first. So where the server keeps times as they are given, a new file is made by a GUARDED one, with a time of
+    /// access that tells it from another client's: the present second, and nanoseconds that are drawn. The two could be
+    /// confused only if both draw the same number within a second and the server restarts before it has replied.
+    async fn create_file(
+        &self,
+        cpu: &Processor,
+        directory: &Node,
+        name: &[u8],
+        creation: Creation,
+    ) -> Result<(Made, bool), Errno> {
+        let new = New { mode: Some(creation.mode), size: creation.truncates.then_some(0), ..New::default() };
+        let handle = &directory.handle;
+        let change = |made: &Made| made.directory;
+        if !creation.is_exclusive {
+            let call = self.server.create(cpu, handle, name, createhow3::UNCHECKED(new.wire()));
+            return Ok((self.change_names(cpu, directory, call, change).await?, false));
+        }
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        if self.server.keeps_times() {
+            let nanoseconds = (serial % NANOSECONDS) as u32;
+            let mark = Time { nanoseconds, ..self.host.time() };
+            let new = New { accessed: Some(NewTime::Given(mark)), ..new }.wire();
+            let call = self.server.create_new(cpu, handle, name, (new, mark));
+            return Ok((self.change_names(cpu, directory, call, change).await?, false));
+        }
+        let call = self.server.create(cpu, handle, name, createhow3::EXCLUSIVE(createverf3(serial.to_be_bytes())));
+        Ok((self.change_names(cpu, directory, call, change).await?, true))
     }
 
     /// What is cached of a file that was truncated.
@@ -166,8 +232,15 @@ impl Files {
         let directory = self.node(directory)?;
         let new = New { mode: Some(mode), ..New::default() };
         let asked = cpu.now();
-        let made = self.server.make_directory(cpu, &directory.handle, name, new.wire()).await?;
-        self.note_made(cpu, &directory, name, (asked, made)).await
+        let call = self.server.make_directory(cpu, &directory.handle, name, new.wire());
+        let made = self.change_names(cpu, &directory, call, |made| made.directory).await?;
+        // One that the server may not have made now may have names.
+        let is_empty = made.directory.before.is_some();
+        let found = self.note_made(cpu, &directory, name, (asked, made)).await?;
+        if is_empty {
+            self.nodes.lock().begin_whole(found.id, cpu.now() + self.options.directories.max);
+        }
+        Ok(found)
     }
 
     /// # Errors
@@ -181,7 +254,8 @@ impl Files {
     ) -> Result<Found, Errno> {
         let directory = self.node(directory)?;
         let asked = cpu.now();
-        let made = self.server.make_symlink(cpu, &directory.handle, name, target).await?;
+        let call = self.server.make_symlink(cpu, &directory.handle, name, target);
+        let made = self.change_names(cpu, &directory, call, |made| made.directory).await?;
         self.note_made(cpu, &directory, name, (asked, made)).await
     }
 
@@ -208,7 +282,8 @@ impl Files {
             Special::Fifo => mknoddata3::NF3FIFO(attributes),
         };
         let asked = cpu.now();
-        let made = self.server.make_node(cpu, &directory.handle, name, what).await?;
+        let call = self.server.make_node(cpu, &directory.handle, name, what);
+        let made = self.change_names(cpu, &directory, call, |made| made.directory).await?;
         self.note_made(cpu, &directory, name, (asked, made)).await
     }
 
@@ -219,8 +294,8 @@ impl Files {
     pub async fn link(&self, cpu: &Processor, id: NodeId, directory: NodeId, name: &[u8]) -> Result<Found, Errno> {
         let (node, directory) = (self.node(id)?, self.node(directory)?);
         let asked = cpu.now();
-        let (attributes, change) = self.server.link(cpu, &node.handle, &directory.handle, name).await?;
-        directory.known.on_own_change(cpu.now(), change);
+        let call = self.server.link(cpu, &node.handle, &directory.handle, name);
+        let (attributes, _) = self.change_names(cpu, &directory, call, |(_, change)| *change).await?;
         node.known.on_renamed();
         match attributes {
             Some(attributes) => node.known.note(cpu.now(), asked, attributes),
@@ -248,8 +323,7 @@ impl Files {
         if let Some(node) = node.as_ref().filter(|node| node.is_open()) {
             return self.hide(cpu, &directory, name, node).await;
         }
-        let change = self.server.remove(cpu, &directory.handle, name).await?;
-        directory.known.on_own_change(cpu.now(), change);
+        self.change_names(cpu, &directory, self.server.remove(cpu, &directory.handle, name), |change| *change).await?;
         self.nodes.lock().remove_name(directory.id, name);
         if let Some(node) = node {
             self.on_name_removed(cpu, &node).await;
@@ -261,8 +335,8 @@ impl Files {
     /// The server's.
     pub async fn remove_directory(&self, cpu: &Processor, directory: NodeId, name: &[u8]) -> Result<(), Errno> {
         let directory = self.node(directory)?;
-        let change = self.server.remove_directory(cpu, &directory.handle, name).await?;
-        directory.known.on_own_change(cpu.now(), change);
+        let call = self.server.remove_directory(cpu, &directory.handle, name);
+        self.change_names(cpu, &directory, call, |change| *change).await?;
         self.nodes.lock().remove_name(directory.id, name);
         Ok(())
     }
@@ -287,16 +361,19 @@ impl Files {
         if let Some(open) = replaced.filter(|node| node.is_open()) {
             self.hide(cpu, &to, new_name, open).await?;
         }
-        let change = self.server.rename(cpu, (&from.handle, name), (&to.handle, new_name)).await?;
-        from.known.on_own_change(cpu.now(), change.from);
-        to.known.on_own_change(cpu.now(), change.to);
+        let call = self.server.rename(cpu, (&from.handle, name), (&to.handle, new_name));
+        let call = self.change_names(cpu, &from, call, |change| change.from);
+        self.change_names(cpu, &to, call, |change| change.to).await?;
         {
             let mut nodes = self.nodes.lock();
             nodes.remove_name(from.id, name);
             nodes.remove_name(to.id, new_name);
-            if let Some(moved) = &moved {
-                nodes.set_name(moved, to.id, new_name);
-                moved.known.on_renamed();
+            match &moved {
+                Some(moved) => {
+                    nodes.set_name(moved, to.id, new_name);
+                    moved.known.on_renamed();
+                }
+                None => nodes.end_whole(to.id),
             }
         }
         if let Some(replaced) = replaced.filter(|node| !node.is_open()) {
@@ -324,10 +401,14 @@ impl Files {
     async fn hide(&self, cpu: &Processor, directory: &Arc<Node>, name: &[u8], node: &Node) -> Result<(), Errno> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let hidden = format!(".nfs{:016x}{:08x}", node.known.attributes().file_id, serial as u32).into_bytes();
-        let change = self.server.rename(cpu, (&directory.handle, name), (&directory.handle, &hidden)).await?;
-        directory.known.on_own_change(cpu.now(), change.to);
+        let call = self.server.rename(cpu, (&directory.handle, name), (&directory.handle, &hidden));
+        self.change_names(cpu, directory, call, |change| change.to).await?;
         node.known.on_renamed();
-        self.nodes.lock().remove_name(directory.id, name);
+        {
+            let mut nodes = self.nodes.lock();
+            nodes.remove_name(directory.id, name);
+            nodes.end_whole(directory.id);
+        }
         let left = {
             let mut state = node.state.lock();
             state.hidden.push((Arc::clone(directory), hidden));
@@ -349,12 +430,9 @@ impl Files {
             // It has other names.
             let _ = content.flush(cpu).await;
         }
-        match self.server.remove(cpu, &directory.handle, name).await {
-            Ok(change) => {
-                directory.known.on_own_change(cpu.now(), change);
-                self.on_name_removed(cpu, node).await;
-            }
-            Err(Errno(libc::ENOENT) | Errno::STALE) => self.on_name_removed(cpu, node).await,
+        let call = self.server.remove(cpu, &directory.handle, name);
+        match self.change_names(cpu, directory, call, |change| *change).await {
+            Ok(_) | Err(Errno(libc::ENOENT) | Errno::STALE) => self.on_name_removed(cpu, node).await,
             Err(errno) => {
                 let name = String::from_utf8_lossy(name).into_owned();
                 self.host.report(&format!("{name} could not be removed: {errno}"));

@@ -168,6 +168,29 @@ fn a_server_that_restarts_gets_again_what_it_may_have_lost() {
 }
 
 #[test]
+fn what_was_closed_without_a_commit_outlives_a_server_that_loses_it() {
+    for_seeds("what_was_closed_without_a_commit_outlives_a_server_that_loses_it", 6, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount_with(mount::Options { commits_at_close: false, ..options() }, 1);
+        let own = Arc::clone(&files);
+        scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &own, "a").await;
+            model.write(&cpu, 0, &[3; 5000], Stability::Unstable).await;
+            own.flush_closing(&cpu, model.opening).await.tell().expect("closed");
+            own.close_file(&cpu, model.opening).await;
+        });
+        scene.crash_server(true);
+        let found = scene.world.tree_durable_content(scene.tree, "a");
+        assert!(found.is_some_and(|found| found != [3; 5000]), "seed {seed}: close has waited for it");
+        scene.start_server();
+        scene.run(async move |cpu| cpu.sleep(Duration::from_secs(10)).await);
+        let found = scene.world.tree_durable_content(scene.tree, "a").expect("it is there");
+        assert!(found == [3; 5000], "seed {seed}");
+        drop(files);
+    });
+}
+
+#[test]
 fn what_fsync_promised_outlives_a_client_that_is_killed() {
     for_seeds("what_fsync_promised_outlives_a_client_that_is_killed", 6, |seed| {
         let mut scene = Scene::new(seed);

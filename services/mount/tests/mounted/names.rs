@@ -1,13 +1,16 @@
 //! Names, and files that lose theirs while they are open.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::Processor;
 use machine::Errno;
-use mount::{Creation, Files, Found, Listed, NodeId, Sink, Special};
+use machine::tree::{SetAttributes, TreeCall};
+use mount::{Creation, Files, Found, Listed, LookupCache, NodeId, Options, Sink, Special};
 use policy::unit::{ByteOffset, ByteRange, Stability};
+use testkit::rounds::for_seeds;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, options};
 
 const NEW: Creation = Creation { mode: 0o644, is_exclusive: true, truncates: false };
 
@@ -59,6 +62,73 @@ fn an_exclusive_creation_is_refused_where_the_name_exists() {
         assert_eq!(found.attributes.mode, 0o644);
         let again = files.create(&cpu, NodeId::ROOT, b"a", NEW).await;
         assert_eq!(again.err(), Some(Errno(libc::EEXIST)));
+    });
+}
+
+#[test]
+fn exclusive_creations_are_made_once_where_the_server_restarts() {
+    for_seeds("exclusive_creations_are_made_once_where_the_server_restarts", 12, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let interval = Duration::from_millis(2 + seed % 5);
+        // Not its host: that may have a name without the times that came with it, until both are durable.
+        scene.run_with_crashes(interval, false, async move |cpu| {
+            for number in 0..200 {
+                let name = format!("a{number}");
+                let made = files.create(&cpu, NodeId::ROOT, name.as_bytes(), NEW).await;
+                let (found, opening) = made.unwrap_or_else(|errno| panic!("seed {seed}, {name}: {errno}"));
+                assert_eq!(found.attributes.mode, 0o644);
+                files.close_file(&cpu, opening).await;
+                let again = files.create(&cpu, NodeId::ROOT, name.as_bytes(), NEW).await;
+                assert_eq!(again.err(), Some(Errno(libc::EEXIST)));
+            }
+        });
+    });
+}
+
+/// Makes a directory with the mount, and then a file in it as another client does.
+fn directory_with_others_file(scene: &mut Scene, files: &Arc<Files>) -> NodeId {
+    let own = Arc::clone(files);
+    let directory = scene.run(async move |cpu| {
+        let directory = own.make_directory(&cpu, NodeId::ROOT, b"d", 0o755).await.expect("made").id;
+        assert!(own.lookup(&cpu, directory, b"theirs").await.expect("asked").is_err());
+        directory
+    });
+    let dir = scene.world.tree_node(scene.tree, "d").expect("it is there");
+    let (how, attributes) = (machine::tree::Creation::Guarded, SetAttributes::default());
+    let create = TreeCall::Create { dir, name: b"theirs".to_vec(), how, attributes };
+    scene.world.call_tree(scene.tree, None, &create).expect("created");
+    directory
+}
+
+#[test]
+fn of_a_directory_of_its_own_the_mount_knows_what_it_does_not_have() {
+    let mut scene = Scene::new(6);
+    let files = scene.mount();
+    let directory = directory_with_others_file(&mut scene, &files);
+    scene.run(async move |cpu| {
+        let is_found = async |name: &[u8]| files.lookup(&cpu, directory, name).await.expect("asked").is_ok();
+        assert!(!is_found(b"theirs").await, "the server is not asked while the attributes hold");
+        cpu.sleep(options().directories.min).await;
+        assert!(is_found(b"theirs").await, "nor is it forever");
+    });
+}
+
+#[test]
+fn a_directory_of_its_own_that_others_change_is_like_any_other() {
+    let mut scene = Scene::new(7);
+    let files = scene.mount();
+    let directory = directory_with_others_file(&mut scene, &files);
+    scene.run(async move |cpu| {
+        let (_, opening) = files.create(&cpu, directory, b"ours", NEW).await.expect("created");
+        files.close_file(&cpu, opening).await;
+        assert!(files.lookup(&cpu, directory, b"theirs").await.expect("asked").is_ok());
+    });
+    let mut scene = Scene::new(8);
+    let files = scene.mount_with(Options { lookup_cache: LookupCache::Positive, ..options() }, 1);
+    let directory = directory_with_others_file(&mut scene, &files);
+    scene.run(async move |cpu| {
+        assert!(files.lookup(&cpu, directory, b"theirs").await.expect("asked").is_ok());
     });
 }
 

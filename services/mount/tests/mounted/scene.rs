@@ -10,7 +10,8 @@ use kernel::{ForcedUnitAccess, Processor, Switches};
 use machine::tree::{SetAttributes, TreeCall};
 use machine::{Connection, Errno};
 use mount::{
-    Bounds, Caller, Connector, Export, Files, Host as ToHost, LookupCache, NodeId, Options, Port, Ports, Timeouts,
+    Bounds, Caller, Connector, Export, Files, Host as ToHost, LookupCache, NodeId, Notice, Options, Port, Ports, Time,
+    Timeouts,
 };
 use nfs::{ExportConfig, Limits, Nfs};
 use policy::unit::DiskNo;
@@ -45,11 +46,15 @@ pub struct Noted {
 impl ToHost for Noted {
     fn attributes_changed(&self, _id: NodeId) {}
 
-    fn content_changed(&self, id: NodeId) {
+    fn content_changed(&self, id: NodeId, _notice: Notice) {
         self.changed.lock().expect("one thread").push(id);
     }
 
     fn forget_names(&self, _names: Vec<(NodeId, Arc<[u8]>)>) {}
+
+    fn time(&self) -> Time {
+        Time { seconds: 1_700_000_000, nanoseconds: 0 }
+    }
 
     fn report(&self, line: &str) {
         panic!("{line}");
@@ -255,6 +260,7 @@ pub fn options() -> Options {
         files: Bounds { min: seconds(3), max: seconds(60) },
         directories: Bounds { min: seconds(30), max: seconds(60) },
         lookup_cache: LookupCache::All,
+        commits_at_close: true,
         close_to_open: true,
         is_sync: false,
     }
