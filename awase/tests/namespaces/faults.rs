@@ -46,7 +46,21 @@ struct Run {
     random: Random,
 }
 
-pub fn run(seed: u64) {
+/// Each kind of fault, in an order of the seed.
+pub fn all(seed: u64) {
+    let (mut faults, mut random) = (FAULTS, Random(seed));
+    for last in (1..faults.len()).rev() {
+        faults.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    run(seed, &faults);
+}
+
+/// One node after the other is killed.
+pub fn kills(seed: u64, count: usize) {
+    run(seed, &vec![Fault::Killed; count]);
+}
+
+fn run(seed: u64, faults: &[Fault]) {
     let cluster = Cluster::new();
     let load = Load::new();
     let mappings = std::array::from_fn(|node| {
@@ -55,11 +69,7 @@ pub fn run(seed: u64) {
     });
     let mut run = Run { cluster, load, mappings, random: Random(seed) };
     let actors = run.start_load(seed);
-    let mut faults = FAULTS;
-    for last in (1..faults.len()).rev() {
-        faults.swap(last, run.random.below(last as u64 + 1) as usize);
-    }
-    for fault in faults {
+    for fault in faults.iter().copied() {
         std::thread::sleep(Duration::from_millis(200 + run.random.below(800)));
         let node = run.random.below(NODES as u64) as usize;
         println!("round {seed}: node {node}: {fault:?}");
