@@ -1,5 +1,5 @@
 //! A Linux guest's own clients: of NBD, with ext4 on an Awase export, and of NFS. The guest is emulated; `scripts/guest`
-//! boots it and it runs `scripts/guest-init-nbd`, `-nfs` or `-loop`.
+//! boots it and it runs `scripts/guest-init-nbd`, `-nfs`, `-loop` or `-move`.
 #![cfg(target_arch = "x86_64")]
 
 use std::io::{BufRead, BufReader};
@@ -54,6 +54,32 @@ fn a_guest_kernel_uses_ext4_on_an_export() {
     client("e2fsck", &["-fn", &image]);
     let note = client("debugfs", &["-R", "cat /note", &image]);
     assert_eq!(note, "written by a guest\n", "the guest's last write is in the image");
+}
+
+#[test]
+fn a_guest_moves_between_two_nodes_that_share_its_disk_while_it_writes() {
+    let _guest = GUEST.lock();
+    let sandboxes = [Sandbox::new(), Sandbox::new()];
+    let [(at_a, _), (at_b, _)] = [free_address(), free_address()];
+    let [a, b] = ["a", "b"].map(|name| {
+        let (sandbox, own) = if name == "a" { (&sandboxes[0], &at_a) } else { (&sandboxes[1], &at_b) };
+        let text = format!(
+            "[cluster]\nnode = \"{name}\"\nlisten = \"{own}\"\npeers = {{ a = \"{at_a}\", b = \"{at_b}\" }}\n\
+             [[export]]\nname = \"disk\"\nkind = \"shared\"\nsize = \"128MiB\"\nbacking = \"disk.img\"\n"
+        );
+        sandbox.write("node.toml", &text);
+        sandbox.serve(&["--config", "node.toml", "--memory", "64MiB"])
+    });
+    let output = attempt(&script().to_string_lossy(), &["move", &a.uri("disk"), &b.uri("disk"), CACHE]);
+    let console = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && console.contains(ALL_IS_WELL), "console of the guest:\n{console}\n{errors}");
+    // The node that it has left sees what it wrote at the other.
+    let copy = sandboxes[0].file("copy");
+    let copy = copy.to_string_lossy();
+    client("nbdcopy", &[&a.uri("disk"), &copy]);
+    client("e2fsck", &["-fn", &copy]);
+    assert_eq!(client("debugfs", &["-R", "cat /note", &copy]), "written at two places\n");
 }
 
 #[test]
