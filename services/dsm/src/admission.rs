@@ -1,6 +1,6 @@
 //! Which connections between nodes are accepted.
 
-use policy::coherence::NodeId;
+use policy::coherence::{Incarnation, NodeId};
 
 use crate::Shared;
 use crate::hello::{First, Hello};
@@ -18,9 +18,14 @@ pub(crate) fn refusal(shared: &Shared, hello: &Hello) -> Option<String> {
     if hello.to != shared.me.node {
         return Some(format!("this is node {:?}, another one is meant", shared.name_of(shared.me.node)));
     }
-    let met = shared.met(hello.from).filter(|met| *met > hello.incarnation)?;
-    let (met, now) = (met.0, hello.incarnation.0);
-    Some(format!("node {name:?} has returned as number {met} already: number {now} is an old one"))
+    let is_old = |name: &str, met: Option<Incarnation>, now: Incarnation| {
+        let met = met.filter(|met| *met > now)?.0;
+        Some(format!("node {name:?} has returned as number {met} already: number {} is an old one", now.0))
+    };
+    // Where members come and go, this node hears of its own end from elsewhere.
+    let met_here = hello.met.filter(|_| !shared.is_managed());
+    let own = || is_old(&shared.name_of(shared.me.node), met_here, shared.me.incarnation);
+    is_old(&name, shared.met(hello.from), hello.incarnation).or_else(own)
 }
 
 /// Is the peer a member by all that this node has seen? If not, it is one no more, or this node has not seen it yet:

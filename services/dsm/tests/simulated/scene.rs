@@ -316,6 +316,11 @@ impl Scene {
         self.nodes.iter().flatten().filter_map(|node| node.shared.as_ref())
     }
 
+    /// A node counts its starts anew, as with an old copy of its data.
+    pub fn forget_starts(&mut self, node: usize) {
+        self.incarnations[node] = 1;
+    }
+
     pub fn incarnation(&self, node: usize) -> usize {
         self.incarnations[node] as usize
     }
