@@ -43,6 +43,33 @@ impl<T> Default for Slots<T> {
     }
 }
 
+impl<T> Slots<T> {
+    /// Wakes those that wait for what concerns them.
+    fn wake_if(&self, is_concerned: impl Fn(&T) -> bool) {
+        let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
+        let mut state = self.state.lock();
+        let concerned = state.slots.iter().filter(|(_, slot)| is_concerned(&slot.what));
+        let concerned: SmallVec<[usize; 4]> = concerned.map(|(key, _)| key).collect();
+        woken.extend(concerned.into_iter().map(|key| state.slots.remove(key).waker));
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until `ready` is true. Called at once and after every event that concerns `what`.
+    async fn until(&self, what: impl Fn() -> T, ready: impl Fn() -> bool) {
+        let mut place = Place::new(self);
+        poll_fn(|cx| {
+            if ready() {
+                return Poll::Ready(());
+            }
+            place.register(&what, cx.waker());
+            // It may have changed between the check and the registration.
+            if ready() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
 struct Place<'a, T> {
     slots: &'a Slots<T>,
     /// Key and number of its slot.
@@ -153,26 +180,29 @@ pub(crate) struct RangeWaitList {
 impl RangeWaitList {
     /// Wakes the waiters for any of `blocks`; each checks its condition again.
     pub(crate) fn wake(&self, blocks: BlockRange) {
-        let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
-        let mut state = self.slots.state.lock();
-        let concerned = state.slots.iter().filter(|(_, Slot { what, .. })| what.overlaps(blocks));
-        let concerned: SmallVec<[usize; 4]> = concerned.map(|(key, _)| key).collect();
-        woken.extend(concerned.into_iter().map(|key| state.slots.remove(key).waker));
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        self.slots.wake_if(|what| what.overlaps(blocks));
     }
 
     /// Waits until `ready` is true. Called at once and after every event on any of `blocks`.
     pub(crate) async fn until(&self, blocks: BlockRange, ready: impl Fn() -> bool) {
-        let mut place = Place::new(&self.slots);
-        poll_fn(|cx| {
-            if ready() {
-                return Poll::Ready(());
-            }
-            place.register(|| blocks, cx.waker());
-            // It may have changed between the check and the registration.
-            if ready() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        self.slots.until(|| blocks, ready).await;
+    }
+}
+
+/// Tasks that wait until all that was begun up to a number has ended. Only those for which it has are woken.
+#[derive(Debug, Default)]
+pub(crate) struct SequenceWaitList {
+    slots: Slots<u64>,
+}
+
+impl SequenceWaitList {
+    /// Wakes the waiters for numbers below `oldest`, the first that has not ended.
+    pub(crate) fn wake(&self, oldest: u64) {
+        self.slots.wake_if(|&number| number < oldest);
+    }
+
+    /// Waits until `ready` is true. Called at once and after every [`wake`](Self::wake) beyond `number`.
+    pub(crate) async fn until(&self, number: u64, ready: impl Fn() -> bool) {
+        self.slots.until(|| number, ready).await;
     }
 }

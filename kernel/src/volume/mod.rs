@@ -47,7 +47,7 @@ use crate::memory::Memory;
 use crate::processor::Mailbox;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
-use crate::wait::{RangeWaitList, WaitList};
+use crate::wait::{RangeWaitList, SequenceWaitList, WaitList};
 use cleared::Cleared;
 use dirty::Dirty;
 pub use extents::Extent;
@@ -131,6 +131,10 @@ pub struct Volume {
     settled: WaitList,
     /// A write to the device ended.
     settled_within: RangeWaitList,
+    /// All writes to the device up to a sequence number ended.
+    settled_up_to: SequenceWaitList,
+    /// As `settled_up_to`, of forced writes only.
+    forced_up_to: SequenceWaitList,
     /// The processor of its write-back.
     home: Arc<Mailbox>,
     write_back: write_back::Task,
@@ -243,6 +247,8 @@ impl Volume {
             state: Mutex::new(state),
             settled: WaitList::default(),
             settled_within: RangeWaitList::default(),
+            settled_up_to: SequenceWaitList::default(),
+            forced_up_to: SequenceWaitList::default(),
             home: Arc::clone(kernel.mailbox(home)),
             write_back: write_back::Task::default(),
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),

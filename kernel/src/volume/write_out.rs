@@ -176,15 +176,13 @@ impl Volume {
     /// Waits until every write that is in flight now has ended.
     pub(super) async fn until_settled(&self) {
         let newest = self.state.lock().sequence;
-        let is_over = |state: &State| state.under_way.first().is_none_or(|&oldest| oldest > newest);
-        self.settled.until(|| is_over(&self.state.lock()).then_some(())).await;
+        self.settled_up_to.until(newest, || self.state.lock().oldest_under_way() > newest).await;
     }
 
     /// As `until_settled`, for forced writes only.
     pub(super) async fn until_forced_settled(&self) {
         let newest = self.state.lock().sequence;
-        let is_over = |state: &State| state.forced.first().is_none_or(|&oldest| oldest > newest);
-        self.settled.until(|| is_over(&self.state.lock()).then_some(())).await;
+        self.forced_up_to.until(newest, || self.state.lock().oldest_forced() > newest).await;
     }
 
     /// Waits until a block is neither being written nor barred.
@@ -350,9 +348,12 @@ impl Volume {
         }
         self.report_stuck(&mut state);
         self.note_clean(&mut state, written - dirty_again);
+        let (oldest, oldest_forced) = (state.oldest_under_way(), state.oldest_forced());
         drop(state);
         self.memory.subtract_dirty(written - dirty_again);
         self.settled.wake_all();
+        self.settled_up_to.wake(oldest);
+        self.forced_up_to.wake(oldest_forced);
         self.settled_within.wake(claim.blocks);
     }
 }
@@ -381,6 +382,16 @@ impl Busy {
 }
 
 impl State {
+    /// Sequence number of the oldest write in flight; the largest number if there is none.
+    fn oldest_under_way(&self) -> u64 {
+        self.under_way.first().copied().unwrap_or(u64::MAX)
+    }
+
+    /// As `oldest_under_way`, of forced writes only.
+    fn oldest_forced(&self) -> u64 {
+        self.forced.first().copied().unwrap_or(u64::MAX)
+    }
+
     pub(super) fn is_busy(&self, block: BlockNo) -> bool {
         [&self.writing, &self.filling].iter().any(|set| set.contains(block)) || self.is_barred(block.run(1))
     }

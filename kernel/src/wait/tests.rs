@@ -105,3 +105,28 @@ fn a_waiter_that_was_notified_frees_no_slot_of_another() {
     drop(notified);
     assert_eq!(waiters(&list), 1, "the same key, another waiter");
 }
+
+fn has_ended(oldest: &Cell<u64>, number: u64) -> impl Fn() -> bool {
+    move || oldest.get() > number
+}
+
+#[test]
+fn of_those_who_wait_for_numbers_only_those_that_ended_are_woken() {
+    let list = SequenceWaitList::default();
+    let oldest = Cell::new(0);
+    let numbers = [3, 7, 5];
+    let wakes: Vec<Arc<Wakes>> = numbers.iter().map(|_| Arc::default()).collect();
+    let mut waiting = numbers.map(|number| Box::pin(list.until(number, has_ended(&oldest, number))));
+    for (wakes, future) in wakes.iter().zip(&mut waiting) {
+        let waker = Waker::from(Arc::clone(wakes));
+        assert_eq!(future.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
+    }
+    let woken = || wakes.iter().map(|wakes| wakes.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    list.wake(3);
+    assert_eq!(woken(), [0, 0, 0], "3 itself has not ended");
+    oldest.set(6);
+    list.wake(6);
+    assert_eq!(woken(), [1, 0, 1]);
+    list.wake(u64::MAX);
+    assert_eq!(woken(), [1, 1, 1]);
+}
