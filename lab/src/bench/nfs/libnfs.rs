@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::workload::{TREE_FILES, Tree};
+use super::workload::Tree;
 use crate::measure::load::{Endpoint, Load, Operation, Order, Stability};
 use crate::measure::process::{Interrupted, Process};
 
@@ -45,17 +45,18 @@ impl Libnfs {
         Ok(Libnfs(directory.to_owned()))
     }
 
-    /// Makes or removes a tree of [`TREE_FILES`] files on a server. Returns seconds.
+    /// Makes or removes a tree of so many files on a server. Returns seconds.
     pub fn tree(
         &self,
         endpoint: &Endpoint,
         tree: Tree,
+        files: u32,
         in_flight: u32,
         place: &Path,
         interrupted: &Interrupted,
     ) -> Result<f64> {
         let mut command = Command::new(self.0.join("tree"));
-        command.args(url(endpoint)).args([tree.name(), &in_flight.to_string(), &TREE_FILES.to_string()]);
+        command.args(url(endpoint)).args([tree.name(), &in_flight.to_string(), &files.to_string()]);
         let output = Process::start(command, &place.join("tree.log"), interrupted)?.finish(MARGIN)?;
         let seconds = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
         seconds.with_context(|| format!("the client on libnfs printed {output:?}"))

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::guest;
 use super::libnfs::Libnfs;
 use super::names;
-use super::workload::{Cache, Client, LINK_DELAY, Link, Measure, Setup, TREE_FILES, Tree, Workload};
+use super::workload::{Cache, Client, LINK_DELAY, Link, Measure, Setup, Tree, Workload};
 use crate::bench::contender::{Contender, Export, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
@@ -112,7 +112,7 @@ impl Directories {
         let libnfs = || self.libnfs.as_ref().context("the clients on libnfs are not compiled");
         let in_flight = setup.load.in_flight;
         if (setup.client, setup.measure) == (Client::Libnfs, Measure::Tree(Tree::Remove)) {
-            libnfs()?.tree(endpoint, Tree::Make, in_flight, place, interrupted)?;
+            libnfs()?.tree(endpoint, Tree::Make, setup.tree_files(), in_flight, place, interrupted)?;
         }
         let before = server.process.cpu()?;
         let (requests, seconds, latency_us) = match (setup.client, setup.measure) {
@@ -123,8 +123,9 @@ impl Directories {
                 (requests, seconds, None)
             }
             (_, Measure::Tree(tree)) => {
-                let seconds = libnfs()?.tree(endpoint, tree, in_flight, place, interrupted)?;
-                (u64::from(TREE_FILES), seconds, None)
+                let files = setup.tree_files();
+                let seconds = libnfs()?.tree(endpoint, tree, files, in_flight, place, interrupted)?;
+                (files.into(), seconds, None)
             }
             _ => {
                 let report = libnfs()?.drive(endpoint, &setup.load, duration, place, interrupted)?;

@@ -10,9 +10,6 @@ use crate::bench::results;
 use crate::bench::slow_disk::{Disk, SLOW_FLUSH};
 use crate::measure::load::Load;
 
-/// Files of a tree, of 1 to 16 KiB, ten in a directory.
-pub const TREE_FILES: u32 = 3000;
-
 /// Delay of the delayed link, each way.
 pub const LINK_DELAY: Duration = Duration::from_millis(1);
 
@@ -106,6 +103,12 @@ impl Setup {
     /// The load with the contender's number of requests in flight.
     pub fn load_for(&self, contender: &Contender) -> Load {
         Load { in_flight: contender.in_flight.unwrap_or(self.load.in_flight), ..self.load }
+    }
+
+    /// Files of a tree that libnfs makes or removes, of 1 to 16 KiB, ten in a directory; fewer where one after the other waits
+    /// for a slow flush.
+    pub fn tree_files(&self) -> u32 {
+        if self.disk == Disk::SlowFlush { 3_000 } else { 20_000 }
     }
 
     /// Requests a second if every flush of the slow disk covers all that is in flight.
