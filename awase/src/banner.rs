@@ -38,16 +38,16 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
         let ports = if directory.secure { "" } else { ", clients are accepted from any port (secure = false)" };
         let _ = writeln!(text, "  {:<26}  directory {}{mode}{ports}", directory.mount, directory.path.display());
     }
-    for open in server.databases() {
-        let (name, size) = (&open.database.name, show_bytes(open.disk.volume.size()));
-        let _ = writeln!(text, "  {name:<16} {size:>9}  database on {}", open.database.volume.medium());
+    for (database, disk) in server.databases() {
+        let (name, size) = (&database.name, show_bytes(disk.volume.size()));
+        let _ = writeln!(text, "  {name:<16} {size:>9}  database on {}", database.volume.medium());
     }
     let first_disk = server.disks().next().map(|served| served.export.name.as_str());
     let first_directory = server.directories().first().map(|served| served.directory.mount.as_str());
     let disks_at = first_disk.into_iter().flat_map(|name| server.nbd_addresses().map(move |at| uri(at, name)));
     let directories_at =
         first_directory.into_iter().flat_map(|mount| server.nfs_addresses().filter_map(move |at| nfs_uri(at, mount)));
-    let first_database = server.databases().first().map(|open| open.database.name.as_str());
+    let first_database = server.databases().next().map(|(database, _)| database.name.as_str());
     let databases_at =
         first_database.into_iter().flat_map(|name| server.postgres_addresses().map(move |at| postgres_uri(at, name)));
     text.push_str("\nat\n");

@@ -1,7 +1,7 @@
 //! This node's part in the cluster: the protocol with its peers, and the disks that it shares with them.
 
 mod dial;
-mod joined;
+pub mod joined;
 mod volume;
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use policy::unit::ProcessorId;
 
 use crate::accepting::HostSockets;
 use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
-use crate::membership::Member;
+use crate::membership::{self, Claims, Member};
 use crate::processors::Processors;
 use dial::Addresses;
 pub use joined::Replace;
@@ -48,7 +48,7 @@ pub struct Cluster {
 
 enum Nodes {
     Fixed { names: Vec<String>, me: Address },
-    Joined { node: Arc<joined::Node>, member: Mutex<Option<Member>> },
+    Joined { node: Arc<joined::Node>, member: Mutex<Option<Member>>, settings: Box<membership::Settings> },
 }
 
 impl Cluster {
@@ -58,7 +58,7 @@ impl Cluster {
     /// When the address cannot be listened at, or the number of this start not be written.
     pub fn start(config: &Config, processors: &Processors) -> anyhow::Result<Option<Cluster>> {
         let settings = &config.settings;
-        let is_shared = config.exports.iter().any(|export| export.kind == Disk::Shared);
+        let is_shared = config.volumes().any(|export| export.kind == Disk::Shared);
         let (Some(name), Some(listen)) = (&settings.cluster.node, settings.cluster.listen) else { return Ok(None) };
         if !is_shared {
             return Ok(None);
@@ -123,6 +123,14 @@ impl Cluster {
         Ok(volume)
     }
 
+    /// This node, and what claims databases for it, where the members are in etcd.
+    pub fn joined(&self) -> Option<(&Arc<joined::Node>, Claims)> {
+        match &self.nodes {
+            Nodes::Joined { node, settings, .. } => Some((node, Claims::new(settings))),
+            Nodes::Fixed { .. } => None,
+        }
+    }
+
     /// The disk of this name, if it is shared.
     pub fn volume(&self, name: &str) -> Option<Weak<Shared>> {
         self.dsm.volumes().iter().find(|shared| shared.name() == name).map(Arc::downgrade)
@@ -162,7 +170,7 @@ impl Cluster {
 
     /// Deregisters, so that others take over at once, and accepts no more peers.
     pub fn stop(&self) {
-        if let Nodes::Joined { node, member } = &self.nodes
+        if let Nodes::Joined { node, member, .. } = &self.nodes
             && let Some(member) = member.lock().take()
         {
             node.on_leaving();
@@ -178,36 +186,40 @@ fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> an
     let cluster = &config.settings.cluster;
     let Some(address) = cluster.address() else { anyhow::bail!("cluster.listen is missing") };
     let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses);
-    let settings = crate::membership::Settings {
+    let settings = membership::Settings {
         etcd: cluster.etcd.clone(),
         prefix: PREFIX.into(),
         cluster: cluster.name.clone(),
         node: name.to_owned(),
-        others: config.exports.iter().flat_map(|export| export.homes.clone()).collect(),
+        others: config.volumes().flat_map(|export| export.homes.clone()).collect(),
         address,
         shards: joined::SHARDS,
         lease: cluster.lease,
     };
     let own = Arc::clone(&node);
-    let member = Member::join(settings, move |event| own.on_event(event))?;
+    let member = Member::join(settings.clone(), move |event| own.on_event(event))?;
     node.begin(member.fence(), member.releases());
     node.until_serving(cluster.lease * LEASES_MAX);
-    Ok(Nodes::Joined { node, member: Mutex::new(Some(member)) })
+    Ok(Nodes::Joined { node, member: Mutex::new(Some(member)), settings: Box::new(settings) })
 }
 
-/// Shared disks stay as they are until a restart: the other nodes have them, too.
+/// Shared volumes stay as they are until a restart: the other nodes have them, too.
 ///
 /// # Errors
 /// The first one that `wanted` adds, drops or changes.
-pub fn refuse_changes<'a>(served: impl Iterator<Item = &'a Export>, wanted: &[Export]) -> Result<(), Problem> {
+pub fn refuse_changes<'a>(
+    served: impl Iterator<Item = &'a Export>,
+    wanted: impl Iterator<Item = &'a Export>,
+) -> Result<(), Problem> {
     let of = |export: &&Export| export.kind == Disk::Shared;
     let served: BTreeMap<&str, &Export> = served.filter(of).map(|export| (export.name.as_str(), export)).collect();
+    let wanted: Vec<&Export> = wanted.filter(of).collect();
     let same = |export: &&Export| served.get(export.name.as_str()).is_some_and(|old| old.has_same_medium(export));
     let problem = |place: &Place, key: String, what| Err(Problem::new(place, key, what).allowed("a restart"));
-    if let Some(other) = wanted.iter().filter(of).find(|export| !same(export)) {
+    if let Some(other) = wanted.iter().find(|export| !same(export)) {
         return problem(&other.place, other.key("kind"), "= \"shared\" is added or changed while the server runs");
     }
-    let is_wanted = |old: &&Export| wanted.iter().filter(of).any(|export| export.name == old.name);
+    let is_wanted = |old: &&Export| wanted.iter().any(|export| export.name == old.name);
     match served.into_values().find(|old| !is_wanted(old)) {
         Some(old) => problem(&old.place, old.key("kind"), "= \"shared\" is dropped while the server runs"),
         None => Ok(()),

@@ -19,7 +19,7 @@ use crate::accepting::{self, HostSockets};
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, Control, Database, Directory, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
-use crate::databases::{Databases, OpenDatabase};
+use crate::databases::Databases;
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, OpenDisk};
 use crate::listeners::{self, Sockets};
@@ -229,7 +229,7 @@ impl Server {
 
     /// The disks and databases whose changes go beside.
     fn overlaid(&self) -> Vec<OverlaidInfo> {
-        let databases = self.databases().iter().map(|open| &open.disk);
+        let databases = self.databases().map(|(_, disk)| disk);
         let info = |disk: &OpenDisk| {
             let overlaid = Arc::downgrade(disk.overlaid.as_ref()?);
             let (name, volume) = (disk.export.name.clone(), Arc::downgrade(&disk.volume));
@@ -245,7 +245,9 @@ impl Server {
     pub fn change(&mut self, config: &Config) -> anyhow::Result<Vec<String>> {
         self.note_replaced();
         let (disks, directories, databases) = (&config.exports, &config.directories, &config.databases);
-        cluster::refuse_changes(self.disks().map(|served| &served.export), disks).map_err(Problems::from)?;
+        let served = self.disks().map(|served| &served.export);
+        let served = served.chain(self.databases().map(|(database, _)| &database.volume));
+        cluster::refuse_changes(served, config.volumes()).map_err(Problems::from)?;
         let any_disks = !disks.is_empty();
         let sockets =
             self.sockets.make_missing(&self.settings, any_disks, directories, databases, Deadline::passed())?;
@@ -283,7 +285,8 @@ impl Server {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,
         };
-        let databases = self.databases.plan(&self.processors, &mut self.measured, databases)?;
+        let cluster = self.cluster.as_ref();
+        let databases = self.databases.plan(&self.processors, &mut self.measured, cluster, databases)?;
         let changes = match self.change_disks(disks) {
             Ok(changes) => changes,
             Err(problems) => {
@@ -294,10 +297,9 @@ impl Server {
         let files_max = open_files::files_max(&self.settings.limits);
         let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
         report.changes.splice(0..0, changes);
-        let (changes, faults) = self.databases.apply(databases);
+        let (changes, faults) = self.databases.apply(&self.terminals, databases);
         report.changes.extend(changes);
         report.notices.extend(faults);
-        self.terminals.set_databases(self.databases.monitors());
         if let Some(secret) = secret {
             let defaults = nfs::Limits::default();
             let connection = limits(&self.settings, defaults.connection);
@@ -359,8 +361,8 @@ impl Server {
         self.directories.served()
     }
 
-    pub fn databases(&self) -> &[OpenDatabase] {
-        self.databases.open()
+    pub fn databases(&self) -> impl Iterator<Item = (&Database, &OpenDisk)> {
+        self.databases.all()
     }
 
     pub fn postgres_addresses(&self) -> impl Iterator<Item = &Address> {

@@ -12,5 +12,7 @@ mod hostile;
 mod load;
 #[path = "terminals/psql.rs"]
 mod psql;
+#[path = "terminals/shared.rs"]
+mod shared;
 #[path = "terminals/techniques.rs"]
 mod techniques;

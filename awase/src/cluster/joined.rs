@@ -288,6 +288,29 @@ impl Node {
         Shared::join(config, me, Arc::clone(storage), Box::new(print_line), joined)
     }
 
+    /// As whom this node serves now.
+    pub fn serves_as(&self) -> Option<Address> {
+        let state = self.state.lock();
+        state.me.filter(|_| state.is_serving)
+    }
+
+    /// The last one as whom it has served.
+    pub fn address(&self) -> Option<Address> {
+        self.state.lock().me
+    }
+
+    /// A disk as it is to this node as that address, if it has begun as no other since.
+    pub fn volume_as(&self, address: Address, name: &str) -> Option<Arc<Volume>> {
+        let state = self.state.lock();
+        let disk = state.disks.iter().find(|disk| disk.export.name == name);
+        disk.filter(|_| state.me == Some(address)).map(|disk| Arc::clone(&disk.volume))
+    }
+
+    /// Waits until the membership may have changed.
+    pub fn until_changed(&self, most: Duration) {
+        self.changed.wait_for(&mut self.state.lock(), most);
+    }
+
     /// A disk as it is now.
     pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
         let state = self.state.lock();

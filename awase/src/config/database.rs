@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use transactions::terminal::{User, Verifier};
 
 use super::document::TableEntries;
-use super::draft::{Draft, OF_VOLUMES};
+use super::draft::{Draft, OF_SHARED_DISKS, OF_VOLUMES};
 use super::export::{Behaviour, Export, Store};
 use super::export_keys::EXPORT_KEYS;
 use super::form::{Form, optional, path, text};
@@ -49,12 +49,13 @@ static OWN_KEYS: Keys<Draft> = keys! { Draft:
 };
 
 pub static DATABASE_KEYS: LazyLock<Vec<Key<Draft>>> = LazyLock::new(|| {
-    let is_of_volume = |key: &&Key<Draft>| OF_FILES.contains(&key.name) || OF_VOLUMES.contains(&key.name);
+    let is_of_volume = |key: &&Key<Draft>| [OF_FILES, OF_VOLUMES, OF_SHARED_DISKS].concat().contains(&key.name);
     let volume = EXPORT_KEYS.iter().filter(is_of_volume).map(|key| {
         let (about, allowed) = match key.name {
             "kind" => (
-                "Where it is: in a file (the default), on a block device, in memory, or on the papers' device",
-                "\"file\", \"block\", \"ram\", \"testdev\"",
+                "Where it is: in a file (the default), on a block device, in memory, on the papers' device, or on a disk \
+                 shared by the nodes of a cluster, of which one has it open at a time (needs `cluster.etcd`)",
+                "\"file\", \"block\", \"ram\", \"testdev\", \"shared\"",
             ),
             "path" => ("The file or device", &*key.allowed),
             "size" => ("The size; with it, a file that does not exist is created, sparse", &*key.allowed),
@@ -117,15 +118,10 @@ impl Database {
             draft.name.clone().ok_or_else(|| draft.missing("name").allowed("the name that clients connect to"))?;
         let disk = match draft.kind {
             None => Disk::File,
-            Some(Kind::Disk(disk)) if disk != Disk::Shared => disk,
-            Some(kind) => {
-                let what = match kind {
-                    Kind::Disk(Disk::Shared) => {
-                        "is none that a database can be on: nodes share its blocks, and a database is one node's"
-                    }
-                    _ => "is none that a database can be on",
-                };
-                return Err(draft.problem("kind", what).allowed("\"file\", \"block\", \"ram\", \"testdev\""));
+            Some(Kind::Disk(disk)) => disk,
+            Some(Kind::Directory) => {
+                let allowed = "\"file\", \"block\", \"ram\", \"testdev\", \"shared\"";
+                return Err(draft.problem("kind", "is none that a database can be on").allowed(allowed));
             }
         };
         draft.kind = Some(Kind::Disk(disk));
@@ -316,8 +312,8 @@ mod tests {
             ("[[database]]\nname = \"a\"\n".into(), "database \"a\" path is missing"),
             ("[[database]]\nname = \"a/b\"\nkind = \"ram\"\nsize = \"64M\"\n".into(), "holds a slash"),
             (
-                "[[database]]\nname = \"a\"\nkind = \"shared\"\nsize = \"64M\"\n".into(),
-                "none that a database can be on: nodes share its blocks",
+                "[[database]]\nname = \"a\"\nkind = \"shared\"\nsize = \"64M\"\nbacking = \"memory\"\n".into(),
+                "awase.toml:1: database \"a\" kind = \"shared\" needs cluster.etcd",
             ),
             (
                 "[[database]]\nname = \"a\"\nkind = \"directory\"\npath = \"/\"\n".into(),

@@ -37,7 +37,7 @@ const OF_OWN_DISKS: &[&str] =
     &["path", "create", "read_only", "overlay", "overlay_size", "stable_writes", "access", "delay"];
 
 /// Keys that only shared disks have.
-const OF_SHARED_DISKS: &[&str] = &["homes", "backing", "shared_device"];
+pub(super) const OF_SHARED_DISKS: &[&str] = &["homes", "backing", "shared_device"];
 
 /// Keys that only directories have.
 const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid", "names"];

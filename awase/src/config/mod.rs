@@ -90,6 +90,11 @@ impl Config {
         Config::build(document::parse(file, text)?, &Overrides::default())
     }
 
+    /// Of disks and databases.
+    pub fn volumes(&self) -> impl Iterator<Item = &Export> {
+        self.exports.iter().chain(self.databases.iter().map(|database| &database.volume))
+    }
+
     fn build(document: document::Document, overrides: &Overrides) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let (mut settings, mut switches) = (Settings::default(), Switches::default());
@@ -115,7 +120,7 @@ impl Config {
         let volumes: Vec<&Export> = databases.iter().map(|database| &database.volume).chain(&exports).collect();
         problems.refuse_pairs(&volumes, |first, export| refuse_same_file(first, export));
         problems.refuse_pairs(&directories, refuse_same_mount);
-        sharing::check(&settings, &exports, &mut problems);
+        sharing::check(&settings, &volumes, &mut problems);
         let read_only = overrides.read_only;
         if exports.is_empty() && directories.is_empty() && databases.is_empty() {
             let place = settings.place("data");

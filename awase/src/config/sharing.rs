@@ -22,15 +22,24 @@ pub(super) fn take(settings: &mut Settings, entry: &Entry) -> Option<Result<(), 
     }))
 }
 
-/// What shared disks need of the cluster.
-pub(super) fn check(settings: &Settings, exports: &[Export], problems: &mut Problems) {
+/// What shared disks, and those of databases, need of the cluster.
+pub(super) fn check(settings: &Settings, volumes: &[&Export], problems: &mut Problems) {
     let cluster = &settings.cluster;
-    let shared: Vec<&Export> = exports.iter().filter(|export| export.kind == Disk::Shared).collect();
+    let shared: Vec<&Export> = volumes.iter().copied().filter(|export| export.kind == Disk::Shared).collect();
+    problems.refuse_pairs(&shared, |first, export| {
+        let what = format!("is that of the shared disk of {} already", first.place);
+        let problem = Problem::new(&export.place, export.key("name"), what);
+        (first.name == export.name && first.is_database != export.is_database)
+            .then(|| problem.allowed("a name of its own"))
+    });
     if cluster.is_joined() {
         return check_joined(settings, &shared, problems);
     }
     for export in &shared {
-        if export.is_on_device() {
+        if export.is_database {
+            let what = "= \"shared\" needs cluster.etcd: only there it is agreed which node has the database open";
+            problems.0.push(Problem::new(&export.place, export.key("kind"), what));
+        } else if export.is_on_device() {
             let what = "needs cluster.etcd: only there it is agreed who stores which blocks";
             problems.0.push(Problem::new(&export.place, export.key("shared_device"), what).allowed("backing"));
         }

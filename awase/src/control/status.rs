@@ -94,6 +94,7 @@ fn database(monitor: &Monitor) -> Value {
         "table_lookups": store.table_lookups,
         "functions": counted.functions.into_iter().map(function).collect::<Value>(),
         "checkpoints": store.checkpoints,
+        "is_checkpointing": store.is_checkpointing,
         "log_bytes": store.log_bytes,
         "tree_bytes": store.tree_bytes,
         "free_bytes": store.free_bytes,

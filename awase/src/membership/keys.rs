@@ -65,6 +65,10 @@ impl Keys {
         }
     }
 
+    pub fn database(&self, name: &str) -> String {
+        format!("{}databases/{name}", self.root)
+    }
+
     /// The node whose number a key below `numbers/` is.
     pub fn numbered(&self, key: &str) -> Option<NodeId> {
         key.strip_prefix(&self.numbers())?.parse().ok().map(NodeId)

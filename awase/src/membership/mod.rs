@@ -10,6 +10,7 @@
 //! | `members/NAME` | the node's number and address; created at its epoch | the node's |
 //! | `numbers/NUMBER` | the name that has this number, for good | none |
 //! | `map` | the home of each shard: number, epoch and term | none |
+//! | `databases/NAME` | the node that has the database open: its name and epoch | none |
 //!
 //! Never the state of a page: etcd is asked some times in a lease, and when nodes come and go.
 //!
@@ -19,6 +20,7 @@
 //! gives every lease its whole time to live anew, which only prolongs it.
 
 mod ask;
+mod claim;
 mod etcd;
 mod fence;
 mod gateway;
@@ -28,6 +30,7 @@ mod problem;
 mod settings;
 mod watch;
 
+pub use claim::{Claim, Claims};
 pub use fence::{Fence, now};
 pub use member::{Event, Member, Releases};
 pub use problem::{EtcdError, Problem};

@@ -46,6 +46,14 @@ const BANK: &str = r#"(module
         (call $argument (i32.const 0) (i32.const 100)) (call $reply (i32.const 100) (local.get 0)))
     (func (export "spin") (loop (br 0))))"#;
 
+/// Puts the bank's program where a server looks for it.
+pub fn install(sandbox: &Sandbox) {
+    let programs = sandbox.file("awase-data/programs/bank");
+    std::fs::create_dir_all(&programs).expect("a directory");
+    let module = wat::parse_str(BANK).expect("the bank is right");
+    std::fs::write(programs.join("bank.wasm"), module).expect("written");
+}
+
 pub struct Bank {
     pub sandbox: Sandbox,
     pub server: Server,
@@ -80,10 +88,7 @@ impl Bank {
     }
 
     fn serve_with(sandbox: Sandbox, more: &str, keys: &str, arguments: &[&str]) -> Bank {
-        let programs = sandbox.file("awase-data/programs/bank");
-        std::fs::create_dir_all(&programs).expect("a directory");
-        let module = wat::parse_str(BANK).expect("the bank is right");
-        std::fs::write(programs.join("bank.wasm"), module).expect("written");
+        install(&sandbox);
         let database = format!("[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"64MiB\"\n{keys}\n");
         let config = sandbox.write("awase.toml", &format!("{more}\n{database}"));
         let server = sandbox.serve(&[&["--config", config.to_str().expect("UTF-8")], arguments].concat());

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::bank::Bank;
@@ -24,7 +25,11 @@ pub struct Client(pub UnixStream);
 
 impl Client {
     pub fn connect(bank: &Bank) -> Client {
-        let stream = UnixStream::connect(bank.socket()).expect("connect");
+        Client::to(&bank.socket())
+    }
+
+    pub fn to(socket: &Path) -> Client {
+        let stream = UnixStream::connect(socket).expect("connect");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         Client(stream)
     }
@@ -55,6 +60,21 @@ impl Client {
         Some((head[0], body))
     }
 
+    /// The first value that a query returns, as a number; or the code of the error.
+    pub fn number(&mut self, sql: &str) -> Result<i64, String> {
+        self.try_number(sql).expect("the session goes on")
+    }
+
+    /// The same; `None` when the server is gone.
+    pub fn try_number(&mut self, sql: &str) -> Option<Result<i64, String>> {
+        self.0.write_all(&query(sql)).ok()?;
+        let mut messages = Vec::new();
+        while messages.last().is_none_or(|(kind, _)| *kind != b'Z') {
+            messages.push(self.next()?);
+        }
+        Some(number(&messages))
+    }
+
     /// All messages up to the server's readiness.
     pub fn until_ready(&mut self) -> Vec<(u8, Vec<u8>)> {
         let mut all = Vec::new();
@@ -74,6 +94,14 @@ impl Client {
         let (_, body) = messages.iter().find(|(kind, _)| *kind == b'E').expect("an error");
         code(body)
     }
+}
+
+fn number(messages: &[(u8, Vec<u8>)]) -> Result<i64, String> {
+    if let Some((_, body)) = messages.iter().find(|(kind, _)| *kind == b'E') {
+        return Err(code(body));
+    }
+    let (_, row) = messages.iter().find(|(kind, _)| *kind == b'D').expect("a row");
+    Ok(String::from_utf8_lossy(&row[6..]).parse().expect("a number"))
 }
 
 pub fn code(body: &[u8]) -> String {

@@ -1,5 +1,6 @@
 //! `awase-lab bench`: Awase, nbdkit and qemu-nbd in one run, and each technique of Awase on and off; a load driver for
-//! file servers, with NFS-Ganesha as a peer; mounts beside other clients; the speed of the lab and of recording events; and every switch live.
+//! file servers, with NFS-Ganesha as a peer; mounts beside other clients; the speed of the lab and of recording events; every switch live;
+//! checkpoints and starts of databases.
 
 mod contender;
 mod disks;
@@ -18,6 +19,7 @@ mod report;
 mod results;
 mod sample;
 mod slow_disk;
+mod transactions;
 mod usage;
 
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub enum Bench {
     Event(event::Command),
     Live(live::Live),
     Usage(usage::Usage),
+    Transactions(transactions::Transactions),
 }
 
 /// # Errors
@@ -56,5 +59,6 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Event(command) => command.run(),
         Bench::Live(command) => command.run(&interrupted),
         Bench::Usage(command) => command.run(&interrupted),
+        Bench::Transactions(command) => command.run(&interrupted),
     }
 }

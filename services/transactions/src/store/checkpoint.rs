@@ -72,23 +72,31 @@ impl Database {
             written.iter().for_each(|page| space.release(*page));
         })?;
         let map = self.map_without(&replaced, generation);
-        self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await;
+        self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await?;
         let superblock = self.superblock(generation, &frozen, root);
-        self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await;
+        self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await?;
         self.end_checkpoint(&superblock, &frozen, replaced);
         Ok(())
     }
 
     /// Does it until it succeeds. To begin anew after a flush failed would write all anew, and fail again on a disk that
     /// fails now and then; and after a superblock failed it may be on the medium all the same, and what it refers to must
-    /// stay.
-    async fn until_done(&self, cpu: &Processor, work: impl AsyncFn() -> Result<(), StoreError>) {
+    /// stay. A volume that has ended never will.
+    async fn until_done(
+        &self,
+        cpu: &Processor,
+        work: impl AsyncFn() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         while let Err(error) = work().await {
-            self.state.lock().checkpoint_failure = Some(error.errno());
+            self.state.lock().checkpoint_failure = Some(error.clone().errno());
             self.changed.wake_all();
+            if error == StoreError::LeaseOver {
+                return Err(error);
+            }
             cpu.sleep(RETRY).await;
         }
         self.state.lock().checkpoint_failure = None;
+        Ok(())
     }
 
     /// What was committed until now is set apart. `None`: nothing was.
@@ -167,6 +175,7 @@ impl StoreError {
     pub(super) fn errno(self) -> Errno {
         match self {
             StoreError::Volume(errno) => errno,
+            StoreError::LeaseOver => Errno::SHUT_DOWN,
             StoreError::Full => Errno::NO_SPACE,
             _ => Errno::IO,
         }

@@ -122,7 +122,7 @@ impl Database {
         written
     }
 
-    /// Tries again until all is written. No transaction commits meanwhile.
+    /// Tries again until all is written, or the volume has ended. No transaction commits meanwhile.
     async fn write_unwritten(self: &Arc<Self>, cpu: &Processor) {
         loop {
             cpu.sleep(RETRY).await;
@@ -138,7 +138,10 @@ impl Database {
                 self.changed.wake_all();
                 return;
             };
-            while self.write_groups(cpu, &mut records).await.is_err() {
+            while let Err(errno) = self.write_groups(cpu, &mut records).await {
+                if errno == Errno::SHUT_DOWN {
+                    return;
+                }
                 cpu.sleep(RETRY).await;
             }
         }

@@ -107,11 +107,17 @@ pub enum StoreError {
     Damaged(u64),
     #[error("the database is being closed")]
     Closing,
+    /// Of a shared volume: another node may have opened the database since.
+    #[error("the database is no longer open at this node, whose lease is over")]
+    LeaseOver,
 }
 
 impl From<Errno> for StoreError {
     fn from(errno: Errno) -> Self {
-        StoreError::Volume(errno)
+        match errno {
+            Errno::SHUT_DOWN => StoreError::LeaseOver,
+            errno => StoreError::Volume(errno),
+        }
     }
 }
 
@@ -169,6 +175,8 @@ pub struct Reading {
     pub commits: u64,
     pub durable: u64,
     pub checkpoints: u64,
+    /// One is under way.
+    pub is_checkpointing: bool,
     /// Tables that were looked up by their names.
     pub table_lookups: u64,
     /// In bytes: what a checkpoint would put into the tree, the log that a start would replay, the tree, and what is free.
@@ -192,6 +200,7 @@ impl Database {
             commits: state.commits.0,
             durable: state.durable.0,
             checkpoints: state.generation - 1,
+            is_checkpointing: state.is_checkpointing,
             table_lookups: state.tables.lookups,
             unmerged_bytes: (state.recent.bytes() + frozen) as u64,
             log_bytes: state.circle.held() * page,
@@ -216,7 +225,7 @@ impl Database {
                 let is_done = state.recent.is_empty() && state.frozen.is_none();
                 let failed = state.failure.or(state.checkpoint_failure);
                 match failed {
-                    Some(errno) => Some(Err(StoreError::Volume(errno))),
+                    Some(errno) => Some(Err(StoreError::from(errno))),
                     None if state.is_checkpointing => None,
                     None => Some(Ok(is_done)),
                 }

@@ -317,7 +317,7 @@ impl Transaction {
             return Ok(Some(Commit { database: Arc::clone(database), group: None, at: self.reads.newest }));
         }
         match state.failure {
-            Some(errno) => return Err(StoreError::Volume(errno).into()),
+            Some(errno) => return Err(StoreError::from(errno).into()),
             None if state.is_closing => return Err(StoreError::Closing.into()),
             None => {}
         }
@@ -359,6 +359,11 @@ impl Database {
         frozen + recent + reserved <= space.free()
     }
 
+    /// On a shared volume this node may have it open no longer.
+    fn may_answer(&self) -> bool {
+        self.pages.volume.may_answer()
+    }
+
     /// Starts a task that writes groups until there are none.
     fn lead(&self, cpu: &Processor) {
         let (Some(database), here) = (self.this.upgrade(), cpu.clone()) else { return };
@@ -382,7 +387,7 @@ impl Commit {
 
     /// Is it, and all that it has read, known to be on stable storage?
     pub(crate) fn is_durable(&self) -> bool {
-        self.group.is_none() && self.database.state.lock().durable >= self.at
+        self.group.is_none() && self.database.state.lock().durable >= self.at && self.database.may_answer()
     }
 
     /// Waits until it, and all that it has read, is on stable storage.
@@ -392,15 +397,17 @@ impl Commit {
     pub async fn durable(self, cpu: &Processor) -> Result<(), StoreError> {
         let Commit { database, group, at } = self;
         match group {
-            Some(group) => Ok(database.log.ended(&group, || database.lead(cpu)).await?),
+            Some(group) => database.log.ended(&group, || database.lead(cpu)).await?,
             None => {
                 let ended = || {
                     let state = database.state.lock();
                     let is_durable = state.durable >= at;
-                    is_durable.then_some(Ok(())).or(state.failure.map(|errno| Err(StoreError::Volume(errno))))
+                    is_durable.then_some(Ok(())).or(state.failure.map(|errno| Err(StoreError::from(errno))))
                 };
-                database.changed.until(ended).await
+                database.changed.until(ended).await?;
             }
         }
+        // What was read may be older than what another node has committed since.
+        if database.may_answer() { Ok(()) } else { Err(StoreError::LeaseOver) }
     }
 }

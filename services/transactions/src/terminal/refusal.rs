@@ -46,6 +46,7 @@ impl SqlState {
     pub const LIMIT_EXCEEDED: SqlState = SqlState("54000");
     pub const QUERY_CANCELLED: SqlState = SqlState("57014");
     pub const SHUTDOWN: SqlState = SqlState("57P01");
+    pub const CANNOT_CONNECT_NOW: SqlState = SqlState("57P03");
     pub const IO_ERROR: SqlState = SqlState("58030");
     pub const DATA_CORRUPTED: SqlState = SqlState("XX001");
     pub const ABORTED_BY_PROGRAM: SqlState = SqlState("P0001");
@@ -112,7 +113,7 @@ impl From<&StoreError> for Refusal {
             StoreError::Damaged(_) => SqlState::DATA_CORRUPTED,
             StoreError::TableName => SqlState::INVALID_NAME,
             StoreError::Full => SqlState::DISK_FULL,
-            StoreError::Closing => SqlState::SHUTDOWN,
+            StoreError::Closing | StoreError::LeaseOver => SqlState::SHUTDOWN,
             StoreError::Volume(_) => SqlState::IO_ERROR,
         };
         Refusal::new(state, error.to_string())

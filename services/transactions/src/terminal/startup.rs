@@ -205,6 +205,9 @@ fn negotiate_version(startup: &Startup, out: &mut BytesMut) {
 }
 
 fn no_database(terminals: &Terminals, name: &str) -> Refusal {
+    if let Some(why) = terminals.absence(name) {
+        return Refusal::new(SqlState::CANNOT_CONNECT_NOW, format!("database {name:?} {why}"));
+    }
     let databases = terminals.databases();
     let names: Vec<_> = databases.iter().map(|monitor| format!("{:?}", monitor.name())).collect();
     Refusal::new(SqlState::UNKNOWN_DATABASE, format!("database {name:?} does not exist"))

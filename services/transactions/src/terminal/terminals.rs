@@ -1,5 +1,6 @@
 //! All terminals of a server: what they may connect to, and as whom.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +23,8 @@ pub struct Terminals {
     pub(super) sessions: Arc<Sessions>,
     pub(super) cancels: Arc<Cancels>,
     databases: RwLock<Arc<[Arc<Monitor>]>>,
+    /// Why others that are configured are not open here, by their names.
+    absent: RwLock<BTreeMap<String, String>>,
     /// Without any, everybody may connect under any name.
     users: RwLock<Arc<[User]>>,
     /// From which keys and nonces are derived.
@@ -36,15 +39,25 @@ impl Terminals {
             sessions: Arc::new(Sessions::new(limits)),
             cancels: Arc::default(),
             databases: RwLock::new(Arc::new([])),
+            absent: RwLock::default(),
             users: RwLock::new(Arc::new([])),
             secret,
             derived: AtomicU64::new(0),
         })
     }
 
-    /// Those that new sessions may connect to. Sessions keep theirs.
-    pub fn set_databases(&self, databases: Vec<Arc<Monitor>>) {
-        *self.databases.write() = databases.into();
+    /// New sessions may connect to it.
+    pub fn offer(&self, monitor: Arc<Monitor>) {
+        self.absent.write().remove(monitor.name());
+        let mut databases = self.databases.write();
+        *databases = databases.iter().cloned().chain([monitor]).collect();
+    }
+
+    /// New sessions may not connect to it, and are told why (`is …`). Those that there are keep it.
+    pub fn withdraw(&self, database: &str, why: String) {
+        let mut databases = self.databases.write();
+        *databases = databases.iter().filter(|monitor| monitor.name() != database).cloned().collect();
+        self.absent.write().insert(database.to_owned(), why);
     }
 
     pub fn databases(&self) -> Arc<[Arc<Monitor>]> {
@@ -62,6 +75,10 @@ impl Terminals {
 
     pub(super) fn find(&self, database: &str) -> Option<Arc<Monitor>> {
         self.databases.read().iter().find(|monitor| monitor.name() == database).cloned()
+    }
+
+    pub(super) fn absence(&self, database: &str) -> Option<String> {
+        self.absent.read().get(database).cloned()
     }
 
     /// Never returned before.

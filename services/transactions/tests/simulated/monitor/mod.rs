@@ -96,7 +96,7 @@ impl Scene {
         assert_eq!(faults, []);
         let monitor = Monitor::new("bank".to_owned(), database, programs);
         let terminals = Terminals::new(Limits::default(), [7; 32]);
-        terminals.set_databases(vec![Arc::clone(&monitor)]);
+        terminals.offer(Arc::clone(&monitor));
         let acceptor = accept(&self.world, &host, PORT, &terminals, Peer::default);
         Life { host, volume, monitor, terminals, acceptor }
     }
