@@ -38,6 +38,8 @@ pub struct SharedDatabase {
 #[derive(Default)]
 struct State {
     open: Option<OpenDatabase>,
+    /// As which node it was opened first.
+    opened_as: Option<Address>,
     /// Why it is not.
     absence: String,
     is_stopped: bool,
@@ -76,7 +78,10 @@ impl SharedDatabase {
                 shared.note_absence(why);
                 Ok(shared)
             }
-            Ok(_) => Ok(shared),
+            Ok(address) => {
+                shared.state.lock().opened_as = Some(address);
+                Ok(shared)
+            }
         }
     }
 
@@ -108,7 +113,7 @@ impl SharedDatabase {
 
     /// Opens it whenever no other node has it.
     fn follow(&self) {
-        let mut held = self.node.address().filter(|_| self.state.lock().open.is_some());
+        let mut held = self.state.lock().opened_as;
         while !self.state.lock().is_stopped {
             if held.is_some() && held == self.node.address() {
                 self.node.until_changed(RETRY);

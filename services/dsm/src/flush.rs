@@ -244,8 +244,11 @@ impl Shared {
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();
         if scope == Scope::All && is_stored {
+            let died = self.core.lock().node.dead_writers();
             let mut awaited = self.recall_all(cpu, from.node);
             is_stored = self.until(cpu, deadline, |core| end_of(core, &mut awaited)).await.is_ok();
+            // The node that asks may never have met one that died.
+            is_stored &= self.core.lock().node.dead_writers() == died;
         }
         let newest = self.core.lock().home.stores;
         let are_done = |core: &Core| core.home.storing.first().is_none_or(|oldest| *oldest > newest);

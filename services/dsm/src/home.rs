@@ -195,7 +195,8 @@ impl Shared {
         let context = Context::synchronous(JobId::default());
         // Others may store what this node stored before, once its lease is over.
         if !self.answers() {
-            return Err(ENDED);
+            // It may be renewed in time.
+            return Err(if self.has_ended() { ENDED } else { Errno::IO });
         }
         let _performing = Performing::begin(self);
         self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required)

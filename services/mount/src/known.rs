@@ -156,9 +156,10 @@ impl Known {
         self.state.lock().is_stale
     }
 
-    /// Nothing is cached any more that was.
-    pub fn end_stale(&self) {
-        self.state.lock().is_stale = false;
+    /// Nothing is cached any more that was before this version.
+    pub fn end_stale(&self, version: Version) {
+        let mut state = self.state.lock();
+        state.is_stale = state.version != version;
     }
 }
 
@@ -175,9 +176,14 @@ impl Writing<'_> {
     /// The server has done it.
     pub fn end(self, now: Instant, change: Change) {
         // What was before it is known only if nothing of ours was written meanwhile.
-        let is_alone = self.is_alone && self.known.state.lock().writes_begun == self.began;
+        let (begun, present) = {
+            let state = self.known.state.lock();
+            (state.writes_begun, state.version)
+        };
+        let is_alone = self.is_alone && begun == self.began;
         // A question that was answered meanwhile may have shown its result already.
-        let before = change.before.filter(|before| is_alone && *before != self.version);
+        let shows_ours = change.after.is_some_and(|after| after.version() == present);
+        let before = change.before.filter(|before| is_alone && !(*before == self.version && shows_ours));
         self.known.on_own_change(now, Change { before, ..change });
         let mut state = self.known.state.lock();
         state.last_write_ended = now;
@@ -234,7 +240,7 @@ mod tests {
         assert!(!known.is_stale());
         known.note(at(2), at(2), file(1, 2));
         assert!(known.is_stale());
-        known.end_stale();
+        known.end_stale(known.attributes().version());
         assert!(!known.is_stale());
     }
 
@@ -257,6 +263,25 @@ mod tests {
         known.note(at(2), at(1), file(9, 2));
         writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
         assert!(!known.is_stale());
+    }
+
+    #[test]
+    fn what_others_write_right_after_us_makes_the_content_stale_if_it_is_seen_before_our_reply() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        let writing = known.begin_write();
+        known.note(at(2), at(1), file(12, 3));
+        writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
+        assert!(known.is_stale());
+    }
+
+    #[test]
+    fn what_others_change_while_stale_content_is_dropped_is_stale_again() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.note(at(1), at(1), file(2, 2));
+        let followed = known.attributes().version();
+        known.note(at(2), at(2), file(3, 3));
+        known.end_stale(followed);
+        assert!(known.is_stale());
     }
 
     #[test]

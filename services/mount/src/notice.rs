@@ -5,15 +5,16 @@
 //! what the answer has shown would see the end of the file.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kernel::wait::WaitList;
 
 /// The notices of one file.
 #[derive(Default)]
 pub(crate) struct Notices {
-    under_way: AtomicUsize,
-    taken: WaitList,
+    begun: AtomicU64,
+    taken: AtomicU64,
+    changed: WaitList,
 }
 
 /// The host has taken note when this is dropped, on any thread.
@@ -21,19 +22,20 @@ pub struct Notice(Arc<Notices>);
 
 impl Notices {
     pub fn begin(self: &Arc<Self>) -> Notice {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
         Notice(Arc::clone(self))
     }
 
-    /// Waits until the host has taken note of all.
+    /// Waits until the host has taken note of all that were begun before: of one after the other.
     pub async fn until_taken(&self) {
-        self.taken.until(|| (self.under_way.load(Ordering::SeqCst) == 0).then_some(())).await;
+        let begun = self.begun.load(Ordering::SeqCst);
+        self.changed.until(|| (self.taken.load(Ordering::SeqCst) >= begun).then_some(())).await;
     }
 }
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
-        self.0.taken.wake_all();
+        self.0.taken.fetch_add(1, Ordering::SeqCst);
+        self.0.changed.wake_all();
     }
 }

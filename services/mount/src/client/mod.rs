@@ -189,12 +189,15 @@ impl Server {
         payload: &Payload,
         place: Option<&Payload>,
     ) -> Result<Reply, Refused> {
-        let (mut pause, begun) = (LATER_MIN, cpu.now());
+        let (mut pause, begun, mut was_repeated) = (LATER_MIN, cpu.now(), false);
         loop {
             let (payload, place) = (payload.clone(), place.cloned());
             let reply = self.remote.call_with(cpu, procedure as u32, arguments, payload, place).await;
-            let reply = reply.map_err(|failure| Refused { errno: failure.errno(), was_repeated: false })?;
+            let mut reply = reply.map_err(|failure| Refused { errno: failure.errno(), was_repeated: false })?;
+            // What was sent twice before may have been done then.
+            was_repeated |= reply.was_repeated;
             if !status::is_jukebox(reply.results()) {
+                reply.was_repeated = was_repeated;
                 return Ok(reply);
             }
             if self.remote.fails_after().is_some_and(|most| cpu.now().since(begun) >= most) {

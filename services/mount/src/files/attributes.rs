@@ -1,5 +1,6 @@
 //! Attributes, rights, and the space of the tree.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use kernel::Processor;
@@ -116,18 +117,19 @@ impl Files {
         if !node.known.is_stale() {
             return Ok(());
         }
-        let mut is_followed = true;
+        let (mut is_followed, followed) = (true, Cell::new(node.known.attributes().version()));
         if let Some(content) = node.content() {
             let ask = async {
                 self.refresh(cpu, node).await?;
-                Ok(node.known.attributes().size)
+                let attributes = node.known.attributes();
+                followed.set(attributes.version());
+                Ok(attributes.size)
             };
             // If not: something that could not be sent is still cached, in blocks that are older otherwise.
             is_followed = content.volume.follow_host(cpu, ask).await?;
         }
         if is_followed {
-            // What was found meanwhile is dropped, too.
-            node.known.end_stale();
+            node.known.end_stale(followed.get());
         }
         node.state.lock().host_is_stale = true;
         // Its size above all: the host would not read beyond the one that it knows.
@@ -168,6 +170,8 @@ impl Files {
             _ => change.await?,
         }
         node.state.lock().granted = None;
+        // Who may look into a directory is the server's to say.
+        self.nodes.lock().end_whole(id);
         if node.known.holds(cpu.now()).is_zero() {
             self.refresh(cpu, &node).await?;
         }

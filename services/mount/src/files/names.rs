@@ -83,6 +83,10 @@ impl Files {
         if !may_know || holds.is_zero() || directory.known.is_stale() {
             return None;
         }
+        if name.len() > self.server.limits().name_max as usize {
+            return None;
+        }
+        let holds = holds.min(self.options.files.min);
         self.nodes.lock().is_absent(cpu.now(), directory.id, name).then_some(holds)
     }
 
@@ -238,7 +242,8 @@ impl Files {
         let is_empty = made.directory.before.is_some();
         let found = self.note_made(cpu, &directory, name, (asked, made)).await?;
         if is_empty {
-            self.nodes.lock().begin_whole(found.id, cpu.now() + self.options.directories.max);
+            // Others' files in it must be found soon, too.
+            self.nodes.lock().begin_whole(found.id, cpu.now() + self.options.files.min);
         }
         Ok(found)
     }
