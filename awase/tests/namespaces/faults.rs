@@ -195,6 +195,7 @@ impl Run {
             let done = &self.load.places[*node].done;
             let before = done.load(SeqCst);
             await_that("its clients get on", || done.load(SeqCst) > before + 10);
+            await_that("its programs have found it", || self.mappings[*node].flush().is_ok());
         }
     }
 }

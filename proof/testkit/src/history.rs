@@ -10,7 +10,7 @@
 //! afterwards without being written is one of the values from before, the same for all, and not older than what was
 //! flushed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nanoseconds.
 pub type Time = u64;
@@ -88,79 +88,87 @@ impl History {
                 return Err(format!("value {} is not that of one write", write.value));
             }
         }
-        let mut before: Vec<u64> = vec![0];
+        let durable: Vec<(Event, Flush)> =
+            writes.values().filter_map(|write| self.first_flush(write).map(|flush| (*write, flush))).collect();
+        let mut before: BTreeSet<u64> = BTreeSet::from([0]);
         let ends = self.crashes.iter().copied().chain([Time::MAX]);
         let mut start = 0;
         for end in ends {
             let part: Vec<Event> = events.iter().filter_map(|event| cut(event, start, end)).collect();
-            self.check_part(&part, &before, &writes, start)?;
+            check_part(&part, &before, (&writes, &durable), start)?;
             before.extend(part.iter().filter(|event| event.act == Act::Write).map(|event| event.value));
             start = end;
         }
         Ok(())
     }
 
-    /// `before`: values of earlier parts.
-    fn check_part(
-        &self,
-        part: &[Event],
-        before: &[u64],
-        writes: &BTreeMap<u64, Event>,
-        start: Time,
-    ) -> Result<(), String> {
-        let written = |value| part.iter().any(|event| event.act == Act::Write && event.value == value);
-        let reads = || part.iter().filter(|event| event.act == Act::Read && event.ended.is_some());
-        let mut at_first: Option<u64> = None;
-        for read in reads().filter(|read| !written(read.value)) {
-            if !before.contains(&read.value) {
-                return Err(format!("{read:?} saw what nobody had written"));
-            }
-            if at_first.is_some_and(|value| value != read.value) {
-                return Err(format!("{read:?} saw another earlier value than {at_first:?}"));
-            }
-            at_first = Some(read.value);
-            self.check_durable(read, writes, start)?;
-        }
-        let mut zones: BTreeMap<u64, Zone> = BTreeMap::new();
-        if let Some(value) = at_first {
-            zones.insert(value, Zone { value, first_end: start, last_begin: start });
-        }
-        for write in part.iter().filter(|event| event.act == Act::Write) {
-            let first_end = write.ended.unwrap_or(Time::MAX);
-            zones.insert(write.value, Zone { value: write.value, first_end, last_begin: write.begun });
-        }
-        for read in reads() {
-            let Some(zone) = zones.get_mut(&read.value) else { continue };
-            let (ended, begun) = (read.ended.unwrap_or(Time::MAX), read.begun);
-            let write = part.iter().find(|event| event.act == Act::Write && event.value == read.value);
-            if write.is_some_and(|write| ended < write.begun) {
-                return Err(format!("{read:?} saw what was written later"));
-            }
-            zone.first_end = zone.first_end.min(ended);
-            zone.last_begin = zone.last_begin.max(begun);
-        }
-        check_zones(zones.into_values().collect())
-    }
-
-    /// What was read after a crash is not older than what was flushed before it.
-    fn check_durable(&self, read: &Event, writes: &BTreeMap<u64, Event>, crash: Time) -> Result<(), String> {
-        let seen_end = match writes.get(&read.value) {
-            Some(write) => write.ended.unwrap_or(Time::MAX),
-            None => 0,
+    /// The flush that made a write durable, if one did.
+    fn first_flush(&self, write: &Event) -> Option<Flush> {
+        let ended = write.ended?;
+        let is_undone = |flush: &Flush| self.crashes.iter().any(|crash| (ended..=flush.begun).contains(crash));
+        let covers = |flush: &&Flush| {
+            ended <= flush.begun
+                && flush.only.is_none_or(|value| value == write.value)
+                && (flush.node == write.node || !is_undone(flush))
         };
-        for later in writes.values().filter(|later| seen_end < later.begun) {
-            let is_flushed = |flush: &&Flush| {
-                let is_undone = |end| self.crashes.iter().any(|crash| (end..=flush.begun).contains(crash));
-                (flush.node == later.node || later.ended.is_some_and(|end| !is_undone(end)))
-                    && flush.only.is_none_or(|value| value == later.value)
-                    && flush.ended <= crash
-                    && later.ended.is_some_and(|ended| ended <= flush.begun)
-            };
-            if let Some(flush) = self.flushes.iter().find(is_flushed) {
-                return Err(format!("{read:?} saw an older value than {later:?}, which {flush:?} had made durable"));
-            }
+        self.flushes.iter().filter(covers).min_by_key(|flush| flush.ended).copied()
+    }
+}
+
+/// `before`: values of earlier parts. `writes`: all, and those that were made durable.
+fn check_part(
+    part: &[Event],
+    before: &BTreeSet<u64>,
+    (writes, durable): (&BTreeMap<u64, Event>, &[(Event, Flush)]),
+    start: Time,
+) -> Result<(), String> {
+    let written: BTreeMap<u64, &Event> =
+        part.iter().filter(|event| event.act == Act::Write).map(|write| (write.value, write)).collect();
+    let reads = || part.iter().filter(|event| event.act == Act::Read && event.ended.is_some());
+    let mut at_first: Option<u64> = None;
+    for read in reads().filter(|read| !written.contains_key(&read.value)) {
+        if !before.contains(&read.value) {
+            return Err(format!("{read:?} saw what nobody had written"));
         }
-        Ok(())
+        if at_first.is_some_and(|value| value != read.value) {
+            return Err(format!("{read:?} saw another earlier value than {at_first:?}"));
+        }
+        if at_first.replace(read.value).is_none() {
+            check_durable(read, (writes, durable), start)?;
+        }
+    }
+    let mut zones: BTreeMap<u64, Zone> = BTreeMap::new();
+    if let Some(value) = at_first {
+        zones.insert(value, Zone { value, first_end: start, last_begin: start });
+    }
+    for (value, write) in &written {
+        let first_end = write.ended.unwrap_or(Time::MAX);
+        zones.insert(*value, Zone { value: *value, first_end, last_begin: write.begun });
+    }
+    for read in reads() {
+        let Some(zone) = zones.get_mut(&read.value) else { continue };
+        let (ended, begun) = (read.ended.unwrap_or(Time::MAX), read.begun);
+        if written.get(&read.value).is_some_and(|write| ended < write.begun) {
+            return Err(format!("{read:?} saw what was written later"));
+        }
+        zone.first_end = zone.first_end.min(ended);
+        zone.last_begin = zone.last_begin.max(begun);
+    }
+    check_zones(zones.into_values().collect())
+}
+
+/// What was read after a crash is not older than what was flushed before it.
+fn check_durable(
+    read: &Event,
+    (writes, durable): (&BTreeMap<u64, Event>, &[(Event, Flush)]),
+    crash: Time,
+) -> Result<(), String> {
+    let seen_end = writes.get(&read.value).map_or(0, |write| write.ended.unwrap_or(Time::MAX));
+    match durable.iter().find(|(later, flush)| seen_end < later.begun && flush.ended <= crash) {
+        Some((later, flush)) => {
+            Err(format!("{read:?} saw an older value than {later:?}, which {flush:?} had made durable"))
+        }
+        None => Ok(()),
     }
 }
 

@@ -19,8 +19,10 @@ impl Shared {
             let before = known.unwrap_or(Incarnation(address.incarnation.0.saturating_sub(1)));
             let before = Address { incarnation: before, ..address };
             let has_left = core.left.remove(&address.node) == Some(before.incarnation);
-            if known.is_some() && !has_left {
-                core.deaths.on_end(before);
+            match known {
+                None => core.deaths.on_met(address.node),
+                Some(_) if has_left => core.deaths.on_return(address.node),
+                Some(_) => core.deaths.on_end(before),
             }
             core.met[usize::from(address.node.0)] = Some(address.incarnation);
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);

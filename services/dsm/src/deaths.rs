@@ -2,7 +2,9 @@
 //!
 //! Only the home of a page knows who may write it, so it tells all nodes of each death that matters (`Word::Died`), before it
 //! answers a flush that lacks what the dead node had written. A home that has died had let others write, and forgot whom, so
-//! it matters itself to the flushes that were under way. Where homes move nothing is told: there a flush fails with any death.
+//! it matters itself to the flushes that were under way. One that has ended in order forgot it, too, and its nodes may live:
+//! it matters if one of them has died meanwhile, or may have, since the flushing node had not met it before. Where homes move
+//! nothing is told: there a flush fails with any death.
 //!
 //! A death before a flush is asked for does not matter to it: whoever was a client of the dead node has seen it. Nor does that
 //! of a node which the flushing one had never met.
@@ -15,7 +17,7 @@ use std::collections::BTreeMap;
 
 use policy::coherence::{Address, Incarnation, NodeId};
 
-/// A death: the last incarnation of the node that has ended, and when this node could know it, counted in deaths.
+/// A death: the last incarnation of the node that has ended, and when this node could know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Death {
     incarnation: Incarnation,
@@ -24,8 +26,12 @@ struct Death {
 
 #[derive(Default)]
 pub(crate) struct Deaths {
-    /// Those that this node knows of.
+    /// What this node has heard of others: its time, in which the numbers are.
     pub(crate) count: u64,
+    /// When each was met first.
+    met: BTreeMap<NodeId, u64>,
+    /// When each returned last that had ended in order.
+    returned: BTreeMap<NodeId, u64>,
     /// By this node's own knowledge.
     ended: BTreeMap<NodeId, Death>,
     /// Those in which something may be lost that was acknowledged, by this home's knowledge or another's.
@@ -33,6 +39,18 @@ pub(crate) struct Deaths {
 }
 
 impl Deaths {
+    /// This node meets another one for the first time.
+    pub(crate) fn on_met(&mut self, node: NodeId) {
+        self.count += 1;
+        self.met.entry(node).or_insert(self.count);
+    }
+
+    /// A node has returned that had ended in order.
+    pub(crate) fn on_return(&mut self, node: NodeId) {
+        self.count += 1;
+        self.returned.insert(node, self.count);
+    }
+
     /// This node sees that another one has ended, and not in order.
     pub(crate) fn on_end(&mut self, Address { node, incarnation }: Address) {
         self.count += 1;
@@ -59,10 +77,24 @@ impl Deaths {
         true
     }
 
-    /// May something be lost since so many had died that one of these homes was asked to make durable?
-    pub(crate) fn have_lost_since(&self, count: u64, mut homes: impl Iterator<Item = NodeId>) -> bool {
+    /// Has another node ended since, and not in order?
+    pub(crate) fn are_since(&self, count: u64) -> bool {
+        self.ended.values().any(|death| death.number > count)
+    }
+
+    /// May something be lost since then that one of these homes was asked to make durable? `others`: all that may write.
+    pub(crate) fn have_lost_since(
+        &self,
+        count: u64,
+        mut homes: impl Iterator<Item = NodeId> + Clone,
+        mut others: impl Iterator<Item = NodeId>,
+    ) -> bool {
         let is_since = |death: &Death| death.number > count;
-        self.lossy.values().any(is_since) || homes.any(|home| self.ended.get(&home).is_some_and(is_since))
+        let has_returned = homes.clone().any(|home| self.returned.get(&home).is_some_and(|number| *number > count));
+        let was_met = |node| self.met.get(&node).is_some_and(|number| *number <= count);
+        self.lossy.values().any(is_since)
+            || homes.any(|home| self.ended.get(&home).is_some_and(is_since))
+            || (has_returned && (self.are_since(count) || !others.all(was_met)))
     }
 
     pub(crate) fn all_lossy(&self) -> impl Iterator<Item = Address> {
@@ -79,7 +111,7 @@ mod tests {
     }
 
     fn lost(deaths: &Deaths, since: u64) -> bool {
-        deaths.have_lost_since(since, std::iter::empty())
+        deaths.have_lost_since(since, std::iter::empty(), std::iter::empty())
     }
 
     #[test]
@@ -113,7 +145,22 @@ mod tests {
     fn a_home_that_ended_has_lost_whom_it_had_let_write() {
         let mut deaths = Deaths::default();
         deaths.on_end(address(2));
-        assert!(deaths.have_lost_since(0, std::iter::once(NodeId(1))));
-        assert!(!deaths.have_lost_since(0, std::iter::once(NodeId(2))));
+        assert!(deaths.have_lost_since(0, std::iter::once(NodeId(1)), std::iter::empty()));
+        assert!(!deaths.have_lost_since(0, std::iter::once(NodeId(2)), std::iter::empty()));
+    }
+
+    #[test]
+    fn a_home_that_ended_in_order_has_lost_nothing_while_all_others_are_known_to_live() {
+        let (home, writer) = (NodeId(1), NodeId(2));
+        let mut deaths = Deaths::default();
+        deaths.on_met(home);
+        let unmet = deaths.count;
+        deaths.on_met(writer);
+        let before = deaths.count;
+        deaths.on_return(home);
+        let lost = |deaths: &Deaths, since| deaths.have_lost_since(since, [home].into_iter(), [home, writer].into_iter());
+        assert!(!lost(&deaths, before) && lost(&deaths, unmet));
+        deaths.on_end(Address { node: writer, incarnation: Incarnation(2) });
+        assert!(lost(&deaths, before) && !lost(&deaths, deaths.count));
     }
 }

@@ -81,7 +81,8 @@ impl Shared {
         let flushed = futures_util::future::join_all(flushes).await;
         flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })?;
         // What a node had written when it died is lost.
-        let has_lost = self.core.lock().deaths.have_lost_since(deaths, homes);
+        let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
+        let has_lost = self.core.lock().deaths.have_lost_since(deaths, homes, others);
         if has_lost { Err(Errno::IO) } else { Ok(()) }
     }
 
@@ -103,7 +104,7 @@ impl Shared {
                 homes.iter().all(lives).then(|| (core.node.seen(), homes))
             };
             let (seen, homes) = self.until(cpu, deadline, homes).await?;
-            if self.core.lock().deaths.count != deaths {
+            if self.core.lock().deaths.are_since(deaths) {
                 return Err(Errno::IO);
             }
             let since = Mark { incarnation: seen, failures: 0 };
@@ -125,7 +126,7 @@ impl Shared {
             if is_over && self.core.lock().node.seen() == seen {
                 self.perform(cpu, Action::Flush).await?;
                 // Homes that had heard of a death before they were asked say nothing of what was lost with it.
-                return if self.core.lock().deaths.count == deaths { Ok(()) } else { Err(Errno::IO) };
+                return if self.core.lock().deaths.are_since(deaths) { Err(Errno::IO) } else { Ok(()) };
             }
             if cpu.now() >= deadline {
                 return Err(Errno::IO);

@@ -316,6 +316,47 @@ fn a_flush_fails_when_a_node_died_that_its_home_had_not_met_since_its_return() {
     }
 }
 
+/// The writer dies while the home ends in order and returns. Node 2 has not met it, or has met it three times meanwhile.
+#[test]
+fn a_flush_fails_when_a_node_that_had_written_died_while_its_home_ended_in_order() {
+    for seed in testkit::rounds::seeds(10) {
+        let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) });
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        let write = async move |cpu, volume: Arc<Volume>| clients.write(&cpu, &volume, 1, 3, (false, false)).await;
+        if seed.is_multiple_of(2) {
+            scene.kill(2);
+            scene.cut(1, 2);
+            scene.boot(2);
+            scene.run_until(None, |scene| scene.shared().next().is_some_and(|home| home.connected() == 2));
+        }
+        scene.run(1, write).expect("written");
+        scene.cut(0, 1);
+        let flushed = scene.start(2, async |cpu, volume| volume.flush(&cpu, context()).await);
+        scene.pass(Duration::from_millis(100));
+        leave(&mut scene, 0);
+        scene.kill(1);
+        scene.boot(1);
+        scene.pass(Duration::from_millis(600));
+        if !seed.is_multiple_of(2) {
+            leave(&mut scene, 1);
+            scene.boot(1);
+            scene.pass(Duration::from_millis(600));
+        }
+        scene.heal();
+        scene.boot(0);
+        scene.run_until(None, |_| flushed.borrow().is_some());
+        assert!(flushed.take().is_some_and(|flushed| flushed.is_err()), "seed {seed}: what node 1 had written is lost");
+    }
+}
+
+/// Ends a node in order.
+fn leave(scene: &mut Scene, node: usize) {
+    let dsm = Arc::clone(&scene.nodes[node].as_ref().expect("it runs").dsm);
+    scene.run(node, async move |cpu, _| dsm.leave(&cpu).await);
+    scene.kill(node);
+}
+
 #[test]
 fn a_flush_does_not_fail_with_a_node_that_had_written_nothing() {
     for seed in testkit::rounds::seeds(10) {
