@@ -47,8 +47,17 @@ pub struct Cluster {
 }
 
 enum Nodes {
-    Fixed { names: Vec<String>, me: Address },
-    Joined { node: Arc<joined::Node>, member: Mutex<Option<Member>>, settings: Box<membership::Settings> },
+    /// The last is at random: the number of a start is another process's, too, if the data directory was lost.
+    Fixed {
+        names: Vec<String>,
+        me: Address,
+        process: u64,
+    },
+    Joined {
+        node: Arc<joined::Node>,
+        member: Mutex<Option<Member>>,
+        settings: Box<membership::Settings>,
+    },
 }
 
 impl Cluster {
@@ -79,7 +88,8 @@ impl Cluster {
             let incarnation = incarnation(settings, name).context("the number of this start cannot be written")?;
             let peers = (0..).map(NodeId).zip(&settings.cluster.peers);
             peers.for_each(|(number, peer)| addresses.set(number, peer.address.clone()));
-            Nodes::Fixed { names, me: Address { node: NodeId(number as u16), incarnation } }
+            let process = getrandom::u64().map_err(std::io::Error::from).context("the host has no random numbers")?;
+            Nodes::Fixed { names, me: Address { node: NodeId(number as u16), incarnation }, process }
         };
         let acceptor = Acceptor::new([None].into(), CONNECTIONS_MAX, HostSockets);
         acceptor.add(&*dsm);
@@ -99,9 +109,9 @@ impl Cluster {
         storage: DeviceRef,
         home: ProcessorId,
     ) -> Result<Arc<Volume>, Problem> {
-        let (names, me) = match &self.nodes {
+        let (names, me, process) = match &self.nodes {
             Nodes::Joined { node, .. } => return node.open(kernel, export, storage, home),
-            Nodes::Fixed { names, me } => (names, *me),
+            Nodes::Fixed { names, me, process } => (names, *me, *process),
         };
         let bits = |name: &String| names.iter().position(|other| other == name).map_or(0, |number| 1 << number);
         let homes = if export.homes.is_empty() { names } else { &export.homes };
@@ -112,6 +122,7 @@ impl Cluster {
             terms: None,
             homes: homes.iter().fold(0, |all, home| all | bits(home)),
             shards: None,
+            process,
             is_volatile: export.path().is_none(),
             timeout: dsm::TIMEOUT,
         };

@@ -160,7 +160,7 @@ fn nodes_that_mean_different_disks_refuse_each_other_with_one_message() {
     let cluster = Cluster::new();
     let mut a = cluster.start(0, SIZE, "memory");
     let mut b = cluster.start(1, 2 * SIZE, "memory");
-    let message = "volume \"s\" has 33554432 bytes there, 67108864 here";
+    let message = "its volume \"s\" has 33554432 bytes, that of node \"b\" 67108864";
     a.await_error(&format!("node \"b\": refuses this node: {message}"));
     b.await_error(&format!("node \"a\": is refused: {message}"));
     for server in [a, b] {

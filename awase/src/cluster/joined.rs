@@ -274,6 +274,7 @@ impl Node {
             nodes,
             terms: Some(format!("those of cluster {:?} in etcd", self.cluster)),
             homes: numbers.fold(0, |all, node| all | 1 << node.0),
+            process: 0,
             shards: is_on_device.then_some(SHARDS),
             is_volatile: !is_on_device && export.path().is_none(),
             timeout: dsm::TIMEOUT,

@@ -5,6 +5,7 @@ use policy::coherence::{Address, Incarnation, NodeId, PageNo};
 
 use crate::Shared;
 use crate::core::Core;
+use crate::hello::Hello;
 use crate::waiting::Content;
 use crate::wire::Word;
 
@@ -73,11 +74,12 @@ impl Shared {
         self.changed.wake_all();
     }
 
-    /// A connection to a node was made. `met`: the last incarnation of this node that it knows.
-    pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, met: Option<Incarnation>) {
+    /// A connection to a node was made.
+    pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, theirs: &Hello) {
         {
             let mut core = self.core.lock();
-            core.home.has_lost |= met.is_some_and(|met| met < self.first);
+            core.processes.insert(address.node, theirs.process.id);
+            core.home.has_lost |= theirs.met.is_some_and(|met| met.incarnation < self.first);
             self.tell_losses(&core, address);
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
             if let Some(lost) = core.flushes.meet(address).filter(|_| self.config.shards.is_none()) {

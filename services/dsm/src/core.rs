@@ -37,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
+    /// The process of each that was connected last.
+    pub(crate) processes: BTreeMap<NodeId, u64>,
     pub(crate) deaths: Deaths,
     /// Nodes that have said that they end in order.
     pub(crate) left: BTreeMap<NodeId, Incarnation>,

@@ -158,7 +158,8 @@ mod tests {
         deaths.on_met(writer);
         let before = deaths.count;
         deaths.on_return(home);
-        let lost = |deaths: &Deaths, since| deaths.have_lost_since(since, [home].into_iter(), [home, writer].into_iter());
+        let lost =
+            |deaths: &Deaths, since| deaths.have_lost_since(since, [home].into_iter(), [home, writer].into_iter());
         assert!(!lost(&deaths, before) && lost(&deaths, unmet));
         deaths.on_end(Address { node: writer, incarnation: Incarnation(2) });
         assert!(lost(&deaths, before) && !lost(&deaths, deaths.count));

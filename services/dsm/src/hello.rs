@@ -9,12 +9,15 @@ use policy::coherence::{Incarnation, NodeId};
 use crate::wire::{u16_at, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"AWASEDSM";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 const PREFIX_BYTES: usize = 16;
-const FIXED_BYTES: usize = 40;
+const FIXED_BYTES: usize = 56;
 
 /// The rest of a hello, or of a refusal. Bytes.
 const BODY_BYTES_MAX: u32 = 16 << 10;
+
+/// Nobody.
+const NOT_MET: Process = Process { incarnation: Incarnation(0), id: 0 };
 
 const HELLO: u16 = 1;
 const REFUSED: u16 = 2;
@@ -31,13 +34,21 @@ pub struct Terms {
     pub volume: String,
 }
 
+/// A process of a node. Two of them may have one incarnation, where what counts them was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub incarnation: Incarnation,
+    /// At random.
+    pub id: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub from: NodeId,
     pub to: NodeId,
-    pub incarnation: Incarnation,
-    /// The last incarnation of the receiver that the sender met.
-    pub met: Option<Incarnation>,
+    pub process: Process,
+    /// The last of the receiver that the sender met.
+    pub met: Option<Process>,
     pub terms: Terms,
 }
 
@@ -56,9 +67,10 @@ impl First {
             First::Hello(hello) => {
                 body.extend(hello.from.0.to_le_bytes());
                 body.extend(hello.to.0.to_le_bytes());
-                body.extend(hello.incarnation.0.to_le_bytes());
-                body.extend(hello.met.map_or(0, |met| met.0).to_le_bytes());
+                let met = hello.met.unwrap_or(NOT_MET);
+                body.extend([hello.process, met].iter().flat_map(|process| process.incarnation.0.to_le_bytes()));
                 body.extend(0_u32.to_le_bytes());
+                body.extend([hello.process, met].iter().flat_map(|process| process.id.to_le_bytes()));
                 body.extend(hello.terms.size.to_le_bytes());
                 body.extend(hello.terms.homes.to_le_bytes());
                 body.extend((hello.terms.nodes.len() as u32).to_le_bytes());
@@ -83,21 +95,23 @@ impl First {
         if kind != HELLO || body.len() < FIXED_BYTES {
             return None;
         }
-        let (nodes, volume) = (u32_at(body, 32) as usize, u32_at(body, 36) as usize);
+        let (nodes, volume) = (u32_at(body, 48) as usize, u32_at(body, 52) as usize);
         let text = &body[FIXED_BYTES..];
         if nodes.checked_add(volume) != Some(text.len()) {
             return None;
         }
         let text = |part: &[u8]| std::str::from_utf8(part).ok().map(str::to_owned);
         let terms = Terms {
-            size: u64_at(body, 16),
-            homes: u64_at(body, 24),
+            size: u64_at(body, 32),
+            homes: u64_at(body, 40),
             nodes: text(&body[FIXED_BYTES..FIXED_BYTES + nodes])?,
             volume: text(&body[FIXED_BYTES + nodes..])?,
         };
-        let met = Some(u32_at(body, 8)).filter(|met| *met > 0).map(Incarnation);
+        let process =
+            |incarnation, id| Process { incarnation: Incarnation(u32_at(body, incarnation)), id: u64_at(body, id) };
+        let met = Some(process(8, 24)).filter(|met| met.incarnation > NOT_MET.incarnation);
         let (from, to) = (NodeId(u16_at(body, 0)), NodeId(u16_at(body, 2)));
-        Some(First::Hello(Hello { from, to, incarnation: Incarnation(u32_at(body, 4)), met, terms }))
+        Some(First::Hello(Hello { from, to, process: process(4, 16), met, terms }))
     }
 
     /// Sends it; false if the connection has ended.
@@ -126,16 +140,16 @@ impl First {
 }
 
 impl Terms {
-    /// Why `other` does not mean the same.
-    pub fn refuse(&self, other: &Terms) -> Option<String> {
+    /// Why `other` does not mean the same as node `me`.
+    pub fn refuse(&self, other: &Terms, me: &str) -> Option<String> {
         let volume = &self.volume;
         if self.nodes != other.nodes {
-            return Some(format!("its peers are {}, here they are {}", other.nodes, self.nodes));
+            return Some(format!("its peers are {}, those of node {me:?} are {}", other.nodes, self.nodes));
         }
         if self.size != other.size {
-            return Some(format!("volume {volume:?} has {} bytes there, {} here", other.size, self.size));
+            return Some(format!("its volume {volume:?} has {} bytes, that of node {me:?} {}", other.size, self.size));
         }
-        (self.homes != other.homes).then(|| format!("volume {volume:?} has other homes there than here"))
+        (self.homes != other.homes).then(|| format!("its volume {volume:?} has other homes than that of node {me:?}"))
     }
 }
 
@@ -145,7 +159,8 @@ mod tests {
 
     fn hello() -> Hello {
         let terms = Terms { size: 1 << 30, homes: 5, nodes: "a,b,ü".into(), volume: "disk".into() };
-        Hello { from: NodeId(2), to: NodeId(0), incarnation: Incarnation(7), met: Some(Incarnation(3)), terms }
+        let process = |number, id| Process { incarnation: Incarnation(number), id };
+        Hello { from: NodeId(2), to: NodeId(0), process: process(7, u64::MAX), met: Some(process(3, 9)), terms }
     }
 
     #[test]
@@ -170,7 +185,7 @@ mod tests {
             assert_eq!(First::decode(HELLO, &body[..len]), None, "{len} bytes");
         }
         let mut wrong = body.to_vec();
-        wrong[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
+        wrong[48..52].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(First::decode(HELLO, &wrong), None);
         assert_eq!(First::decode(9, body), None);
     }
@@ -178,9 +193,9 @@ mod tests {
     #[test]
     fn what_differs_is_named() {
         let terms = hello().terms;
-        let refusal = |other: Terms| terms.refuse(&other).unwrap_or_default();
-        assert_eq!(terms.refuse(&terms.clone()), None);
-        assert!(refusal(Terms { size: 1, ..terms.clone() }).contains("1 bytes there"));
+        let refusal = |other: Terms| terms.refuse(&other, "a").unwrap_or_default();
+        assert_eq!(terms.refuse(&terms.clone(), "a"), None);
+        assert!(refusal(Terms { size: 1, ..terms.clone() }).contains("has 1 bytes, that of node \"a\" 1073741824"));
         assert!(refusal(Terms { nodes: "a,b".into(), ..terms.clone() }).contains("its peers are a,b"));
         assert!(refusal(Terms { homes: 1, ..terms.clone() }).contains("other homes"));
     }

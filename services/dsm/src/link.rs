@@ -370,7 +370,7 @@ pub struct Conversation {
 
 impl Conversation {
     fn begin(session: &Session, shared: Arc<Shared>, theirs: &Hello) -> Conversation {
-        let (cpu, peer) = (session.cpu(), Address { node: theirs.from, incarnation: theirs.incarnation });
+        let (cpu, peer) = (session.cpu(), Address { node: theirs.from, incarnation: theirs.process.incarnation });
         let generation = shared.links[usize::from(peer.node.0)].begin(cpu);
         let is_closed = Rc::new(Cell::new(false));
         let out = Out {
@@ -380,7 +380,7 @@ impl Conversation {
         };
         cpu.spawn(send(Arc::clone(&shared), cpu.clone(), peer.node, generation, out));
         shared.report(Some(peer.node), "is connected".into());
-        shared.on_connected(cpu, peer, theirs.met);
+        shared.on_connected(cpu, peer, theirs);
         Conversation { shared, peer, generation, is_closed }
     }
 

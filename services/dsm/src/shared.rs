@@ -18,7 +18,7 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
 use crate::deaths::Deaths;
-use crate::hello::Terms;
+use crate::hello::{Process, Terms};
 use crate::home::Reserve;
 use crate::link::Link;
 use crate::mapping::Table;
@@ -48,6 +48,8 @@ pub struct SharedConfig {
     pub homes: u64,
     /// Homes move among all nodes, in so many parts, and storage is what all nodes reach.
     pub shards: Option<u16>,
+    /// At random, for this process.
+    pub process: u64,
     /// This home's storage ends with the process.
     pub is_volatile: bool,
     /// A request that needs another node fails after this time.
@@ -142,6 +144,7 @@ impl Shared {
             forwarded: Default::default(),
             due: Default::default(),
             met: vec![None; nodes],
+            processes: BTreeMap::new(),
             deaths: Deaths::default(),
             left: Default::default(),
             answers: Vec::new(),
@@ -227,6 +230,10 @@ impl Shared {
             core.saving.remove(&page);
             self.changed.wake_all();
         }
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        Process { incarnation: self.me.incarnation, id: self.config.process }
     }
 
     pub(crate) fn incarnation_of(&self, core: &Core, node: NodeId) -> Incarnation {

@@ -407,19 +407,26 @@ fn who_waited_for_a_home_that_was_away_goes_on_as_soon_as_it_is_connected() {
 
 #[test]
 fn a_node_that_starts_as_an_earlier_one_is_refused_and_both_sides_say_why() {
-    let mut scene = Scene::new(Setup::new(0, 2));
-    scene.until_connected();
-    scene.kill(1);
-    scene.boot(1);
-    scene.until_connected();
-    scene.kill(1);
-    scene.forget_starts(1);
-    scene.boot(1);
-    scene.pass(Duration::from_secs(2));
-    let told = scene.told();
-    for side in ["0: ", "1: "] {
-        let is_why = |line: &&String| line.starts_with(side) && line.contains("number 2 is an old one");
-        assert_eq!(told.iter().filter(is_why).count(), 1, "{told:?}");
+    // Also where it is the last one by its number.
+    for number in [2, 3] {
+        let mut scene = Scene::new(Setup::new(0, 2));
+        scene.until_connected();
+        scene.kill(1);
+        scene.boot(1);
+        scene.until_connected();
+        scene.cut(0, 1);
+        scene.heal();
+        scene.until_connected();
+        scene.kill(1);
+        scene.count_starts(1, number - 1);
+        scene.boot(1);
+        scene.pass(Duration::from_secs(2));
+        let told = scene.told();
+        for side in ["0: ", "1: "] {
+            let why = format!("number {number} is an old one");
+            let is_why = |line: &&String| line.starts_with(side) && line.contains(&why);
+            assert_eq!(told.iter().filter(is_why).count(), 1, "{told:?}");
+        }
+        assert!(scene.shared().all(|shared| shared.connected() == 0));
     }
-    assert!(scene.shared().all(|shared| shared.connected() == 0));
 }

@@ -167,6 +167,7 @@ impl Scene {
             terms: None,
             homes,
             shards: None,
+            process: self.world.now().ns(),
             is_volatile: backing == Backing::Memory,
             timeout,
         };
@@ -316,9 +317,9 @@ impl Scene {
         self.nodes.iter().flatten().filter_map(|node| node.shared.as_ref())
     }
 
-    /// A node counts its starts anew, as with an old copy of its data.
-    pub fn forget_starts(&mut self, node: usize) {
-        self.incarnations[node] = 1;
+    /// A node counts its starts from here on, as with an old copy of its data.
+    pub fn count_starts(&mut self, node: usize, from: u32) {
+        self.incarnations[node] = from;
     }
 
     pub fn incarnation(&self, node: usize) -> usize {

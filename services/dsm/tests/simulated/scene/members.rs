@@ -103,6 +103,7 @@ impl Scene {
             terms: Some("those of the test".into()),
             homes: 0,
             shards: Some(SHARDS),
+            process: 0,
             is_volatile: false,
             timeout,
         };
