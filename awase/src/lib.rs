@@ -35,3 +35,7 @@ pub mod stable_writes;
 pub mod stack;
 pub mod top;
 pub mod trace;
+
+/// Of the server, its tools and the laboratory: what is measured is what is shipped.
+#[global_allocator]
+static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -45,6 +45,7 @@ use at_once::Directories;
 use call::MountId;
 use content::Made;
 use identity::Identity;
+pub use journal::is_committed_as_a_whole;
 use listing::Listings;
 use lock::Locked;
 use names::NameLocks;

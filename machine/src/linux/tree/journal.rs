@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 /// True on ext4 with a journal: the journal is ordered, and for a directory ext4 commits all of it, not only the
 /// changes of that directory (`ext4_fsync_journal`). Syncing each of several nodes would cost a flush each, since ext4
 /// flushes the disk even when the node's changes were committed with another's.
-pub(super) fn is_committed_as_a_whole(root: &File) -> bool {
+pub fn is_committed_as_a_whole(root: &File) -> bool {
     is_ext4(root) && has_journal(root).unwrap_or(false)
 }
 
