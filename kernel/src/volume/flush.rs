@@ -121,7 +121,9 @@ impl Volume {
         let all = ByteRange::new(0, self.size()).blocks();
         self.write_out_within(cpu, all, context.with_stability(Stability::Unstable)).await;
         // Writes that write-back issued may be queued behind others; now a client waits for them.
-        self.device.expedite(cpu, self.bytes_of(all));
+        if context.class == Class::Synchronous {
+            self.device.expedite(cpu, self.bytes_of(all));
+        }
         self.until_settled().await;
     }
 
