@@ -5,6 +5,7 @@
 pub mod access;
 pub mod awake;
 pub mod cache;
+pub mod checkpoint;
 pub mod coherence;
 pub mod color;
 pub mod delivery;

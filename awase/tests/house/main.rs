@@ -181,7 +181,9 @@ fn every_crate_obeys_the_lints_of_the_workspace() {
 
 #[test]
 fn every_type_of_event_is_recorded_somewhere() {
-    let crates = ["kernel", "services/nbd", "services/nfs"].iter().flat_map(|member| sources(&format!("{member}/src")));
+    let crates = ["kernel", "services/nbd", "services/nfs", "services/transactions"]
+        .iter()
+        .flat_map(|member| sources(&format!("{member}/src")));
     let recording: String =
         crates.filter(|(path, _)| !path.contains("/trace/") && !is_of_tests(path)).map(|(_, text)| text).collect();
     let recorded: BTreeSet<&str> = recording

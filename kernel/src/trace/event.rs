@@ -165,6 +165,12 @@ events! {
     PostgresCall: Frequent Span "postgres.call" ("statements", "bytes");
     /// PostgreSQL's protocol: the same without calls.
     PostgresOther: Frequent Span "postgres.other" ("statements", "bytes");
+    /// A group of transactions was written to a database's log.
+    LogWritten: Frequent Span "database.log" ("page", "bytes");
+    /// What was committed was put into the tree of a database, in its cache.
+    CheckpointMerged: Rare Span "database.merged" ("entries", "pages");
+    /// The tree became durable, and with it the checkpoint.
+    CheckpointStored: Rare Span "database.stored" ("generation", "");
 
     /// All blocks were in the cache. Only with `unthinned`: a request without a miss hit.
     CacheHit: Frequent Moment "cache.hit" ("block", "blocks");

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Processor;
+use kernel::request::JobId;
+use kernel::trace::Event;
 use machine::Errno;
 use policy::unit::Stability;
 
-use super::layout::{Layout, LogPlace, PAGE_BYTES, PageNo, Root, Superblock};
+use super::layout::{Layout, PAGE_BYTES, PageNo, Root, Superblock};
 use super::merge::Merge;
 use super::space::Space;
-use super::{Database, Delta, Sequence, StoreError};
+use super::spread::{ENTRIES_A_SLICE, Frozen, Spread};
+use super::{Database, StoreError};
 
 /// A checkpoint that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -22,18 +25,6 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub root: Option<Root>,
-}
-
-/// What a checkpoint is about to put into the tree.
-#[derive(Clone, Debug)]
-pub(super) struct Frozen {
-    pub delta: Arc<Delta>,
-    /// All commits up to this one.
-    pub commits: Sequence,
-    /// Where the log begins that is not in it.
-    pub log: LogPlace,
-    /// [`Circle::used`](super::log::Circle::used) at that place.
-    used: u64,
 }
 
 impl Database {
@@ -54,6 +45,7 @@ impl Database {
             }
             let mut state = database.state.lock();
             state.is_checkpointing = false;
+            state.is_awaited = false;
             drop(state);
             database.changed.wake_all();
         });
@@ -62,20 +54,34 @@ impl Database {
     async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<(), StoreError> {
         let Some((frozen, tree, generation)) = self.freeze() else { return Ok(()) };
         self.release_retired();
-        let mut merge =
-            Merge { cpu, pages: &self.pages, space: &self.space, replaced: Vec::new(), written: Vec::new() };
-        let changes: Vec<_> = frozen.delta.iter().map(|(key, entry)| (key, entry.row.as_ref())).collect();
+        let began = cpu.begin(Event::CheckpointMerged, JobId::default());
+        let mut changes = Vec::with_capacity(frozen.delta.len());
+        for (key, entry) in frozen.delta.iter() {
+            changes.push((key, entry.row.as_ref()));
+            if changes.len().is_multiple_of(ENTRIES_A_SLICE) {
+                cpu.yield_now().await;
+            }
+        }
+        let spread = Spread::new(cpu, self, &frozen);
+        let mut merge = Merge { cpu, database: self, spread, replaced: Vec::new(), written: Vec::new() };
         let merged = merge.run(tree.root, &changes).await;
         let Merge { replaced, written, .. } = merge;
+        cpu.end(began, Event::CheckpointMerged, JobId::default(), changes.len() as u64, written.len() as u64);
         let root = merged.inspect_err(|_| {
             let mut space = self.space.lock();
             written.iter().for_each(|page| space.release(*page));
         })?;
+        let began = cpu.begin(Event::CheckpointStored, JobId::default());
         let map = self.map_without(&replaced, generation);
         self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await?;
         let superblock = self.superblock(generation, &frozen, root);
         self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await?;
+        cpu.end(began, Event::CheckpointStored, JobId::default(), generation, 0);
         self.end_checkpoint(&superblock, &frozen, replaced);
+        drop(changes);
+        if let Some(delta) = Arc::into_inner(frozen.delta) {
+            delta.drop_in_slices(cpu).await;
+        }
         Ok(())
     }
 
@@ -144,6 +150,7 @@ impl Database {
         debug_assert_eq!(bytes.len(), self.layout.map_pages() as usize * PAGE_BYTES, "the map fills its pages");
         self.pages.write_run(cpu, self.layout.map(generation), &bytes, Stability::Unstable).await?;
         // The superblock may refer only to what is durable.
+        self.pages.write_out(cpu).await;
         self.pages.flush(cpu).await
     }
 

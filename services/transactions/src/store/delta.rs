@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use kernel::Processor;
+
+use super::spread::ENTRIES_A_SLICE;
 use super::{FullKey, Row, Sequence};
 
 /// What an entry takes in memory besides its key and row, in bytes: judged, from the size of its nodes.
@@ -33,6 +36,14 @@ impl Delta {
         match self.entries.insert(key, entry) {
             Some(old) => self.bytes = self.bytes - row_bytes(&old) + new,
             None => self.bytes += ENTRY_BYTES + key_bytes + new,
+        }
+    }
+
+    /// Drops it while other tasks run: to free hundreds of thousands of entries takes tens of milliseconds.
+    pub(super) async fn drop_in_slices(self, cpu: &Processor) {
+        let mut entries = self.entries.into_iter();
+        while entries.by_ref().take(ENTRIES_A_SLICE).count() > 0 {
+            cpu.yield_now().await;
         }
     }
 

@@ -21,6 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Processor;
+use kernel::request::JobId;
+use kernel::trace::Event;
 use machine::Errno;
 use policy::unit::Stability;
 
@@ -169,7 +171,9 @@ impl Database {
         let (page, unused) = self.room_in_log(cpu, pages).await?;
         let number = self.state.lock().circle.place.group;
         let group = encode(self.pages.identity, number, last, changes);
+        let began = cpu.begin(Event::LogWritten, JobId::default());
         let written = self.pages.write_run(cpu, PageNo(log.0 + page), &group, Stability::Stable).await;
+        cpu.end(began, Event::LogWritten, JobId::default(), log.0 + page, group.len() as u64);
         written.map_err(StoreError::errno)?;
         let is_half_full = {
             let mut state = self.state.lock();

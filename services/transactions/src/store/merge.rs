@@ -2,27 +2,22 @@
 //! the path to them; all others are shared with the old tree.
 
 use kernel::Processor;
-use parking_lot::Mutex;
 
 use super::layout::{PageNo, Root};
 use super::page::{self, CAPACITY, Page, cell_bytes};
-use super::pages::Pages;
-use super::space::Space;
-use super::{FullKey, Row, StoreError};
+use super::spread::{ENTRIES_A_SLICE, Spread};
+use super::{Database, FullKey, Row, StoreError};
 
 /// A page with fewer bytes of cells is joined with its neighbour.
 const SPARSE_BYTES: usize = CAPACITY / 4;
-
-/// Pages between two turns of other tasks.
-const PAGES_A_TURN: usize = 32;
 
 /// A change of one key; `None`: it is deleted.
 pub(super) type Change<'a> = (&'a FullKey, Option<&'a Row>);
 
 pub(super) struct Merge<'a> {
     pub cpu: &'a Processor,
-    pub pages: &'a Pages,
-    pub space: &'a Mutex<Space>,
+    pub database: &'a Database,
+    pub spread: Spread<'a>,
     /// Pages that the new tree does not have any more.
     pub replaced: Vec<PageNo>,
     /// Pages that only the new tree has.
@@ -49,7 +44,7 @@ impl Merge<'_> {
     pub(super) async fn run(&mut self, root: Option<Root>, changes: &[Change<'_>]) -> Result<Option<Root>, StoreError> {
         let (mut children, mut level) = match root {
             Some(root) => (self.page(root.page, root.height, changes).await?, root.height),
-            None => (self.write(0, upserts(changes)).await?, 0),
+            None => (self.leaves(Vec::new(), changes).await?, 0),
         };
         while children.len() > 1 {
             level += 1;
@@ -58,8 +53,8 @@ impl Merge<'_> {
         let Some(top) = children.pop() else { return Ok(None) };
         let mut root = Root { page: top.page, height: level };
         while root.height > 0 {
-            let frame = self.pages.read(self.cpu, root.page).await?;
-            let page = Page::check(frame.bytes(), self.pages.identity, root.page, root.height)?;
+            let frame = self.database.pages.read(self.cpu, root.page).await?;
+            let page = Page::check(frame.bytes(), self.database.pages.identity, root.page, root.height)?;
             if page.len() > 1 {
                 break;
             }
@@ -73,10 +68,24 @@ impl Merge<'_> {
     async fn page(&mut self, no: PageNo, level: u8, changes: &[Change<'_>]) -> Result<Vec<Child>, StoreError> {
         let cells = self.take(no, level).await?;
         if level == 0 {
-            return self.write(0, merged(cells, changes)).await;
+            return self.leaves(cells, changes).await;
         }
         let children = Box::pin(self.children(cells, level, changes)).await?;
         self.write(level, children.iter().map(cell_of).collect()).await
+    }
+
+    /// The leaves with these cells and changes. Many changes are merged a part after another, so that others run meanwhile.
+    async fn leaves(&mut self, mut cells: Vec<Cell>, changes: &[Change<'_>]) -> Result<Vec<Child>, StoreError> {
+        let mut children = Vec::new();
+        let mut parts = changes.chunks(ENTRIES_A_SLICE).peekable();
+        while let Some(part) = parts.next() {
+            let ends = parts.peek().map_or(cells.len(), |next| cells.partition_point(|(key, _)| key < next[0].0));
+            let later = cells.split_off(ends);
+            self.spread.on_merged(part.len());
+            children.extend(self.write(0, merged(cells, part)).await?);
+            cells = later;
+        }
+        Ok(children)
     }
 
     /// The children of an inner page, with changes.
@@ -126,8 +135,8 @@ impl Merge<'_> {
 
     /// The cells of a page that is about to be replaced.
     async fn take(&mut self, no: PageNo, level: u8) -> Result<Vec<Cell>, StoreError> {
-        let frame = self.pages.read(self.cpu, no).await?;
-        let page = Page::check(frame.bytes(), self.pages.identity, no, level)?;
+        let frame = self.database.pages.read(self.cpu, no).await?;
+        let page = Page::check(frame.bytes(), self.database.pages.identity, no, level)?;
         let cells = page.cells().map(|(key, value)| (FullKey::from(key), Row::from(value))).collect();
         self.replaced.push(no);
         Ok(cells)
@@ -142,20 +151,18 @@ impl Merge<'_> {
             let piece = &cells[start..end];
             start = end;
             let Some((first, _)) = piece.first() else { continue };
-            let page = self.space.lock().allocate().ok_or(StoreError::Full)?;
+            let page = self.database.space.lock().allocate().ok_or(StoreError::Full)?;
             self.written.push(page);
             let mut frames = self.cpu.kernel().allocate(self.cpu, 1).await;
             let Some(mut frame) = frames.pop() else { return Err(StoreError::Full) };
             if let Some(bytes) = frame.bytes_mut() {
                 let cells = piece.iter().map(|(key, value)| (&**key, &**value));
-                page::fill(bytes, (self.pages.identity, page, level), cells);
+                page::fill(bytes, (self.database.pages.identity, page, level), cells);
             }
-            self.pages.write(self.cpu, page, frame).await?;
+            self.database.pages.write(self.cpu, page, frame).await?;
             let bytes = piece.iter().map(|(key, value)| cell_bytes(key, value)).sum();
             children.push(Child { first: first.clone(), page, bytes: Some(bytes) });
-            if self.written.len().is_multiple_of(PAGES_A_TURN) {
-                self.cpu.yield_now().await;
-            }
+            self.spread.on_page().await;
         }
         Ok(children)
     }

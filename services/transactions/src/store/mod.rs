@@ -22,6 +22,7 @@ mod page;
 mod pages;
 mod reads;
 mod space;
+mod spread;
 mod tables;
 mod transaction;
 mod tree;
@@ -37,7 +38,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use checkpoint::{Frozen, Tree};
+use checkpoint::Tree;
 use delta::Delta;
 pub use layout::DATABASE_BYTES_MIN;
 use layout::{Layout, PageNo};
@@ -45,6 +46,7 @@ use log::{Circle, Records};
 pub use open::OpenError;
 use pages::Pages;
 use space::Space;
+use spread::Frozen;
 pub(crate) use tables::FoundTable;
 use tables::Tables;
 pub use transaction::{Commit, Transaction};
@@ -164,6 +166,8 @@ struct State {
     failure: Option<Errno>,
     unwritten: VecDeque<Records>,
     is_checkpointing: bool,
+    /// Transactions wait until it has made room.
+    is_awaited: bool,
     /// Of the checkpoint that is under way.
     checkpoint_failure: Option<Errno>,
     is_closing: bool,

@@ -100,6 +100,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
         failure: None,
         unwritten: Default::default(),
         is_checkpointing: false,
+        is_awaited: false,
         checkpoint_failure: None,
         is_closing: false,
     };

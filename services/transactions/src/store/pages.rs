@@ -58,6 +58,11 @@ impl Pages {
         Ok(())
     }
 
+    /// Writes what is dirty to the device, as far as nobody else wants the disk.
+    pub(super) async fn write_out(&self, cpu: &Processor) {
+        self.volume.write_out_unflushed(cpu, Context::asynchronous(JobId::default())).await;
+    }
+
     pub(super) async fn flush(&self, cpu: &Processor) -> Result<(), StoreError> {
         Ok(self.volume.flush(cpu, Context::synchronous(JobId::default())).await?)
     }

@@ -293,6 +293,7 @@ impl Transaction {
                 return Ok(commit);
             }
             database.release_retired();
+            database.state.lock().is_awaited = true;
             database.request_checkpoint(cpu);
             database.changed.until(|| (!database.state.lock().is_checkpointing).then_some(())).await;
         }

@@ -112,3 +112,35 @@ fn a_log_that_fills_during_a_checkpoint_makes_writers_wait_and_loses_nothing() {
         }
     });
 }
+
+#[test]
+fn a_checkpoint_lets_others_run_after_every_few_pages() {
+    const PAGES_MAX: u64 = 8;
+    let world = World::new(1);
+    let id = world.add_host("server");
+    let disk = world.add_disk(id, DiskConfig::new(8 << 20));
+    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
+    run(&world, &host, async move |cpu| {
+        let database = Database::open(&cpu, opened).await.expect("a new database");
+        let writing = Arc::clone(&database);
+        let _writer = spawn(&cpu, async move |cpu| {
+            for row in 0_u32..1000 {
+                let mut transaction = writing.begin();
+                let table = transaction.table("rows").expect("a table");
+                transaction.put(table, &row.to_be_bytes(), &[7; 1000]).expect("short");
+                transaction.commit(&cpu).await.expect("no conflict").durable(&cpu).await.expect("a disk that works");
+            }
+        });
+        let (mut before, mut steps) = (database.reading().tree_bytes, 0);
+        while database.reading().checkpoints == 0 {
+            cpu.sleep(Duration::from_micros(100)).await;
+            let bytes = database.reading().tree_bytes;
+            assert!(bytes - before <= PAGES_MAX * BLOCK_BYTES, "{} bytes at once", bytes - before);
+            steps += u32::from(bytes > before);
+            before = bytes;
+        }
+        assert!(steps >= 4, "{before} bytes in {steps} steps");
+    });
+}
