@@ -141,6 +141,16 @@ impl SharedDatabase {
             Ok(Claim::Other(node)) => return absent(&format!("is open at node {node:?}")),
             Err(problem) => return absent(&format!("is not open: {problem}")),
         }
+        let opened = self.open_as(address);
+        if opened.is_err() {
+            self.release(address);
+        }
+        opened.map(|()| address)
+    }
+
+    /// Opens it, which no other node does meanwhile.
+    fn open_as(&self, address: Address) -> Result<(), Absence> {
+        let absent = |why: &str| Err(Absence::For(why.to_owned()));
         let Some(volume) = self.node.volume_as(address, &self.database.name) else {
             return absent("is not open: this node's lease was over");
         };
@@ -157,7 +167,14 @@ impl SharedDatabase {
         let monitor = Monitor::new(self.database.name.clone(), store, programs);
         let disk = OpenDisk { volume, ..self.disk.clone() };
         self.publish(OpenDatabase { database: self.database.clone(), disk, monitor });
-        Ok(address)
+        Ok(())
+    }
+
+    /// Other nodes may open it.
+    fn release(&self, address: Address) {
+        if let Err(problem) = self.claims.lock().release(&self.database.name, address.incarnation) {
+            self.print(&format!("may stay claimed by this node: {problem}"));
+        }
     }
 
     fn publish(&self, open: OpenDatabase) {

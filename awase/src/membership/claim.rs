@@ -68,6 +68,15 @@ impl Claims {
         }
     }
 
+    /// Gives back a claim of this node in this epoch, if it has it.
+    ///
+    /// # Errors
+    /// If etcd does not answer: then it may still have it.
+    pub fn release(&mut self, database: &str, epoch: Incarnation) -> Result<(), Problem> {
+        let own = Holder { node: self.node.clone(), epoch };
+        Ok(self.etcd.remove(&self.keys.database(database), &own.encode())?)
+    }
+
     fn is_member(&self, found: &[KeyValue], holder: &Holder) -> Result<bool, Problem> {
         let key = self.keys.member(&holder.node);
         let member = found.iter().find(|value| value.key == key);

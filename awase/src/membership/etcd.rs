@@ -109,6 +109,14 @@ impl Etcd {
         self.0.ask("/v3/kv/txn", &json!({ "compare": [same], "success": [put] })).map(drop)
     }
 
+    /// Deletes a key if it has this value.
+    pub fn remove(&mut self, key: &str, value: &str) -> Result<(), EtcdError> {
+        let key = encoded(key);
+        let same = json!({ "key": key, "target": "VALUE", "result": "EQUAL", "value": encoded(value) });
+        let delete = json!({ "request_delete_range": { "key": key } });
+        self.0.ask("/v3/kv/txn", &json!({ "compare": [same], "success": [delete] })).map(drop)
+    }
+
     /// All keys that begin with `prefix`, and the revision at which they were so.
     pub fn range(&mut self, prefix: &str) -> Result<(Revision, Vec<KeyValue>), EtcdError> {
         let question = json!({ "key": encoded(prefix), "range_end": encoded(&end_of(prefix)) });

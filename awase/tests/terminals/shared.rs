@@ -39,10 +39,15 @@ impl Pair {
     }
 
     fn start(&self, node: usize) -> Server {
+        self.start_with(node, "")
+    }
+
+    /// `keys`: more of the database.
+    fn start_with(&self, node: usize, keys: &str) -> Server {
         let (name, port, url, device) = (NAMES[node], self.ports[node], &self.etcd.url, self.common.file("device"));
         let text = format!(
             "[cluster]\nnode = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\netcd = [\"{url}\"]\n\
-             [[database]]\nname = \"bank\"\nkind = \"shared\"\nsize = \"16MiB\"\nshared_device = {device:?}\n"
+             [[database]]\nname = \"bank\"\nkind = \"shared\"\nsize = \"16MiB\"\nshared_device = {device:?}\n{keys}"
         );
         self.sandboxes[node].write("node.toml", &text);
         self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "64MiB"])
@@ -124,6 +129,18 @@ fn when_the_node_that_has_it_is_killed_another_goes_on_with_all_that_was_acknowl
     next.await_error(OPEN);
     let found = pair.session(1 - holder).number("SELECT balance(1)");
     assert_eq!(found, Ok(told[0] + 1000), "after an end in order");
+}
+
+#[test]
+fn a_node_that_cannot_open_it_leaves_it_to_others() {
+    let pair = pair!();
+    let a = pair.start(0);
+    let mut b = pair.start_with(1, "programs = \"/dev/null/programs\"\n");
+    pair.refuses(1, "is open at node \"a\"");
+    a.crash();
+    b.await_error("cannot be opened: ");
+    let _a = pair.start(0);
+    testkit::server::await_that("it is open at the other node", || pair.connect(0).is_ok());
 }
 
 #[test]
