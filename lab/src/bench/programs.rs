@@ -75,7 +75,7 @@ fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
-fn first_line(program: &str) -> String {
+pub fn first_line(program: &str) -> String {
     first_lines(program, &["--version"]).lines().next().unwrap_or("(unknown version)").trim().to_owned()
 }
 

@@ -17,7 +17,12 @@ const ROUNDS: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs
 /// Memory of the server. Bytes.
 const MEMORY: u64 = 128 << 20;
 
-const TERMINALS: usize = 128;
+/// As the paper's front-end processor has them: hundreds of terminals on few lines. Of 128, groups of transactions that wait
+/// for the disk are so small that the processors are idle now and then.
+const LINES: usize = 16;
+const TERMINALS_OF_A_LINE: usize = 32;
+/// Without it.
+const CONNECTIONS: usize = 128;
 const WARM: Duration = Duration::from_millis(200);
 const MEASURED: Duration = Duration::from_millis(800);
 /// Start of a load, and its check.
@@ -73,8 +78,21 @@ impl InUse {
     }
 }
 
-fn cells() -> Vec<(usize, InUse)> {
-    (0..MIXES.len()).flat_map(|mix| InUse::all().into_iter().map(move |in_use| (mix, in_use))).collect()
+/// How the terminals reach the server.
+#[derive(Clone, Copy, PartialEq)]
+enum Through {
+    FrontEnd,
+    /// Each by a connection of its own.
+    Own,
+}
+
+/// The paper's, and beside them the first and the last without a front end.
+fn cells() -> Vec<(usize, Through, InUse)> {
+    let of = |mix| {
+        let paper = InUse::all().into_iter().map(move |in_use| (mix, Through::FrontEnd, in_use));
+        paper.chain([InUse::None, InUse::UpTo(TECHNIQUES.len() - 1)].map(|in_use| (mix, Through::Own, in_use)))
+    };
+    (0..MIXES.len()).flat_map(of).collect()
 }
 
 pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
@@ -94,23 +112,27 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     })?;
     let cells = cells();
     let rates = interleaved(run, ROUNDS, cells.len(), |cell| {
-        let (mix, in_use) = cells[cell];
+        let (mix, through, in_use) = cells[cell];
         for (technique, (_, switch, values)) in TECHNIQUES.iter().enumerate() {
             server.set(switch, values[usize::from(!in_use.has(technique))])?;
         }
-        Ok([load(run, &server, MIXES[mix])?])
+        Ok([load(run, &server, MIXES[mix], through)?])
     })?;
     Ok(measured(run, &cells, &rates))
 }
 
 /// Transactions a second of a mix, whose sums must be right after it.
-fn load(run: &LocalRun<'_>, server: &Server, mix: &str) -> Result<f64, LocalError> {
+fn load(run: &LocalRun<'_>, server: &Server, mix: &str, through: Through) -> Result<f64, LocalError> {
     let failed = |what: String| LocalError::Load(format!("the {mix} mix: {what}"));
     let place = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
     let file = place.path().join("mix.toml");
-    let (warm, terminals) = (run.pick(WARM, Duration::ZERO), run.pick(TERMINALS, 4));
+    let warm = run.pick(WARM, Duration::ZERO);
+    let (lines, pipeline) = match through {
+        Through::FrontEnd => (run.pick(LINES, 2), run.pick(TERMINALS_OF_A_LINE, 2)),
+        Through::Own => (run.pick(CONNECTIONS, 4), 1),
+    };
     let text = format!(
-        "database = {:?}\nterminals = {terminals}\nwarm_up = \"{}ms\"\n\n\
+        "database = {:?}\nterminals = {lines}\npipeline = {pipeline}\nwarm_up = \"{}ms\"\n\n\
          [[transaction]]\nname = {mix:?}\nsql = \"SELECT {mix}($1)\"\narguments = [{{ uniform = [0, 9999] }}]\n\n\
          [[check]]\nname = \"the sum\"\nsql = \"SELECT records($1)\"\nover = [0, 9]\nexpect = \"0\"\n",
         PROGRAM.name,
@@ -127,12 +149,16 @@ fn load(run: &LocalRun<'_>, server: &Server, mix: &str) -> Result<f64, LocalErro
     result["transactions_a_second"].as_f64().ok_or_else(|| failed(output))
 }
 
-fn measured(run: &LocalRun<'_>, cells: &[(usize, InUse)], rates: &[[Spread; 1]]) -> Measured {
+fn measured(run: &LocalRun<'_>, cells: &[(usize, Through, InUse)], rates: &[[Spread; 1]]) -> Measured {
     const HOUR: f64 = 3600.0;
     let mut measured = Measured::default();
     let mut rows = Vec::new();
-    for ((mix, in_use), [rate]) in cells.iter().zip(rates) {
+    for ((mix, through, in_use), [rate]) in cells.iter().zip(rates) {
         let mix = MIXES[*mix];
+        if *through == Through::Own {
+            rows.push((format!("{mix}, without a front end: {}", in_use.name()), *rate));
+            continue;
+        }
         rows.push((format!("{mix}: {}", in_use.name()), *rate));
         let hourly = rate.median * HOUR;
         let mut place = |row: &str, way: &str| measured.cell("techniques", row, format!("{mix}, {way}"), hourly);
@@ -143,20 +169,24 @@ fn measured(run: &LocalRun<'_>, cells: &[(usize, InUse)], rates: &[[Spread; 1]])
             InUse::UpTo(last) => place(TECHNIQUES[last].0, "cumulative"),
         }
     }
-    for (mix, rates) in MIXES.iter().zip(rates.chunks(InUse::all().len())) {
-        let ([before], [after]) = (rates[0], rates[rates.len() - 1]);
+    let paper = InUse::all().len();
+    for (mix, rates) in MIXES.iter().zip(rates.chunks(cells.len() / MIXES.len())) {
+        let ([before], [after]) = (rates[0], rates[paper - 1]);
         measured.cell("rates", *mix, "before", before.median * HOUR);
         measured.cell("rates", *mix, "after", after.median * HOUR);
         measured.cell("gains", *mix, "", (after.median / before.median - 1.0) * 100.0);
     }
     measured.tables.push(table("here-rates", "transactions with the techniques in use", "a second", 0, rows));
     measured.notes.push(format!(
-        "Here: a server on {} processors, a database on {}, and {} terminals of `awase load` without time to think, on the \
-         same processors. A heavy transaction asks the database 36 times, a light one 19 times, as in the paper; each is one \
-         call of a program in WebAssembly and durable when it is answered.",
+        "Here: a server on {} processors, a database on {}, and `awase load` on the same processors as the paper's front end: \
+         {} terminals without time to think, whose requests come through {} lines. A heavy transaction asks the database 36 \
+         times, a light one 19 times, as in the paper; each is one call of a program in WebAssembly and durable when it is \
+         answered. Without a front end, each of {} terminals has a connection of its own.",
         run.host.processors(),
         run.host.disk(),
-        run.pick(TERMINALS, 4),
+        run.pick(LINES * TERMINALS_OF_A_LINE, 4),
+        run.pick(LINES, 2),
+        run.pick(CONNECTIONS, 4),
     ));
     measured
 }

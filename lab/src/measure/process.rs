@@ -64,14 +64,20 @@ impl Process {
 
     /// Processor time of all its threads so far, in user and system mode.
     pub fn cpu(&self) -> Result<Duration> {
-        let text = self.proc_file("stat")?;
-        // The name, in parentheses, may hold spaces. After it, utime and stime are the 12th and 13th (proc(5)).
-        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
-        let (Some(user), Some(system)) = (ticks(11), ticks(12)) else {
-            bail!("/proc/{}/stat: {text}", self.child.id())
-        };
-        Ok(Duration::from_secs_f64((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64))
+        cpu_of(&self.proc_file("stat")?, OWN).with_context(|| format!("/proc/{}/stat", self.child.id()))
+    }
+
+    /// The same with its children, those that have ended and those that run; not theirs.
+    pub fn cpu_of_tree(&self) -> Result<Duration> {
+        let id = self.child.id();
+        let ended = cpu_of(&self.proc_file("stat")?, ENDED_CHILDREN).with_context(|| format!("/proc/{id}/stat"))?;
+        let children = self.proc_file(&format!("task/{id}/children"))?;
+        // One that has ended since is counted next time.
+        let running = children.split_whitespace().filter_map(|child| {
+            let text = fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+            cpu_of(&text, OWN)
+        });
+        Ok(self.cpu()? + ended + running.sum())
     }
 
     /// Resident memory in bytes, huge pages included.
@@ -176,6 +182,19 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Of the fields after the name in `/proc/PID/stat` (proc(5)), the processor time in user mode; that in system mode
+/// follows.
+const OWN: usize = 11;
+const ENDED_CHILDREN: usize = 13;
+
+fn cpu_of(stat: &str, field: usize) -> Option<Duration> {
+    // The name, in parentheses, may hold spaces.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let seconds = (ticks(field)? + ticks(field + 1)?) as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Some(Duration::from_secs_f64(seconds))
 }
 
 fn output_path(log: &Path) -> PathBuf {

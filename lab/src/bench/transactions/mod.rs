@@ -1,5 +1,8 @@
 //! `awase-lab bench transactions`: what a checkpoint costs those who transact meanwhile, and how long a start takes after
-//! a crash.
+//! a crash; and transactions beside PostgreSQL.
+
+mod beside;
+mod postgresql;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,14 +47,14 @@ const START_MAX: Duration = Duration::from_secs(10);
 
 const BANK: Script = Script {
     name: "bank",
-    program: include_bytes!("../../../program/bank.wasm"),
+    program: include_bytes!("../../../../program/bank.wasm"),
     text: "\\set a random(1, 1000)\n\\set b random(1, 1000)\nSELECT transfer(:a, :b, 1);\n",
     question: "SELECT balance(1)",
 };
 
 const TPCB: Script = Script {
     name: "tpcb",
-    program: include_bytes!("../../../program/tpcb.wasm"),
+    program: include_bytes!("../../../../program/tpcb.wasm"),
     text: "\\set aid random(1, 1000000)\n\\set tid random(1, 100)\n\\set bid random(1, 10)\n\
            \\set delta random(-5000, 5000)\nSELECT tpcb(:aid, :tid, :bid, :delta);\n",
     question: "SELECT tpcb_branches()",
@@ -71,6 +74,18 @@ pub struct Transactions {
     /// Clients of pgbench.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
+    /// Instead, measure transfers and reads on Awase and on PostgreSQL, also on a disk whose flush takes 5 ms (needs root).
+    #[arg(long)]
+    beside: bool,
+    /// Beside PostgreSQL, only what has this in its name, such as transfer-32 or slow-flush; may be repeated.
+    #[arg(long, value_name = "TEXT", requires = "beside")]
+    only: Vec<String>,
+    /// Beside PostgreSQL, how often each is measured.
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=100))]
+    reps: u32,
+    /// Beside PostgreSQL, how many seconds each time.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=600))]
+    each: u32,
     /// The program to measure; otherwise the one beside this program.
     #[arg(long, value_name = "PATH")]
     awase: Option<PathBuf>,
@@ -91,6 +106,9 @@ impl Transactions {
     /// When a program is missing or fails.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         let program = programs::awase(self.awase.as_deref())?;
+        if self.beside {
+            return self.beside(&program, interrupted);
+        }
         let bed = |script| Bed::new(&self.directory, &program, script, interrupted);
         self.checkpoints(&bed(&TPCB)?)?;
         start_after_crash(&bed(&BANK)?)
