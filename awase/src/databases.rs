@@ -79,13 +79,18 @@ impl Databases {
         Err(problems)
     }
 
-    /// Offers those that were added by `change`, too. Returns what has changed, and what is wrong with programs.
+    /// Offers those that were added by `change`, too, and loads the programs of the others again. Returns what has changed,
+    /// and what is wrong with programs.
     pub fn apply(&mut self, terminals: &Arc<Terminals>, change: Change) -> (Vec<String>, Vec<String>) {
+        let mut faults = change.faults;
+        for monitor in terminals.databases().iter() {
+            faults.extend(open::reported(monitor.name(), &monitor.programs().reload()));
+        }
         change.added.iter().for_each(|open| terminals.offer(Arc::clone(&open.monitor)));
         change.shared.iter().for_each(|shared| shared.offer_to(terminals));
         self.open.extend(change.added);
         self.shared.extend(change.shared);
-        (change.report, change.faults)
+        (change.report, faults)
     }
 
     /// What is to be closed when the server ends. Nothing is opened after that.

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use transactions::program::{self, Function, Programs};
 
 use crate::cli::{InstallArguments, ProgramArguments, ProgramCommand};
-use crate::control::client::Client;
+use crate::control::client::{Client, LoadedPrograms};
 
 /// Does what the command line says.
 ///
@@ -54,12 +54,18 @@ fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
         println!("no server listens at {}; one that is started later loads them then", socket.display());
         return Ok(());
     };
-    let (databases, faults) = client.load_programs()?;
-    if databases.is_empty() {
-        bail!("the server at {} has no database", socket.display());
+    let LoadedPrograms { databases, faults } = client.load_programs()?;
+    let installed = std::fs::canonicalize(directory(arguments))?;
+    if !databases.iter().any(|(_, directory)| *directory == installed) {
+        let places =
+            databases.iter().map(|(name, directory)| format!("{name:?} has its own in {}", directory.display()));
+        let places =
+            if databases.is_empty() { "it has no database".into() } else { places.collect::<Vec<_>>().join(", ") };
+        bail!("the server at {} loads no programs from there: {places}", socket.display());
     }
     faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
-    println!("loaded by the running server: {}", databases.join(", "));
+    let names: Vec<_> = databases.into_iter().map(|(name, _)| name).collect();
+    println!("loaded by the running server: {}", names.join(", "));
     Ok(())
 }
 

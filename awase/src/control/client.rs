@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,6 +18,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Client {
     stream: BufReader<UnixStream>,
+}
+
+/// What a server has loaded.
+pub struct LoadedPrograms {
+    /// By name, each with the directory of its programs.
+    pub databases: Vec<(String, PathBuf)>,
+    /// What is wrong with programs.
+    pub faults: Vec<String>,
 }
 
 impl Client {
@@ -59,16 +67,17 @@ impl Client {
         Ok((answer["value"].as_str().unwrap_or_default().to_owned(), notes.collect()))
     }
 
-    /// Has it load the programs of its databases. Returns the databases' names, and what is wrong with programs.
+    /// Has it load the programs of its databases.
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn load_programs(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+    pub fn load_programs(&mut self) -> anyhow::Result<LoadedPrograms> {
         let answer = self.ask(&json!({ "request": "programs" }))?;
-        let texts = |key: &str| {
-            answer[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-        };
-        Ok((texts("databases"), texts("faults")))
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let items = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
+        let databases =
+            items("databases").iter().map(|of| (text(&of["name"]), text(&of["directory"]).into())).collect();
+        Ok(LoadedPrograms { databases, faults: items("faults").iter().map(text).collect() })
     }
 
     /// Has it write what went beside the disk or database `name` into that. Returns how much it was, in bytes, and the

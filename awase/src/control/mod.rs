@@ -20,6 +20,8 @@ use std::time::Instant;
 use kernel::{Kernel, Reach, Volume};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use transactions::Monitor;
+use transactions::program::Programs;
 use transactions::terminal::Terminals;
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
@@ -180,7 +182,10 @@ impl ControlPanel {
         let monitors = self.terminals.databases();
         let faults = monitors.iter().flat_map(|monitor| monitor.programs().reload());
         let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
-        json!({ "databases": monitors.iter().map(|monitor| monitor.name()).collect::<Vec<_>>(), "faults": faults })
+        let directory = |programs: &Programs| programs.directory().and_then(|path| std::fs::canonicalize(path).ok());
+        let database =
+            |monitor: &Arc<Monitor>| json!({ "name": monitor.name(), "directory": directory(monitor.programs()) });
+        json!({ "databases": monitors.iter().map(database).collect::<Vec<_>>(), "faults": faults })
     }
 
     /// All switches, in the order of the README.

@@ -8,7 +8,7 @@ use kernel::{Kernel, Processor, Volume};
 use machine::Errno;
 use policy::unit::ProcessorId;
 use transactions::Monitor;
-use transactions::program::{BANK, Programs};
+use transactions::program::{BANK, Fault, Programs};
 use transactions::store::{Database as Store, OpenError, StoreError};
 
 use crate::cluster::Cluster;
@@ -106,8 +106,12 @@ pub fn programs(database: &Database) -> Result<(Programs, Vec<String>), Problem>
         Problem::new(&database.place, database.key("programs"), what)
     })?;
     let (programs, faults) = Programs::load(directory);
-    let faults = faults.iter().map(|fault| format!("database {:?}: {fault}", database.name)).collect();
-    Ok((programs, faults))
+    Ok((programs, reported(&database.name, &faults)))
+}
+
+/// What is wrong with programs of a database, as people are told.
+pub fn reported(database: &str, faults: &[Fault]) -> Vec<String> {
+    faults.iter().map(|fault| format!("database {database:?}: {fault}")).collect()
 }
 
 /// The program that the default database begins with. Its file has its name only when it is whole.

@@ -195,6 +195,7 @@ fn databases_are_added_by_a_reload_and_users_take_effect() {
     let more =
         "[[database]]\nname = \"shop\"\nkind = \"ram\"\nsize = \"64MiB\"\n[[user]]\nname = \"ann\"\npassword = \"p\"\n";
     bank.sandbox.write("awase.toml", &(text + more));
+    bank.sandbox.write("awase-data/programs/bank/broken.wasm", "no module");
     bank.server.signal(libc::SIGHUP);
     bank.server.await_notice("RELOADING=1");
     bank.server.await_notice("READY=1");
@@ -202,6 +203,26 @@ fn databases_are_added_by_a_reload_and_users_take_effect() {
     let output = attempt("psql", &["-X", "-A", "-t", "-c", "SELECT current_database()", &uri]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "shop\n", "{}", String::from_utf8_lossy(&output.stderr));
     assert!(bank.refusal("SELECT 1").contains("password"));
+    bank.server.signal(libc::SIGTERM);
+    let (_, said, _) = bank.server.wait();
+    let fault = "database \"bank\": awase-data/programs/bank/broken.wasm: it is no WebAssembly module";
+    assert!(said.contains(fault), "{said}");
+}
+
+#[test]
+fn programs_are_not_installed_silently_where_the_server_does_not_load_them() {
+    let bank = Bank::open();
+    let module = "awase-data/programs/bank/bank.wasm";
+    let install = |more: &[&str]| {
+        let output = bank.sandbox.run(&[&["program", "install", module], more].concat());
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(install(&[]), (true, String::new()));
+    for elsewhere in [["--database", "shop"], ["--programs", "elsewhere"]] {
+        let (is_done, errors) = install(&elsewhere);
+        let says = "loads no programs from there: \"bank\" has its own in ";
+        assert!(!is_done && errors.contains(says) && errors.contains("/awase-data/programs/bank"), "{errors}");
+    }
 }
 
 #[test]

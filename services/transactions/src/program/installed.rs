@@ -64,15 +64,19 @@ impl Programs {
         (programs, faults)
     }
 
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+
     /// Loads what is in the directory now. Calls that are under way go on with what they began with.
     pub fn reload(&self) -> Vec<Fault> {
         let Some(directory) = &self.directory else { return Vec::new() };
         let _alone = self.loading.lock();
+        let before = Arc::clone(&self.now.read());
         let files = match files(directory) {
             Ok(files) => files,
-            Err(fault) => return vec![Fault { former: true, ..fault }],
+            Err(fault) => return vec![Fault { former: !before.programs.is_empty(), ..fault }],
         };
-        let before = Arc::clone(&self.now.read());
         let mut next = Installed::default();
         let mut faults = Vec::new();
         for path in files {

@@ -265,9 +265,9 @@ impl Parser {
         }
     }
 
-    /// There are no tables to take columns from.
+    /// A column, or in FROM a table.
     fn column(&self, name: &str, position: usize) -> Refusal {
-        let message = format!("column {name:?} does not exist");
+        let message = format!("{name:?} is no call of a function, and there are no tables here");
         Refusal::new(SqlState("42703"), message).hint(SERVED).at(position)
     }
 
