@@ -1,21 +1,23 @@
 //! A set of block numbers: a sparse, ordered bitmap in which runs are found quickly.
+//!
+//! Its leaves lie in the tree's nodes and have one cache line each: a set of few blocks is made and emptied for each
+//! synchronous write.
 
 use std::collections::BTreeMap;
 
 use policy::unit::{BlockNo, BlockRange};
 
-/// Blocks of one leaf: 128 MiB of a volume in blocks of 4 KiB.
+/// Blocks of one leaf: 2 MiB of a volume in blocks of 4 KiB.
 const LEAF_BLOCKS: u64 = 64 * LEAF_WORDS as u64;
-const LEAF_WORDS: usize = 512;
+const LEAF_WORDS: usize = 8;
 
-#[derive(Clone)]
-struct Leaf {
-    words: Box<[u64; LEAF_WORDS]>,
-    count: u32,
-}
+type Leaf = [u64; LEAF_WORDS];
+
+const EMPTY: Leaf = [0; LEAF_WORDS];
 
 #[derive(Clone, Default)]
 pub(crate) struct BlockSet {
+    /// None is empty.
     leaves: BTreeMap<u64, Leaf>,
     len: u64,
 }
@@ -33,15 +35,11 @@ impl BlockSet {
     pub(crate) fn insert(&mut self, blocks: BlockRange) -> u64 {
         let mut added = 0;
         for within in blocks.cut_at_multiples(LEAF_BLOCKS) {
-            let leaf = self.leaves.entry(within.start.0 / LEAF_BLOCKS);
-            let leaf = leaf.or_insert_with(|| Leaf { words: Box::new([0; LEAF_WORDS]), count: 0 });
-            let mut here = 0;
+            let leaf = self.leaves.entry(within.start.0 / LEAF_BLOCKS).or_insert(EMPTY);
             for (word, mask) in words_of(within) {
-                here += (mask & !leaf.words[word]).count_ones();
-                leaf.words[word] |= mask;
+                added += u64::from((mask & !leaf[word]).count_ones());
+                leaf[word] |= mask;
             }
-            leaf.count += here;
-            added += u64::from(here);
         }
         self.len += added;
         added
@@ -49,22 +47,17 @@ impl BlockSet {
 
     /// Returns the number of blocks removed.
     pub(crate) fn remove(&mut self, blocks: BlockRange) -> u64 {
-        let mut removed = 0;
-        let (first, end) = (blocks.start.0 / LEAF_BLOCKS, blocks.end.0.div_ceil(LEAF_BLOCKS));
-        let present: Vec<u64> = self.leaves.range(first..end.max(first)).map(|(&no, _)| no).collect();
-        for leaf_no in present {
-            let Some(leaf) = self.leaves.get_mut(&leaf_no) else { continue };
-            let within = blocks.intersection(BlockNo(leaf_no * LEAF_BLOCKS).run(LEAF_BLOCKS));
-            let mut here = 0;
-            for (word, mask) in words_of(within) {
-                here += (mask & leaf.words[word]).count_ones();
-                leaf.words[word] &= !mask;
+        let (mut removed, mut from) = (0, blocks.start.0 / LEAF_BLOCKS);
+        let end = blocks.end.0.div_ceil(LEAF_BLOCKS).max(from);
+        while let Some((&leaf_no, leaf)) = self.leaves.range_mut(from..end).next() {
+            for (word, mask) in words_of(blocks.intersection(blocks_of(leaf_no))) {
+                removed += u64::from((mask & leaf[word]).count_ones());
+                leaf[word] &= !mask;
             }
-            leaf.count -= here;
-            removed += u64::from(here);
-            if leaf.count == 0 {
+            if *leaf == EMPTY {
                 self.leaves.remove(&leaf_no);
             }
+            from = leaf_no + 1;
         }
         self.len -= removed;
         removed
@@ -74,23 +67,38 @@ impl BlockSet {
         let within = block.0 % LEAF_BLOCKS;
         self.leaves
             .get(&(block.0 / LEAF_BLOCKS))
-            .is_some_and(|leaf| leaf.words[(within / 64) as usize] >> (within % 64) & 1 == 1)
+            .is_some_and(|leaf| leaf[(within / 64) as usize] >> (within % 64) & 1 == 1)
     }
 
     pub(crate) fn last(&self) -> Option<BlockNo> {
-        let (leaf_no, leaf) = self.leaves.last_key_value()?;
-        let (word, bits) = leaf.words.iter().enumerate().rfind(|(_, bits)| **bits != 0)?;
-        Some(BlockNo(leaf_no * LEAF_BLOCKS + word as u64 * 64 + 63 - u64::from(bits.leading_zeros())))
+        let (&leaf_no, leaf) = self.leaves.last_key_value()?;
+        let (word, bits) = leaf.iter().enumerate().rfind(|(_, bits)| **bits != 0)?;
+        Some(blocks_of(leaf_no).start + word as u64 * 64 + 63 - u64::from(bits.leading_zeros()))
     }
 
     /// The first run of members within `within`, cut to `len_max` blocks.
     pub(crate) fn first_run(&self, within: BlockRange, len_max: u64) -> Option<BlockRange> {
         let start = self.first_member(within)?;
-        let mut end = start + 1;
-        while end < within.end && end - start < len_max && self.contains(end) {
-            end = end + 1;
+        let end = within.end.min(BlockNo(start.0.saturating_add(len_max)));
+        Some(start.to(self.run_end(start, end)))
+    }
+
+    /// The first block from `from` on that is no member; `end`, if there is none before it.
+    fn run_end(&self, from: BlockNo, end: BlockNo) -> BlockNo {
+        let mut at = from;
+        for (&leaf_no, leaf) in self.leaves.range(from.0 / LEAF_BLOCKS..) {
+            if at >= end || leaf_no != at.0 / LEAF_BLOCKS {
+                break;
+            }
+            let here = at.to(end).intersection(blocks_of(leaf_no));
+            if let Some((word, absent)) =
+                words_of(here).map(|(word, mask)| (word, mask & !leaf[word])).find(|w| w.1 != 0)
+            {
+                return blocks_of(leaf_no).start + word as u64 * 64 + u64::from(absent.trailing_zeros());
+            }
+            at = here.end;
         }
-        Some(start.to(end))
+        at.min(end)
     }
 
     pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRange> + '_ {
@@ -103,43 +111,32 @@ impl BlockSet {
     }
 
     fn first_member(&self, within: BlockRange) -> Option<BlockNo> {
-        self.first_where(within, |_, _, bits| bits)
+        self.first_where(within, |_| EMPTY)
     }
 
     /// The first member within `within` that is not in `other`.
     pub(crate) fn first_not_in(&self, other: &BlockSet, within: BlockRange) -> Option<BlockNo> {
-        self.first_where(within, |leaf_no, word, bits| {
-            bits & !other.leaves.get(&leaf_no).map_or(0, |leaf| leaf.words[word])
-        })
+        self.first_where(within, |leaf_no| other.leaves.get(&leaf_no).copied().unwrap_or(EMPTY))
     }
 
-    /// The first member within `within` among the bits that `select` returns for a word.
-    fn first_where(&self, within: BlockRange, select: impl Fn(u64, usize, u64) -> u64) -> Option<BlockNo> {
-        if within.is_empty() {
-            return None;
-        }
-        for (&leaf_no, leaf) in self.leaves.range(within.start.0 / LEAF_BLOCKS..) {
-            let base = BlockNo(leaf_no * LEAF_BLOCKS);
-            if base >= within.end {
-                return None;
-            }
-            let from = within.start.max(base) - base;
-            for word in (from / 64) as usize..LEAF_WORDS {
-                let mut bits = leaf.words[word];
-                if word == (from / 64) as usize {
-                    bits &= u64::MAX << (from % 64);
-                }
-                if bits != 0 {
-                    bits = select(leaf_no, word, bits);
-                }
-                if bits != 0 {
-                    let block = base + word as u64 * 64 + u64::from(bits.trailing_zeros());
-                    return (block < within.end).then_some(block);
-                }
+    /// The first member within `within` without those that `except` returns for a leaf.
+    fn first_where(&self, within: BlockRange, except: impl Fn(u64) -> Leaf) -> Option<BlockNo> {
+        let (first, end) = (within.start.0 / LEAF_BLOCKS, within.end.0.div_ceil(LEAF_BLOCKS));
+        for (&leaf_no, leaf) in self.leaves.range(first..end.max(first)) {
+            let except = except(leaf_no);
+            let members = |(word, mask): (usize, u64)| (word, mask & leaf[word] & !except[word]);
+            let here = within.intersection(blocks_of(leaf_no));
+            if let Some((word, bits)) = words_of(here).map(members).find(|(_, bits)| *bits != 0) {
+                return Some(blocks_of(leaf_no).start + word as u64 * 64 + u64::from(bits.trailing_zeros()));
             }
         }
         None
     }
+}
+
+/// The blocks of a leaf.
+fn blocks_of(leaf_no: u64) -> BlockRange {
+    BlockNo(leaf_no * LEAF_BLOCKS).run(LEAF_BLOCKS)
 }
 
 /// The words of a leaf that a run within it touches, each with a mask of the run's bits.
