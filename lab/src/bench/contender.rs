@@ -15,6 +15,9 @@ use crate::measure::process::{Interrupted, Process};
 use crate::parameter::Text;
 use crate::parameter::sheet::text;
 
+/// NFS-Ganesha, as a program of the host.
+pub const GANESHA: &str = "ganesha.nfsd";
+
 /// Printed when a program is missing.
 const GANESHA_PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";
 
@@ -340,7 +343,7 @@ fn directory_command(peer: Peer, order: &Order<'_>, directory: &Path, group: u32
             let configuration = order.place.join("ganesha.conf");
             fs::write(&configuration, ganesha_configuration(directory, nfs.port(), mount.port())?)
                 .with_context(|| configuration.display().to_string())?;
-            let mut command = Command::new("ganesha.nfsd");
+            let mut command = Command::new(GANESHA);
             // In the foreground; only errors are logged, so that logging does not disturb the measurement.
             command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(ganesha_log(order));
             command.arg("-p").arg(order.place.join("ganesha.pid")).args(["-N", "NIV_CRIT"]);

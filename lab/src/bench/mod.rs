@@ -2,7 +2,7 @@
 //! file servers, with NFS-Ganesha as a peer; mounts beside other clients; the speed of the lab and of recording events; every switch live;
 //! checkpoints and starts of databases.
 
-mod contender;
+pub mod contender;
 mod disks;
 mod event;
 mod figure;

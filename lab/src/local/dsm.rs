@@ -1,5 +1,5 @@
-//! DSM figure 3 on this host: two nodes that share a disk in memory, and a file server; a file of the paper's size is read
-//! in order from each, with nothing of it in the reader's cache.
+//! DSM figure 3 on this host: two nodes that share a disk in memory, and file servers, ours and NFS-Ganesha; a file of the
+//! paper's size is read in order from each, with nothing of it in the reader's cache.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,7 +14,8 @@ use super::repetitions::{Repetitions, Spread, alternating, table};
 use super::task;
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
-use super::{Effort, Host, LocalError, LocalRun, Measured, Medium, Protocol, Server, ServerConfig, Setup};
+use super::{Effort, Host, LocalError, LocalRun, Measured, Medium, Protocol, ServerConfig, Setup};
+use crate::bench::contender::{self, Contender};
 use crate::measure::load::{Address, Length, Load, Operation, Order, Stability, Stop, Target, drive, nbd, prepare};
 use crate::measure::process::Process;
 use crate::parameter::Parameters;
@@ -51,19 +52,23 @@ enum Arm {
     },
     Nfs,
     Disk,
+    Ganesha,
 }
 
-const ARMS: [(&str, Arm); 6] = [
+const ARMS: [(&str, Arm); 7] = [
     ("the shared disk, from this node's memory", Arm::Shared { is_mapped: false, is_remote: false }),
     ("the shared disk, from the other node's memory", Arm::Shared { is_mapped: false, is_remote: true }),
     ("the same mapped, from this node's memory", Arm::Shared { is_mapped: true, is_remote: false }),
     ("the same mapped, from the other node's memory", Arm::Shared { is_mapped: true, is_remote: true }),
     ("NFS, from the server's memory", Arm::Nfs),
     ("the disk", Arm::Disk),
+    // Where it is installed.
+    ("NFS-Ganesha, from the host's memory", Arm::Ganesha),
 ];
 
 const NFS: usize = 4;
 const DISK: usize = 5;
+const GANESHA: usize = 6;
 
 pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
     (ARMS.len() + FORWARDING.len()) as u64 * u64::from(effort.pick(REPETITIONS.most, 1))
@@ -87,9 +92,17 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
         watched: false,
         program: None,
     })?;
-    let target = begin_files(run.host, &files)?;
+    let missing = || LocalError::Load("the server does not offer NFS".to_owned());
+    let target = files.target(Protocol::Nfs).ok_or_else(missing)?;
+    begin_files(run.host, &target)?;
+    let ganesha = start_ganesha(run.host)?;
+    if let Some(ganesha) = &ganesha {
+        begin_files(run.host, &ganesha.server.target)?;
+    }
     let mut read = [0; ARMS.len()];
-    let times = alternating(run, REPETITIONS, ARMS.len(), |arm| {
+    let arms = if ganesha.is_some() { ARMS.len() } else { GANESHA };
+    run.step((ARMS.len() - arms) as u64 * u64::from(run.pick(REPETITIONS.most, 1)));
+    let times = alternating(run, REPETITIONS, arms, |arm| {
         let took = match ARMS[arm].1 {
             Arm::Shared { is_mapped, is_remote } => {
                 // In groups of four: of each home one part to be read through NBD, and one that is mapped.
@@ -104,10 +117,14 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
             }
             Arm::Nfs => load(run.host, &target, &reading())?,
             Arm::Disk => read_disk(run.host)?,
+            Arm::Ganesha => ganesha
+                .as_ref()
+                .map_or(Ok(Duration::ZERO), |ganesha| load(run.host, &ganesha.server.target, &reading()))?,
         };
         Ok([took.as_secs_f64() * 1e3])
     })?;
     drop(nodes);
+    ganesha.map_or(Ok(()), |ganesha| ganesha.server.stop()).map_err(failed)?;
     let mut measured = report(run.host, &times);
     let times = take_pages(run)?;
     let spread = |arm: usize| Spread::of(times[arm].iter().map(|[time]| *time));
@@ -138,9 +155,12 @@ fn take_pages(run: &LocalRun<'_>) -> Result<Vec<Vec<[f64; 1]>>, LocalError> {
 
 fn report(host: &Host, times: &[Vec<[f64; 1]>]) -> Measured {
     let spread = |arm: usize| Spread::of(times[arm].iter().map(|[time]| *time));
-    let ratio = |of: usize, arm: usize| Spread::of(times[of].iter().zip(&times[arm]).map(|([of], [time])| *of / *time));
+    // The better of both file servers.
+    let of_ganesha = times.get(GANESHA).unwrap_or(&times[NFS]);
+    let nfs: Vec<[f64; 1]> = times[NFS].iter().zip(of_ganesha).map(|([own], [other])| [own.min(*other)]).collect();
+    let ratio = |of: &[[f64; 1]], arm: usize| Spread::of(of.iter().zip(&times[arm]).map(|([of], [time])| *of / *time));
     let mut measured = Measured::default();
-    for (row, of) in [("NFS", NFS), ("SCSI disk", DISK)] {
+    for (row, of) in [("NFS", &nfs), ("SCSI disk", &times[DISK])] {
         for (column, arm) in [("local", 0), ("remote", 1)] {
             measured.cell("ratios", row, column, ratio(of, arm).median);
         }
@@ -150,11 +170,11 @@ fn report(host: &Host, times: &[Vec<[f64; 1]>]) -> Measured {
     };
     let each = |of: &dyn Fn(usize) -> Spread, arm: usize| of(arm);
     let title = "1 MiB read in order, 8 KiB at a time";
-    measured.tables.push(table("here-times", title, "ms", 2, named(each, &spread, ARMS.len())));
-    let title = "how many times as fast as over NFS";
-    measured.tables.push(table("here-ratios", title, "times", 2, named(each, &|arm| ratio(NFS, arm), NFS)));
+    measured.tables.push(table("here-times", title, "ms", 2, named(each, &spread, times.len())));
+    let title = "how many times as fast as over NFS, by the better server each time";
+    measured.tables.push(table("here-ratios", title, "times", 2, named(each, &|arm| ratio(&nfs, arm), NFS)));
     measured.notes.push(format!(
-        "Here: nodes, file server and reader are processes on this host; nodes and clients of NFS talk over loopback, \
+        "Here: nodes, file servers and reader are processes on this host; nodes and clients of NFS talk over loopback, \
          clients of the shared disk over a Unix socket. Nothing of what is read is cached by the reader's node before. The \
          disk is {}, past the page cache.",
         host.disk()
@@ -177,14 +197,34 @@ fn load(host: &Host, target: &Target, load: &Load) -> Result<Duration, LocalErro
 }
 
 /// Writes the file that is read over NFS, and has it cached by the server.
-fn begin_files(host: &Host, server: &Server) -> Result<Target, LocalError> {
-    let missing = || LocalError::Load("the server does not offer NFS".to_owned());
-    let target = server.target(Protocol::Nfs).ok_or_else(missing)?;
-    if let Target::Nfs(endpoint) = &target {
+fn begin_files(host: &Host, target: &Target) -> Result<(), LocalError> {
+    if let Target::Nfs(endpoint) = target {
         prepare(endpoint, &reading(), &Stop::when(host.interrupted())).map_err(failed)?;
     }
-    load(host, &target, &reading())?;
-    Ok(target)
+    load(host, target, &reading()).map(drop)
+}
+
+/// The other file server, and the directory that it serves.
+struct Ganesha {
+    server: contender::Server,
+    _place: TempDir,
+}
+
+/// `None`: it is not installed, or may not run.
+fn start_ganesha(host: &Host) -> Result<Option<Ganesha>, LocalError> {
+    let is_there = Command::new(contender::GANESHA).arg("-v").output().is_ok_and(|output| output.status.success());
+    if !is_there || !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let io = |error: std::io::Error| LocalError::Server(error.to_string());
+    let place = tempfile::Builder::new().prefix("awase-lab-").tempdir().map_err(io)?;
+    let path = place.path().join("files");
+    fs::create_dir(&path).map_err(io)?;
+    let export = contender::Export::Directory { path: &path, group: 1 };
+    let order = contender::Order { awase: host.program(), export, place: place.path() };
+    let peer = Contender { label: "NFS-Ganesha", peer: contender::Peer::Ganesha, in_flight: None };
+    let server = contender::Server::start(&peer, &order, host.interrupted()).map_err(failed)?;
+    Ok(server.map(|server| Ganesha { server, _place: place }))
 }
 
 fn read_disk(host: &Host) -> Result<Duration, LocalError> {
