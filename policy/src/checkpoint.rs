@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// A rest: a hundred slices a second or more still take less than a quarter of a processor.
+/// A rest: slices of some 100 µs between such rests take a tenth of a processor.
 pub const REST: Duration = Duration::from_millis(1);
 
 /// It is to end when this part of the room is used.

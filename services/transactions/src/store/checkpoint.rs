@@ -16,7 +16,7 @@ use super::layout::{Layout, PAGE_BYTES, PageNo, Root, Superblock};
 use super::merge::Merge;
 use super::space::Space;
 use super::spread::{ENTRIES_A_SLICE, Frozen, Spread};
-use super::{Database, StoreError};
+use super::{Database, Delta, State, StoreError};
 
 /// A checkpoint that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -28,31 +28,36 @@ pub(super) struct Tree {
 }
 
 impl Database {
-    /// Starts a checkpoint, unless one is under way.
-    pub(super) fn request_checkpoint(self: &Arc<Self>, cpu: &Processor) {
-        if std::mem::replace(&mut self.state.lock().is_checkpointing, true) {
-            return;
+    /// Starts a checkpoint, unless one is under way. `is_awaited`: somebody waits for its end, so it does not rest.
+    pub(super) fn request_checkpoint(self: &Arc<Self>, cpu: &Processor, is_awaited: bool) {
+        {
+            let mut state = self.state.lock();
+            state.is_awaited |= is_awaited;
+            if std::mem::replace(&mut state.is_checkpointing, true) {
+                return;
+            }
         }
         let (database, here) = (Arc::clone(self), cpu.clone());
         cpu.spawn(async move {
-            while let Err(error) = database.checkpoint(&here).await {
-                database.state.lock().checkpoint_failure = Some(error.errno());
+            loop {
+                match database.checkpoint(&here).await {
+                    Ok(Some(merged)) => return merged.drop_in_slices(&here).await,
+                    Ok(None) => return,
+                    Err(error) => database.state.lock().checkpoint_failure = Some(error.errno()),
+                }
                 database.changed.wake_all();
                 here.sleep(RETRY).await;
                 if database.state.lock().is_closing {
-                    break;
+                    database.state.lock().end_checkpoint();
+                    return database.changed.wake_all();
                 }
             }
-            let mut state = database.state.lock();
-            state.is_checkpointing = false;
-            state.is_awaited = false;
-            drop(state);
-            database.changed.wake_all();
         });
     }
 
-    async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<(), StoreError> {
-        let Some((frozen, tree, generation)) = self.freeze() else { return Ok(()) };
+    /// Returns what is in the tree now, if nobody else has it.
+    async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<Option<Delta>, StoreError> {
+        let Some((frozen, tree, generation)) = self.freeze() else { return Ok(None) };
         self.release_retired();
         let began = cpu.begin(Event::CheckpointMerged, JobId::default());
         let mut changes = Vec::with_capacity(frozen.delta.len());
@@ -79,10 +84,7 @@ impl Database {
         cpu.end(began, Event::CheckpointStored, JobId::default(), generation, 0);
         self.end_checkpoint(&superblock, &frozen, replaced);
         drop(changes);
-        if let Some(delta) = Arc::into_inner(frozen.delta) {
-            delta.drop_in_slices(cpu).await;
-        }
-        Ok(())
+        Ok(Arc::into_inner(frozen.delta))
     }
 
     /// Does it until it succeeds. To begin anew after a flush failed would write all anew, and fail again on a disk that
@@ -105,12 +107,14 @@ impl Database {
         Ok(())
     }
 
-    /// What was committed until now is set apart. `None`: nothing was.
+    /// What was committed until now is set apart. `None`: nothing was, and the checkpoint has ended.
     fn freeze(&self) -> Option<(Frozen, Arc<Tree>, u64)> {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.frozen.is_none() {
             if state.recent.is_empty() {
+                state.end_checkpoint();
+                self.changed.wake_all();
                 return None;
             }
             state.frozen = Some(Frozen {
@@ -150,7 +154,8 @@ impl Database {
         debug_assert_eq!(bytes.len(), self.layout.map_pages() as usize * PAGE_BYTES, "the map fills its pages");
         self.pages.write_run(cpu, self.layout.map(generation), &bytes, Stability::Unstable).await?;
         // The superblock may refer only to what is durable.
-        self.pages.write_out(cpu).await;
+        let is_awaited = self.state.lock().is_awaited;
+        self.pages.write_out(cpu, is_awaited).await;
         self.pages.flush(cpu).await
     }
 
@@ -172,8 +177,17 @@ impl Database {
         state.merged = frozen.commits;
         state.generation = superblock.generation;
         state.circle.freed = frozen.used;
+        state.end_checkpoint();
         drop(state);
         self.changed.wake_all();
+    }
+}
+
+impl State {
+    /// With what it has changed, under one lock: who finds no room afterwards can request the next one.
+    fn end_checkpoint(&mut self) {
+        self.is_checkpointing = false;
+        self.is_awaited = false;
     }
 }
 

@@ -185,7 +185,7 @@ impl Database {
         };
         self.changed.wake_all();
         if is_half_full {
-            self.request_checkpoint(cpu);
+            self.request_checkpoint(cpu, false);
         }
         Ok(())
     }
@@ -199,10 +199,15 @@ impl Database {
             let does = state.circle.held() + unused + pages <= of;
             does.then_some(Ok((page, unused))).or(state.checkpoint_failure.map(Err))
         };
-        if fits().is_none() {
-            self.request_checkpoint(cpu);
+        loop {
+            if let Some(room) = fits() {
+                return room;
+            }
+            self.request_checkpoint(cpu, true);
+            // One that had begun before may end without making room enough.
+            let is_over = || fits().is_some() || !self.state.lock().is_checkpointing;
+            self.changed.until(|| is_over().then_some(())).await;
         }
-        self.changed.until(fits).await
     }
 
     /// Replays the log from `place` on; `change` is called with each change. Returns the circle after it, and the last

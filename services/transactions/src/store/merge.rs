@@ -139,6 +139,7 @@ impl Merge<'_> {
         let page = Page::check(frame.bytes(), self.database.pages.identity, no, level)?;
         let cells = page.cells().map(|(key, value)| (FullKey::from(key), Row::from(value))).collect();
         self.replaced.push(no);
+        self.spread.on_page().await;
         Ok(cells)
     }
 
@@ -162,7 +163,7 @@ impl Merge<'_> {
             self.database.pages.write(self.cpu, page, frame).await?;
             let bytes = piece.iter().map(|(key, value)| cell_bytes(key, value)).sum();
             children.push(Child { first: first.clone(), page, bytes: Some(bytes) });
-            self.spread.on_page().await;
+            self.spread.on_written().await;
         }
         Ok(children)
     }

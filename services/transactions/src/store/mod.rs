@@ -166,7 +166,7 @@ struct State {
     failure: Option<Errno>,
     unwritten: VecDeque<Records>,
     is_checkpointing: bool,
-    /// Transactions wait until it has made room.
+    /// Somebody waits for its end.
     is_awaited: bool,
     /// Of the checkpoint that is under way.
     checkpoint_failure: Option<Errno>,
@@ -223,7 +223,7 @@ impl Database {
         // Groups that are under way end first.
         drop(self.log.exclusive().await);
         loop {
-            self.request_checkpoint(cpu);
+            self.request_checkpoint(cpu, true);
             let ended = || {
                 let state = self.state.lock();
                 let is_done = state.recent.is_empty() && state.frozen.is_none();

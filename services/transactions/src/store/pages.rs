@@ -58,9 +58,10 @@ impl Pages {
         Ok(())
     }
 
-    /// Writes what is dirty to the device, as far as nobody else wants the disk.
-    pub(super) async fn write_out(&self, cpu: &Processor) {
-        self.volume.write_out_unflushed(cpu, Context::asynchronous(JobId::default())).await;
+    /// Writes what is dirty to the device; if nobody waits for it, as far as nobody else wants the disk.
+    pub(super) async fn write_out(&self, cpu: &Processor, is_awaited: bool) {
+        let class = if is_awaited { Context::synchronous } else { Context::asynchronous };
+        self.volume.write_out_unflushed(cpu, class(JobId::default())).await;
     }
 
     pub(super) async fn flush(&self, cpu: &Processor) -> Result<(), StoreError> {

@@ -45,28 +45,33 @@ impl<'a> Spread<'a> {
         self.merged += entries;
     }
 
-    /// A page was written into the cache. What is there goes to the disk now and then, as nobody's wish: all of it at once, at the
-    /// end, would keep the log's groups waiting.
-    pub async fn on_page(&mut self) {
-        self.pages += 1;
+    /// A page was written into the cache. What is there goes to the disk now and then: all of it at once, at the end, would
+    /// keep the log's groups waiting.
+    pub async fn on_written(&mut self) {
         self.dirty += 1;
         if self.dirty >= RUN_PAGES_MAX {
             self.dirty = 0;
-            self.database.pages.write_out(self.cpu).await;
+            self.database.pages.write_out(self.cpu, self.next() == Next::Yield).await;
         }
+        self.on_page().await;
+    }
+
+    /// A page was read or written.
+    pub async fn on_page(&mut self) {
+        self.pages += 1;
         if self.pages >= PAGES_A_SLICE {
             self.pages = 0;
-            self.pause().await;
+            match self.next() {
+                Next::Yield => self.cpu.yield_now().await,
+                Next::Rest => self.cpu.sleep(REST).await,
+            }
         }
     }
 
-    async fn pause(&self) {
+    fn next(&self) -> Next {
         let done = self.merged as f64 / self.frozen.delta.len().max(1) as f64;
         let (used, is_awaited) = self.database.used_since(self.frozen);
-        match next(done, used, is_awaited) {
-            Next::Yield => self.cpu.yield_now().await,
-            Next::Rest => self.cpu.sleep(REST).await,
-        }
+        next(done, used, is_awaited)
     }
 }
 

@@ -293,8 +293,7 @@ impl Transaction {
                 return Ok(commit);
             }
             database.release_retired();
-            database.state.lock().is_awaited = true;
-            database.request_checkpoint(cpu);
+            database.request_checkpoint(cpu, true);
             database.changed.until(|| (!database.state.lock().is_checkpointing).then_some(())).await;
         }
     }
@@ -340,7 +339,7 @@ impl Transaction {
         let is_much = state.recent.bytes() > DELTA_BYTES_MAX && !state.is_checkpointing;
         drop(state);
         if is_much {
-            database.request_checkpoint(cpu);
+            database.request_checkpoint(cpu, false);
         }
         Ok(Some(Commit { database: Arc::clone(database), group: Some(group), at }))
     }
