@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::stable_how;
@@ -13,6 +13,9 @@ use testkit::random::Random;
 use testkit::rounds::{Rounds, is_long};
 use testkit::server::{Sandbox, Server, nfs_port};
 use testkit::{conversation, mutate, nbd, nfs};
+use transactions::program::BANK;
+
+use crate::terminal::{Answer, Terminal};
 
 /// Hostile connections between two checks of the well-behaved clients.
 const CHECK_EVERY: usize = 64;
@@ -45,6 +48,7 @@ const RESIDENT_PER_CONNECTION: u64 = 100;
 struct Target {
     server: Server,
     nfs: u16,
+    postgresql: PathBuf,
     metrics: SocketAddr,
     control: PathBuf,
     conversations: Vec<(Listener, Vec<Vec<u8>>)>,
@@ -55,15 +59,17 @@ struct Target {
 enum Listener {
     Nbd,
     Nfs,
+    Postgresql,
     Http,
     Control,
 }
 
-/// Well-behaved clients of both protocols.
+/// Well-behaved clients of disks, directories and databases.
 struct WellBehaved {
     disk: nbd::Client,
     directory: nfs::Client,
     file: nfs3_types::nfs3::nfs_fh3,
+    terminal: Terminal,
     checks: u64,
 }
 
@@ -98,7 +104,11 @@ impl Target {
         std::fs::create_dir_all(sandbox.file("good")).expect("directory");
         std::fs::write(sandbox.file("hostile/data"), [9; 10_000]).expect("file");
         std::fs::write(sandbox.file("good/data"), "").expect("file");
-        sandbox.write("awase.toml", &format!("[limits]\nstall_timeout = \"2s\"\nopen_files = {OPEN_FILES}\n"));
+        std::fs::create_dir_all(sandbox.file("programs")).expect("directory");
+        std::fs::write(sandbox.file("programs/bank.wasm"), BANK).expect("file");
+        let database = "[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"48MiB\"\nprograms = \"programs\"\n";
+        let limits = format!("[limits]\nstall_timeout = \"2s\"\nopen_files = {OPEN_FILES}\n");
+        sandbox.write("awase.toml", &(limits + database));
         let exports = [
             &format!("name=disk,kind=file,path=disk.img,size={DISK},create=true"),
             "name=good,kind=file,path=good.img,size=16MiB,create=true",
@@ -112,8 +122,9 @@ impl Target {
         let banner = server.banner();
         let nfs = nfs_port(&banner);
         let metrics = between(&banner, "http://", '/').parse().expect("an address");
-        let (control, good) = (sandbox.file("awase-data/control"), WellBehaved::new(&server, nfs));
-        let mut target = Target { server, nfs, metrics, control, conversations: Vec::new(), good };
+        let [control, postgresql] = ["control", ".s.PGSQL.5433"].map(|socket| sandbox.file("awase-data").join(socket));
+        let good = WellBehaved::new(&server, nfs, &postgresql);
+        let mut target = Target { server, nfs, postgresql, metrics, control, conversations: Vec::new(), good };
         target.conversations = target.conversations();
         target.fill_cache();
         target
@@ -137,6 +148,8 @@ impl Target {
             (Listener::Nbd, conversation::nbd("disk", false)),
             (Listener::Nfs, conversation::nfs("/hostile", &root, &file)),
             (Listener::Nfs, conversation::nfs("/hostile", &root, &root)),
+            (Listener::Postgresql, conversation::postgresql()),
+            (Listener::Postgresql, conversation::postgresql_first()),
             (Listener::Http, conversation::http()),
             (Listener::Control, conversation::control()),
         ]
@@ -146,6 +159,7 @@ impl Target {
         match listener {
             Listener::Nbd => Box::new(UnixStream::connect(self.server.socket()).expect("connect")),
             Listener::Control => Box::new(UnixStream::connect(&self.control).expect("connect")),
+            Listener::Postgresql => Box::new(UnixStream::connect(&self.postgresql).expect("connect")),
             Listener::Nfs => Box::new(TcpStream::connect(("127.0.0.1", self.nfs)).expect("connect")),
             Listener::Http => Box::new(TcpStream::connect(self.metrics).expect("connect")),
         }
@@ -196,9 +210,9 @@ impl Target {
 
     /// Ends it as service managers do.
     fn terminate(self, seed: u64) {
-        let WellBehaved { disk, directory, .. } = self.good;
+        let WellBehaved { disk, directory, terminal, .. } = self.good;
         disk.disconnect().expect("an orderly end");
-        drop(directory);
+        drop((directory, terminal));
         self.server.signal(libc::SIGTERM);
         let (status, _, errors) = self.server.wait();
         assert!(status.success() && errors.is_empty(), "seed {seed}: {status}: {errors}");
@@ -211,13 +225,14 @@ fn between<'a>(text: &'a str, before: &str, after: char) -> &'a str {
 }
 
 impl WellBehaved {
-    fn new(server: &Server, port: u16) -> WellBehaved {
+    fn new(server: &Server, port: u16, postgresql: &Path) -> WellBehaved {
+        let terminal = Terminal::open(postgresql, "bank").expect("a server");
         let disk = nbd::Client::connect(&server.socket(), "good").expect("connect");
         let (directory, file) = nfs::Client::open(port, "/steady", "data");
-        WellBehaved { disk, directory, file, checks: 0 }
+        WellBehaved { disk, directory, file, terminal, checks: 0 }
     }
 
-    /// Both are served, and read what they wrote.
+    /// All are served, and read what they wrote; transfers leave the sum of all balances as it is.
     fn check(&mut self) {
         self.checks += 1;
         let (at, bytes) = (self.checks % 1000 * 8192, self.checks.to_le_bytes().repeat(1024));
@@ -225,6 +240,8 @@ impl WellBehaved {
         assert!(self.disk.read(at, 8192).expect("read") == bytes, "another content on the disk");
         self.directory.write(&self.file, at, &bytes, stable_how::UNSTABLE).expect("written");
         assert!(self.directory.read(&self.file, at, 8192).expect("read") == bytes, "another content in the file");
+        let total = self.terminal.ask("SELECT total()").expect("answered");
+        assert_eq!(total, Answer { value: Some("1000000".into()), error: None });
     }
 }
 

@@ -123,6 +123,41 @@ pub fn http() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
+/// PostgreSQL's protocol: both of its ways to call the programs of `bank`, a block, a statement that is refused, and the end.
+pub fn postgresql() -> Vec<Vec<u8>> {
+    let strings = |texts: &[&str]| texts.iter().flat_map(|text| [text.as_bytes(), &[0]].concat()).collect::<Vec<u8>>();
+    let startup = [&196_608u32.to_be_bytes()[..], &strings(&["user", "anybody", "database", "bank", ""])].concat();
+    // Three parameters of type int8; then their values as texts, and the result as text.
+    let parse =
+        [strings(&["", "SELECT transfer($1, $2, $3)"]), vec![0, 3, 0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0, 20]].concat();
+    let values = ["1", "2", "3"].map(|value| [&1u32.to_be_bytes()[..], value.as_bytes()].concat()).concat();
+    let bind = [&[0, 0, 0, 0, 0, 3][..], &values, &[0, 0]].concat();
+    vec![
+        [&(startup.len() as u32 + 4).to_be_bytes()[..], &startup].concat(),
+        terminal_message(b'Q', &strings(&["SELECT balance(1)"])),
+        terminal_message(b'P', &parse),
+        terminal_message(b'B', &bind),
+        terminal_message(b'D', b"P\0"),
+        terminal_message(b'E', &[0, 0, 0, 0, 0]),
+        terminal_message(b'C', b"S\0"),
+        terminal_message(b'H', &[]),
+        terminal_message(b'S', &[]),
+        terminal_message(b'Q', &strings(&["BEGIN; SELECT transfer(3, 4, 5); SHOW ALL; COMMIT"])),
+        terminal_message(b'Q', &strings(&["DROP TABLE accounts"])),
+        terminal_message(b'X', &[]),
+    ]
+}
+
+/// What clients may send first: a question for encryption, and a request to cancel what another terminal does.
+pub fn postgresql_first() -> Vec<Vec<u8>> {
+    let of = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    vec![of(&[8, 80_877_103]), of(&[8, 80_877_104]), of(&[16, 80_877_102, 1, 2])]
+}
+
+fn terminal_message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+}
+
 /// The control socket: switches that do not affect results of requests.
 pub fn control() -> Vec<Vec<u8>> {
     [
