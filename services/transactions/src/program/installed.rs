@@ -32,6 +32,23 @@ struct Installed {
     functions: BTreeMap<String, Arc<Function>>,
 }
 
+/// The functions of all programs at one time.
+pub struct Version {
+    generation: u64,
+    installed: Arc<Installed>,
+}
+
+impl Version {
+    /// As [`Programs::generation`] then.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub fn find(&self, name: &str) -> Option<Arc<Function>> {
+        self.installed.functions.get(name).cloned()
+    }
+}
+
 /// A file that is no program, or not the one that counts. It does not keep others from being loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}: {what}{}", path.display(), if *former { "; the version that was loaded before stays" } else { "" })]
@@ -84,9 +101,16 @@ impl Programs {
                 faults.push(fault);
             }
         }
-        *self.now.write() = Arc::new(next);
+        let mut now = self.now.write();
+        *now = Arc::new(next);
         self.generation.fetch_add(1, Ordering::Release);
         faults
+    }
+
+    /// As they are now, for a transaction of several calls.
+    pub fn version(&self) -> Version {
+        let now = self.now.read();
+        Version { generation: self.generation(), installed: Arc::clone(&now) }
     }
 
     /// Changes whenever programs were loaded: who keeps a [`Function`] finds it again then.

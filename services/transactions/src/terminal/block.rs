@@ -8,6 +8,7 @@ use kernel::Processor;
 use pgwire::messages::response::TransactionStatus;
 use policy::unit::Instant;
 
+use crate::program::Version;
 use crate::store::Transaction;
 
 /// How often an open transaction's age is looked at.
@@ -34,6 +35,8 @@ pub enum State {
 #[derive(Default)]
 pub struct Block {
     pub state: RefCell<State>,
+    /// In which its statements are executed.
+    programs: RefCell<Option<Version>>,
     used: Cell<Option<Instant>>,
     is_watched: Cell<bool>,
     timeout: Cell<Option<Duration>>,
@@ -62,12 +65,12 @@ impl Block {
     }
 
     /// Takes the transaction to execute a statement in it; [`Block::put_back`] follows, or the state is set otherwise.
-    pub fn take(&self) -> Option<(Transaction, bool)> {
+    pub fn take(&self) -> Option<(Transaction, bool, Option<Version>)> {
         let mut state = self.state.borrow_mut();
         match std::mem::take(&mut *state) {
             State::Open { transaction, explicit } => {
                 *state = State::Busy { explicit };
-                Some((transaction, explicit))
+                Some((transaction, explicit, self.programs.take()))
             }
             other => {
                 *state = other;
@@ -76,7 +79,8 @@ impl Block {
         }
     }
 
-    pub fn put_back(&self, transaction: Transaction, explicit: bool) {
+    pub fn put_back(&self, transaction: Transaction, explicit: bool, programs: Option<Version>) {
+        self.programs.replace(programs);
         let mut state = self.state.borrow_mut();
         // It may have failed meanwhile.
         if !matches!(&*state, State::Failed) {
@@ -87,6 +91,7 @@ impl Block {
     pub fn set(&self, state: State) {
         if matches!(state, State::None) {
             self.ended.set(self.ended.get() + 1);
+            self.programs.take();
         }
         self.state.replace(state);
     }

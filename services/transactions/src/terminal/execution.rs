@@ -6,10 +6,11 @@ use std::task::Poll;
 
 use super::block::State;
 use super::cycle::{Item, Step, Until};
-use super::prepared::Cell;
+use super::prepared::{Bound, Cell};
 use super::refusal::{Refusal, SqlState};
 use super::session::Conversation;
 use super::sql::Statement;
+use crate::program::Version;
 use crate::store::{Commit, CommitError, Conflict, Transaction};
 use crate::{Aborted, CallError, Value};
 
@@ -167,15 +168,17 @@ impl Conversation {
             }
         }
         let is_kept = taken.is_some() || then == Then::Keep;
-        let (mut transaction, explicit) = taken.unwrap_or_else(|| (self.monitor.begin(), false));
+        let (mut transaction, explicit, programs) = taken.unwrap_or_else(|| (self.monitor.begin(), false, None));
+        // One version of the programs for all of a transaction.
+        let programs = programs.unwrap_or_else(|| self.monitor.programs().version());
         let executed = {
-            let work = pin!(self.rows(queries, &mut transaction, rows));
+            let work = pin!(self.rows(queries, &mut transaction, rows, &programs));
             self.interruptible(work).await.unwrap_or_else(|why| Err(why.into()))
         };
         match executed {
             Ok(()) if is_kept => {
                 self.await_durable(Some(transaction.read()));
-                self.block.put_back(transaction, explicit);
+                self.block.put_back(transaction, explicit, Some(programs));
                 Ok(())
             }
             Ok(()) => {
@@ -210,7 +213,8 @@ impl Conversation {
         let executed = {
             let work = pin!(self.monitor.transact(&self.cpu, async |transaction| {
                 rows.clear();
-                self.rows(queries, transaction, rows).await
+                let programs = self.monitor.programs().version();
+                self.rows(queries, transaction, rows, &programs).await
             }));
             self.interruptible(work).await
         };
@@ -235,9 +239,11 @@ impl Conversation {
         queries: &[(usize, &Step)],
         transaction: &mut Transaction,
         rows: &mut Rows,
+        programs: &Version,
     ) -> Result<(), Failure> {
         for (_, step) in queries {
-            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts)?;
+            let Bound { prepared, values, .. } = &step.bound;
+            let cells = prepared.cells(&self.cpu, &self.monitor, values, &self.facts, Some(programs))?;
             let mut row = Vec::with_capacity(cells.len());
             for cell in cells {
                 row.push(match cell {
@@ -258,7 +264,7 @@ impl Conversation {
     /// Rows without calls.
     fn constants(&self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Refusal> {
         for (_, step) in queries {
-            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts)?;
+            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts, None)?;
             let value = |cell| if let Cell::Value(value) = cell { value } else { Value::Null };
             rows.push(cells.into_iter().map(value).collect());
         }
@@ -312,13 +318,13 @@ impl Conversation {
             Control::Begin => {
                 self.refuse_after_failure()?;
                 match self.block.take() {
-                    Some((transaction, explicit)) => {
-                        self.block.put_back(transaction, true);
+                    Some((transaction, explicit, programs)) => {
+                        self.block.put_back(transaction, true, programs);
                         if explicit {
                             self.warn(SqlState::ACTIVE_TRANSACTION, "there is already a transaction in progress");
                         }
                     }
-                    None => self.block.put_back(self.monitor.begin(), true),
+                    None => self.block.put_back(self.monitor.begin(), true, None),
                 }
                 self.complete("BEGIN");
             }
@@ -329,7 +335,7 @@ impl Conversation {
                 self.commit_block().await?;
             }
             Control::Rollback => {
-                if let Some((transaction, _)) = self.block.take() {
+                if let Some((transaction, ..)) = self.block.take() {
                     self.abort(Some(transaction.abort()));
                 } else if !self.block.is_explicit() {
                     self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
@@ -342,7 +348,7 @@ impl Conversation {
     }
 
     async fn commit_block(&mut self) -> Result<(), Refusal> {
-        let Some((transaction, explicit)) = self.block.take() else {
+        let Some((transaction, explicit, _)) = self.block.take() else {
             // After a failure there is nothing to commit, and the client must see that.
             let has_failed = self.block.is_explicit();
             if !has_failed {
@@ -383,7 +389,7 @@ impl Conversation {
         if self.block.is_explicit() {
             return;
         }
-        if let Some((transaction, _)) = self.block.take() {
+        if let Some((transaction, ..)) = self.block.take() {
             self.block.set(State::None);
             if let Err(refusal) = self.commit(transaction).await {
                 refusal.write(&mut self.cycle.out);

@@ -52,7 +52,7 @@ impl Conversation {
             return None;
         }
         self.registered.cancel.begin();
-        let mut cells = prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts).ok()?;
+        let mut cells = prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts, None).ok()?;
         let Some(Cell::Call(function, tally, arguments)) = cells.pop().filter(|_| cells.is_empty()) else {
             return None;
         };

@@ -12,7 +12,7 @@ use super::reply::Column;
 use super::sql::{Call, Constant, Expression, Known, Literal, Query, QueryKind, Statement, no_parameter};
 use super::types::{Format, SqlType, argument};
 use crate::counters::Tally;
-use crate::program::Function;
+use crate::program::{Function, Version};
 use crate::{Monitor, Signature, Value};
 
 /// A statement that clients may execute again and again (OLTP-5: its names are resolved once, until programs are loaded anew).
@@ -93,7 +93,7 @@ impl Prepared {
         self.functions.iter().any(Option::is_some)
     }
 
-    /// Evaluates the columns. A function that was installed anew since is called in its new version.
+    /// Evaluates the columns. A function that was installed anew since is called in its new version, or in that of `programs`.
     ///
     /// # Errors
     /// If an argument does not fit, or the function is not what it was.
@@ -103,11 +103,12 @@ impl Prepared {
         monitor: &Monitor,
         values: &[Value],
         facts: &Facts,
+        programs: Option<&Version>,
     ) -> Result<SmallVec<[Cell; 1]>, Refusal> {
         let columns = self.query().map_or(&[][..], |query| &query.columns);
         let cell = |(column, resolved): (&super::sql::Column, &Option<Resolved>)| match (&column.what, resolved) {
             (Expression::Call(call), Some(resolved)) => {
-                let function = resolved.current(cpu, monitor, call)?;
+                let function = resolved.current(cpu, monitor, call, programs)?;
                 let arguments = arguments(function.signature(), call, values)?;
                 Ok(Cell::Call(function, Arc::clone(&resolved.tally), arguments))
             }
@@ -121,13 +122,21 @@ impl Prepared {
 
 impl Resolved {
     /// Without looking up its name, unless programs were loaded since.
-    fn current(&self, cpu: &Processor, monitor: &Monitor, call: &Call) -> Result<Arc<Function>, Refusal> {
-        let generation = monitor.programs().generation();
+    fn current(
+        &self,
+        cpu: &Processor,
+        monitor: &Monitor,
+        call: &Call,
+        programs: Option<&Version>,
+    ) -> Result<Arc<Function>, Refusal> {
+        let generation = programs.map_or_else(|| monitor.programs().generation(), Version::generation);
         if cpu.switches().resolved_names && self.latest.borrow().0 == generation {
             return Ok(Arc::clone(&self.latest.borrow().1));
         }
         monitor.counters().lookup();
-        let found = monitor.programs().find(&call.function).ok_or_else(|| unknown(monitor, call))?;
+        let name = &call.function;
+        let found = programs.map_or_else(|| monitor.programs().find(name), |programs| programs.find(name));
+        let found = found.ok_or_else(|| unknown(monitor, call))?;
         if !Arc::ptr_eq(&found, &self.function) && found.signature() != self.function.signature() {
             let message = format!("cached plan must not change: function {} is another one now", call.function);
             return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).hint("Prepare the statement again."));
