@@ -39,8 +39,8 @@ build:
 programs:
 	@scripts/need-rust
 	$(CARGO) build --profile program --target wasm32-unknown-unknown --package awase-program --no-default-features \
-	    --example bank --example tpcb --example oltp
-	cd $(TARGET)/wasm32-unknown-unknown/program/examples && cp bank.wasm tpcb.wasm oltp.wasm $(CURDIR)/program/
+	    --example bank --example tpcb --example tpcc --example oltp
+	cd $(TARGET)/wasm32-unknown-unknown/program/examples && cp bank.wasm tpcb.wasm tpcc.wasm oltp.wasm $(CURDIR)/program/
 
 # Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail.
 test: check

@@ -13,20 +13,20 @@ pub struct Draw {
     random: StdRng,
     /// Up to each transaction, its weight included.
     weights: Vec<u64>,
-    /// TPC-C's constant C, drawn once for each worker.
+    /// What TPC-C's constants C are made of: the same for all workers, or each would have other favourites.
     constant: i64,
 }
 
 impl Draw {
     pub fn new(mix: &Mix, worker: usize) -> Self {
-        let mut random = StdRng::seed_from_u64(mix.seed.wrapping_mul(0x9e37_79b9).wrapping_add(worker as u64));
+        let random = StdRng::seed_from_u64(mix.seed.wrapping_mul(0x9e37_79b9).wrapping_add(worker as u64));
         let mut sum = 0;
         let mut add = |weight: u32| {
             sum += u64::from(weight);
             sum
         };
         let weights = mix.transactions_of.iter().map(|one| add(one.weight)).collect();
-        let constant = random.random_range(0..=i64::from(u16::MAX));
+        let constant = StdRng::seed_from_u64(mix.seed).random_range(0..=i64::from(u32::MAX));
         Draw { random, weights, constant }
     }
 
@@ -45,7 +45,8 @@ impl Draw {
             Argument::NonUniform { a, from, to } => {
                 let (high, low) = (self.random.random_range(0..=*a), self.random.random_range(*from..=*to));
                 let span = i128::from(*to) - i128::from(*from) + 1;
-                let drawn = (i128::from(high | low) + i128::from(self.constant)).rem_euclid(span);
+                let constant = i128::from(self.constant) % (i128::from(*a) + 1);
+                let drawn = (i128::from(high | low) + constant).rem_euclid(span);
                 (drawn + i128::from(*from)).to_string()
             }
             Argument::Text(text) => text.clone(),
@@ -110,6 +111,14 @@ mod tests {
         assert_eq!(draw.argument(&Argument::Terminal, 6, &count), "7");
         assert_eq!(draw.argument(&Argument::Count, 6, &count), "1");
         assert_eq!(draw.argument(&Argument::Count, 6, &count), "2");
+    }
+
+    #[test]
+    fn all_workers_have_the_same_favourites() {
+        let (mix, first) = draw(TWO);
+        let second = Draw::new(&mix, 1);
+        assert_eq!(first.constant, second.constant);
+        assert_ne!(first.random, second.random);
     }
 
     #[test]

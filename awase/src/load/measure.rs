@@ -10,8 +10,10 @@ const DIGITS: u8 = 3;
 
 #[derive(Clone)]
 pub struct OfTransaction {
-    /// From when it was due to its reply, in microseconds.
+    /// From when each was due to its reply, or to the end if it had not begun by then, in microseconds.
     pub latencies: Histogram<u64>,
+    /// Of these, those that had not begun.
+    pub not_begun: u64,
     /// Errors by SQLSTATE, with the first message of each.
     pub errors: BTreeMap<String, (u64, String)>,
     /// Tried again after a conflict.
@@ -21,7 +23,15 @@ pub struct OfTransaction {
 impl OfTransaction {
     fn new() -> Self {
         let latencies = Histogram::new(DIGITS).expect("1 to 5 digits are possible");
-        OfTransaction { latencies, errors: BTreeMap::new(), retries: 0 }
+        OfTransaction { latencies, not_begun: 0, errors: BTreeMap::new(), retries: 0 }
+    }
+
+    fn record(&mut self, latency: Duration) {
+        self.latencies.record(latency.as_micros() as u64).expect("histograms that resize");
+    }
+
+    pub fn done(&self) -> u64 {
+        self.latencies.len() - self.not_begun
     }
 
     pub fn failed(&self) -> u64 {
@@ -45,12 +55,18 @@ impl Measured {
 
     /// A transaction ended well, `at` after the begin.
     pub fn done(&mut self, transaction: usize, latency: Duration, at: Duration) {
-        self.transactions[transaction].latencies.record(latency.as_micros() as u64).expect("histograms that resize");
+        self.transactions[transaction].record(latency);
         let second = at.as_secs() as usize;
         if self.seconds.len() <= second {
             self.seconds.resize(second + 1, 0);
         }
         self.seconds[second] += 1;
+    }
+
+    /// A transaction was due `waited` before the end, and had not begun then.
+    pub fn not_begun(&mut self, transaction: usize, waited: Duration) {
+        self.transactions[transaction].record(waited);
+        self.transactions[transaction].not_begun += 1;
     }
 
     pub fn failed(&mut self, transaction: usize, code: &str, message: &str) {
@@ -61,6 +77,7 @@ impl Measured {
     pub fn add(&mut self, other: &Measured) {
         for (mine, theirs) in self.transactions.iter_mut().zip(&other.transactions) {
             mine.latencies.add(&theirs.latencies).expect("histograms that resize");
+            mine.not_begun += theirs.not_begun;
             mine.retries += theirs.retries;
             for (code, (count, message)) in &theirs.errors {
                 mine.errors.entry(code.clone()).or_insert_with(|| (0, message.clone())).0 += count;
@@ -71,8 +88,8 @@ impl Measured {
         self.time = self.time.max(other.time);
     }
 
-    pub fn count(&self) -> u64 {
-        self.transactions.iter().map(|one| one.latencies.len()).sum()
+    pub fn sum(&self, of: fn(&OfTransaction) -> u64) -> u64 {
+        self.transactions.iter().map(of).sum()
     }
 
     pub fn all(&self) -> Histogram<u64> {
@@ -83,7 +100,7 @@ impl Measured {
 
     /// Transactions a second.
     pub fn rate(&self) -> f64 {
-        self.count() as f64 / self.time.as_secs_f64().max(1e-9)
+        self.sum(OfTransaction::done) as f64 / self.time.as_secs_f64().max(1e-9)
     }
 }
 

@@ -36,7 +36,8 @@ impl Report<'_> {
                 one.errors.iter().map(|(code, (count, _))| (code.clone(), json!(count))).collect();
             json!({
                 "name": name,
-                "done": one.latencies.len(),
+                "done": one.done(),
+                "not_begun": one.not_begun,
                 "mean_micros": one.latencies.mean(),
                 "percentiles_micros": percentiles(&one.latencies),
                 "errors": errors,
@@ -57,6 +58,7 @@ impl Report<'_> {
             "terminals": self.mix.terminals,
             "seconds": self.measured.time.as_secs_f64(),
             "transactions_a_second": self.measured.rate(),
+            "not_begun": self.measured.sum(|one| one.not_begun),
             "percentiles_micros": percentiles(&self.measured.all()),
             "transactions": transactions,
             "checks": checks,
@@ -73,21 +75,26 @@ fn percentiles(latencies: &Histogram<u64>) -> Value {
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { mix, measured, checks } = self;
-        let (count, seconds, rate) = (measured.count(), measured.time.as_secs_f64(), measured.rate());
+        let (count, not_begun) = (measured.sum(OfTransaction::done), measured.sum(|one| one.not_begun));
+        let (seconds, rate) = (measured.time.as_secs_f64(), measured.rate());
         writeln!(f, "{count} transactions in {seconds:.2} s: {rate:.0} a second")?;
+        if not_begun > 0 {
+            writeln!(f, "{not_begun} more were due and had not begun; latencies include how long they had waited")?;
+        }
         writeln!(f, "{} terminals, {}, seed {}", mix.terminals, loop_of(mix), mix.seed)?;
         writeln!(f, "\n{:<20} {:>9} {:>7} {:>7}   latency in ms", "transaction", "done", "errors", "again")?;
         writeln!(f, "{:<46}   {:>8} {:>8} {:>8} {:>8} {:>8}", "", "50 %", "90 %", "99 %", "99.9 %", "most")?;
-        let line = |f: &mut fmt::Formatter<'_>, name: &str, latencies: &Histogram<u64>, failed: u64, retries: u64| {
-            write!(f, "{name:<20} {:>9} {failed:>7} {retries:>7}  ", latencies.len())?;
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, latencies: &Histogram<u64>, counts: [u64; 3]| {
+            let [done, failed, retries] = counts;
+            write!(f, "{name:<20} {done:>9} {failed:>7} {retries:>7}  ")?;
             micros(latencies).iter().try_for_each(|value| write!(f, " {:>8.3}", *value as f64 / 1000.0))?;
             writeln!(f)
         };
         for (of, one) in mix.transactions_of.iter().zip(&measured.transactions) {
-            line(f, &of.name, &one.latencies, one.failed(), one.retries)?;
+            line(f, &of.name, &one.latencies, [one.done(), one.failed(), one.retries])?;
         }
-        let sum = |of: fn(&OfTransaction) -> u64| measured.transactions.iter().map(of).sum();
-        line(f, "all", &measured.all(), sum(OfTransaction::failed), sum(|one| one.retries))?;
+        let (failed, retries) = (measured.sum(OfTransaction::failed), measured.sum(|one| one.retries));
+        line(f, "all", &measured.all(), [count, failed, retries])?;
         for (of, one) in mix.transactions_of.iter().zip(&measured.transactions) {
             for (code, (count, message)) in &one.errors {
                 writeln!(f, "{count} times {} failed with {code}: {message}", of.name)?;

@@ -176,14 +176,27 @@ impl<'a> Worker<'a> {
                 self.on_event(terminal, flags)?;
             }
             if self.shared.is_over.load(Ordering::SeqCst) && over_since.is_none() {
-                over_since = Some(Instant::now());
-                self.measured.time = self.begin.elapsed().saturating_sub(self.shared.mix.warm_up);
+                over_since = Some(self.end());
             }
             if over_since.is_some_and(|since| since.elapsed() > GRACE) {
                 return Err(anyhow!("{} transactions got no reply within {GRACE:?} after the end", self.under_way));
             }
         }
         Ok(())
+    }
+
+    /// What was due and has not begun has waited until now, at least: left out, a slow server would look fast.
+    fn end(&mut self) -> Instant {
+        let now = Instant::now();
+        self.measured.time = now.duration_since(self.begin).saturating_sub(self.shared.mix.warm_up);
+        self.arrive(now);
+        self.next_due = None;
+        for due in std::mem::take(&mut self.waiting) {
+            if self.counts(due) {
+                self.measured.not_begun(self.draw.transaction(), now.duration_since(due));
+            }
+        }
+        now
     }
 
     fn think(&mut self, terminal: usize) {
@@ -194,25 +207,33 @@ impl<'a> Worker<'a> {
 
     fn start_what_is_due(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
+        self.arrive(now);
+        while let (Some(&due), Some(&terminal)) = (self.waiting.front(), self.idle.last())
+            && self.may_begin(due)
+        {
+            self.waiting.pop_front();
+            self.idle.pop();
+            self.start(terminal, due)?;
+        }
+        while let Some(&Reverse((due, terminal))) = self.thinking.peek()
+            && due <= now
+        {
+            self.thinking.pop();
+            if self.may_begin(due) {
+                self.start(terminal, due)?;
+            }
+        }
+        self.send()
+    }
+
+    /// In an open loop: what is due by `now`.
+    fn arrive(&mut self, now: Instant) {
         while let (Some(due), Some(interval)) = (self.next_due, self.interval)
             && due <= now
         {
             self.waiting.push_back(due);
             self.next_due = Some(due + self.draw.exponential(interval));
         }
-        while !self.waiting.is_empty()
-            && let Some(terminal) = self.idle.pop()
-            && let Some(due) = self.waiting.pop_front()
-        {
-            self.start(terminal, due)?;
-        }
-        while let Some(Reverse((due, terminal))) = self.thinking.peek().copied()
-            && due <= now
-        {
-            self.thinking.pop();
-            self.start(terminal, now)?;
-        }
-        self.send()
     }
 
     /// What a terminal begins at the same time leaves together.
@@ -226,18 +247,18 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
+    /// Not after the end, which is also when as many have begun as the mix says.
+    fn may_begin(&self, due: Instant) -> bool {
+        let Shared { mix, begun, is_over, .. } = self.shared;
+        if !is_over.load(Ordering::Relaxed) && self.counts(due) {
+            let begun = begun.fetch_add(1, Ordering::SeqCst);
+            is_over.fetch_or(mix.limit().is_some_and(|limit| begun >= limit), Ordering::SeqCst);
+        }
+        !is_over.load(Ordering::Relaxed)
+    }
+
     fn start(&mut self, terminal: usize, due: Instant) -> anyhow::Result<()> {
         let shared = self.shared;
-        if shared.is_over.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        if self.counts(due) {
-            let begun = shared.begun.fetch_add(1, Ordering::SeqCst);
-            if shared.mix.limit().is_some_and(|limit| begun >= limit) {
-                shared.is_over.store(true, Ordering::SeqCst);
-                return Ok(());
-            }
-        }
         let transaction = self.draw.transaction();
         let number = self.first + terminal * self.step;
         let drawn = &shared.mix.transactions_of[transaction].arguments;

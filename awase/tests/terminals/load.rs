@@ -1,9 +1,13 @@
 //! `awase load` against a server's bank.
 
-use std::process::Output;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use serde_json::Value;
-use testkit::server::attempt;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use testkit::server::{Sandbox, attempt};
 
 use crate::bank::Bank;
 
@@ -50,8 +54,9 @@ fn load_at(server: &str, bank: &Bank, mix: &str, flags: &[&str]) -> Output {
     attempt(env!("CARGO_BIN_EXE_awase"), &[&arguments, flags].concat())
 }
 
-fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+fn parsed(output: &Output) -> Value {
+    let [result, errors] = [&output.stdout, &output.stderr].map(|told| String::from_utf8_lossy(told));
+    assert!(output.status.success(), "{errors}{result}");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
@@ -66,7 +71,7 @@ fn a_mix_runs_to_its_end_is_counted_and_checked() {
     let bank = Bank::open();
     let before = sum_of_ten(&bank);
     let picture = bank.sandbox.file("load.svg");
-    let result = json(&load(&bank, MIX, &["--json", "--plot", picture.to_str().expect("UTF-8")]));
+    let result = parsed(&load(&bank, MIX, &["--json", "--plot", picture.to_str().expect("UTF-8")]));
     let of = |index: usize, key: &str| result["transactions"][index][key].clone();
     let done: i64 = (0..3).map(|index| of(index, "done").as_i64().expect("a number")).sum();
     let refused = of(2, "errors")["P0001"].as_i64().expect("those who are poor");
@@ -82,10 +87,85 @@ fn a_mix_runs_to_its_end_is_counted_and_checked() {
 #[test]
 fn an_open_loop_arrives_at_its_rate_however_long_the_server_takes() {
     let bank = Bank::open();
-    let result = json(&load(&bank, MIX, &["--json", "--rate", "300", "--transactions", "600"]));
+    let result = parsed(&load(&bank, MIX, &["--json", "--rate", "300", "--transactions", "600"]));
     let seconds = result["seconds"].as_f64().expect("a number");
     // 600 arrivals at 300 a second take 2 s; their standard deviation is 0.08 s.
     assert!(seconds > 1.6, "{result:#}");
+}
+
+#[test]
+fn new_orders_and_payments_of_tpc_c_keep_its_consistency_conditions() {
+    let sandbox = Sandbox::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let programs = sandbox.file("awase-data/programs/bank");
+    std::fs::create_dir_all(&programs).expect("a directory");
+    std::fs::copy(root.join("program/tpcc.wasm"), programs.join("tpcc.wasm")).expect("installed");
+    let bank = Bank::start(sandbox, "");
+    let shipped = |name: &str| std::fs::read_to_string(root.join("packaging/mixes").join(name)).expect("a mix");
+    let result = parsed(&load(&bank, &shipped("tpcc-load.toml"), &["--json"]));
+    assert_eq!(result["transactions"][0]["done"], 100, "{result:#}");
+    let mix = shipped("tpcc.toml").replace("warm_up = \"1s\"", "");
+    let result = parsed(&load(&bank, &mix, &["--json", "--transactions", "1500", "--terminals", "20"]));
+    let right = result["checks"].as_array().expect("checks").iter().filter(|check| check["right"] == true).count();
+    assert_eq!(right, 4, "{result:#}");
+    let of = |index: usize, what: &str| result["transactions"][index][what].clone();
+    assert!([0, 2, 3].iter().all(|index| of(*index, "errors") == json!({})), "{result:#}");
+    assert!([0, 2, 3].iter().all(|index| of(*index, "done").as_u64() > Some(50)), "{result:#}");
+    assert!(of(1, "done") == 0 && of(1, "errors")["P0001"].as_u64() > Some(0), "{result:#}");
+    let told = bank.refusal("SELECT tpcc_new_order(11, 1, 1, 1, 1, false)");
+    assert!(told.contains("tpcc_load"), "{told}");
+}
+
+/// A load of the mix with other `keys`. From its first second on `stall` has it, and what waits until it has run for so
+/// many seconds. The result, and its 99th percentile.
+fn load_with(bank: &Bank, keys: &str, stall: impl FnOnce(Pid, &mut dyn FnMut(u64))) -> (Value, Duration) {
+    let path = bank.sandbox.write("mix.toml", &MIX.replace("terminals = 40\ntransactions = 600", keys));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_awase"));
+    command.arg("load").arg(path).args(["--json", "--server", &bank.host()]);
+    let mut load = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("awase runs");
+    let mut shown = 0;
+    let mut lines = BufReader::new(load.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
+    let mut wait_until = |second| {
+        while shown < second {
+            let line = lines.next().expect("it runs for so long");
+            shown = line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a second");
+        }
+    };
+    wait_until(1);
+    stall(Pid::from_child(&load), &mut wait_until);
+    lines.for_each(drop);
+    let result = parsed(&load.wait_with_output().expect("it ends"));
+    let micros = result["percentiles_micros"]["99"].as_u64().expect("a number");
+    (result, Duration::from_micros(micros))
+}
+
+/// Terminals that wait for the server ask for nothing else meanwhile; what they would have asked for counts all the same.
+#[test]
+fn a_stall_shows_in_the_latencies_of_all_that_was_due_meanwhile() {
+    let bank = Bank::open();
+    let stall_until = |second| {
+        let server = &bank.server;
+        move |_, wait_until: &mut dyn FnMut(u64)| {
+            server.signal(libc::SIGSTOP);
+            wait_until(second);
+            server.signal(libc::SIGCONT);
+        }
+    };
+    let half = Duration::from_millis(500);
+    let open = "terminals = 2\nrate = 400.0\nduration = \"3s\"";
+    let (result, slow) = load_with(&bank, open, stall_until(2));
+    assert!(slow > half, "{result:#}");
+    // Until after the end.
+    let (result, slow) = load_with(&bank, open, stall_until(4));
+    assert!(slow > half && result["not_begun"].as_u64() > Some(100), "{result:#}");
+    // What was due while the load itself was stopped, which thinks most of the time.
+    let thoughtful = "terminals = 40\nthink_time = \"100ms\"\nduration = \"3s\"";
+    let (result, slow) = load_with(&bank, thoughtful, |load, _| {
+        kill_process(load, Signal::STOP).expect("stopped");
+        std::thread::sleep(2 * half);
+        kill_process(load, Signal::CONT).expect("continued");
+    });
+    assert!(slow > half && result["not_begun"] == 0, "{result:#}");
 }
 
 /// As psql, from the environment or a password file.
@@ -94,7 +174,7 @@ fn a_user_proves_that_it_knows_its_password() {
     let bank = Bank::open_with("[[user]]\nname = \"ann\"\npassword = \"pencil\"\n");
     let path = bank.sandbox.write("mix.toml", &MIX[..MIX.find("[[check]]").expect("checks")]);
     let run = |user: &str, variable: (&str, &str)| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_awase"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_awase"));
         command.arg("load").arg(&path).args(["--quiet", "--transactions", "60", "--terminals", "3", "--user", user]);
         command.args(["--server", &bank.host()]).env_remove("PGPASSWORD").env("PGPASSFILE", "/nonexistent");
         let output = command.env(variable.0, variable.1).output().expect("awase runs");

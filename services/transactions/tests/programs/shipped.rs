@@ -14,6 +14,7 @@ use crate::scene::{call, with_programs};
 const ACCOUNTS: i64 = 1000;
 
 const TPCB: &[u8] = include_bytes!("../../../../program/tpcb.wasm");
+const TPCC: &[u8] = include_bytes!("../../../../program/tpcc.wasm");
 const OLTP: &[u8] = include_bytes!("../../../../program/oltp.wasm");
 
 fn root() -> PathBuf {
@@ -132,7 +133,7 @@ fn the_sources_of_the_shipped_programs_make_the_same_programs() {
         shown.sort();
         shown
     };
-    for (name, shipped) in [("bank", BANK), ("tpcb", TPCB), ("oltp", OLTP)] {
+    for (name, shipped) in [("bank", BANK), ("tpcb", TPCB), ("tpcc", TPCC), ("oltp", OLTP)] {
         let Some(bytes) = built(name, &["--no-default-features"]) else {
             skip!("the Rust target wasm32-unknown-unknown is not installed (rustup target add wasm32-unknown-unknown)");
         };
