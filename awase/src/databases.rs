@@ -83,9 +83,7 @@ impl Databases {
     /// and what is wrong with programs.
     pub fn apply(&mut self, terminals: &Arc<Terminals>, change: Change) -> (Vec<String>, Vec<String>) {
         let mut faults = change.faults;
-        for monitor in terminals.databases().iter() {
-            faults.extend(open::reported(monitor.name(), &monitor.programs().reload()));
-        }
+        faults.extend(load_programs(terminals));
         change.added.iter().for_each(|open| terminals.offer(Arc::clone(&open.monitor)));
         change.shared.iter().for_each(|shared| shared.offer_to(terminals));
         self.open.extend(change.added);
@@ -121,13 +119,20 @@ impl Change {
         Ok(())
     }
 
-    /// Closes what was opened for it.
+    /// Closes what was opened for it. Shared ones are added by a start only, which has failed then: their claims end with
+    /// this node's lease, before which no other node may open them.
     pub fn abandon(self, processors: &Processors) {
-        let shared = self.shared.iter().filter_map(|shared| shared.stop());
-        for open in self.added.into_iter().chain(shared) {
+        for open in self.added {
             drop(processors.start_task(ProcessorId(0), move |cpu| async move { open.close(&cpu).await }));
         }
     }
+}
+
+/// Loads the programs of all that are open again; transactions under way end with what they began with. Returns what is
+/// wrong with them.
+pub fn load_programs(terminals: &Terminals) -> Vec<String> {
+    let monitors = terminals.databases();
+    monitors.iter().flat_map(|monitor| open::reported(monitor.name(), &monitor.programs().reload())).collect()
 }
 
 fn is_same(open: &Database, wanted: &Database) -> bool {

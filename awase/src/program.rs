@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use transactions::program::{self, Function, Programs};
 
 use crate::cli::{InstallArguments, ProgramArguments, ProgramCommand};
-use crate::control::client::{Client, LoadedPrograms};
+use crate::control::client::{Client, LoadedDatabase};
 
 /// Does what the command line says.
 ///
@@ -54,18 +54,27 @@ fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
         println!("no server listens at {}; one that is started later loads them then", socket.display());
         return Ok(());
     };
-    let LoadedPrograms { databases, faults } = client.load_programs()?;
+    let loaded = client.load_programs()?;
+    loaded.faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
     let installed = std::fs::canonicalize(directory(arguments))?;
-    if !databases.iter().any(|(_, directory)| *directory == installed) {
-        let places =
-            databases.iter().map(|(name, directory)| format!("{name:?} has its own in {}", directory.display()));
-        let places =
-            if databases.is_empty() { "it has no database".into() } else { places.collect::<Vec<_>>().join(", ") };
+    let is_from_there = |of: &LoadedDatabase| of.directory.as_ref().is_none_or(|directory| *directory == installed);
+    let (from_there, others): (Vec<_>, Vec<_>) = loaded.databases.into_iter().partition(is_from_there);
+    if from_there.is_empty() {
+        let place =
+            |of: &LoadedDatabase| Some(format!("{:?} has its own in {}", of.name, of.directory.as_ref()?.display()));
+        let places: Vec<_> = others.iter().filter_map(place).collect();
+        let places = if places.is_empty() { "it has no database".into() } else { places.join(", ") };
         bail!("the server at {} loads no programs from there: {places}", socket.display());
     }
-    faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
-    let names: Vec<_> = databases.into_iter().map(|(name, _)| name).collect();
-    println!("loaded by the running server: {}", names.join(", "));
+    let (open, absent): (Vec<_>, Vec<_>) = from_there.into_iter().partition(|of| of.is_open);
+    for (says, databases) in
+        [("loaded by the running server", open), ("loaded when the running server opens it", absent)]
+    {
+        let names: Vec<_> = databases.into_iter().map(|of| of.name).collect();
+        if !names.is_empty() {
+            println!("{says}: {}", names.join(", "));
+        }
+    }
     Ok(())
 }
 

@@ -315,6 +315,8 @@ impl Server {
         self.accept(sockets);
         self.panel.set_exports(self.shown());
         self.panel.set_overlaid(self.overlaid());
+        let programs = |database: &Database| (database.name.clone(), database.programs.clone());
+        self.panel.set_databases(self.databases().map(|(database, _)| programs(database)).collect());
         self.close_retired();
         Ok(report)
     }

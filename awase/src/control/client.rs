@@ -21,11 +21,20 @@ pub struct Client {
 }
 
 /// What a server has loaded.
+#[derive(Debug, PartialEq, Eq)]
 pub struct LoadedPrograms {
-    /// By name, each with the directory of its programs.
-    pub databases: Vec<(String, PathBuf)>,
+    pub databases: Vec<LoadedDatabase>,
     /// What is wrong with programs.
     pub faults: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoadedDatabase {
+    pub name: String,
+    /// Where its programs are; earlier servers do not say.
+    pub directory: Option<PathBuf>,
+    /// Otherwise it is open at another node perhaps, and loads its programs when it is opened.
+    pub is_open: bool,
 }
 
 impl Client {
@@ -72,12 +81,7 @@ impl Client {
     /// # Errors
     /// When it does not answer.
     pub fn load_programs(&mut self) -> anyhow::Result<LoadedPrograms> {
-        let answer = self.ask(&json!({ "request": "programs" }))?;
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let items = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
-        let databases =
-            items("databases").iter().map(|of| (text(&of["name"]), text(&of["directory"]).into())).collect();
-        Ok(LoadedPrograms { databases, faults: items("faults").iter().map(text).collect() })
+        Ok(LoadedPrograms::from(&self.ask(&json!({ "request": "programs" }))?))
     }
 
     /// Has it write what went beside the disk or database `name` into that. Returns how much it was, in bytes, and the
@@ -115,5 +119,34 @@ impl Client {
             bail!("{error}");
         }
         Ok(answer["answer"].take())
+    }
+}
+
+impl From<&Value> for LoadedPrograms {
+    fn from(answer: &Value) -> LoadedPrograms {
+        let items = |key: &str| answer[key].as_array().into_iter().flatten();
+        // Of earlier servers an item is the name.
+        let database = |of: &Value| {
+            let name = of.as_str().or(of["name"].as_str())?.to_owned();
+            let directory = of["directory"].as_str().map(PathBuf::from);
+            Some(LoadedDatabase { name, directory, is_open: of["is_open"].as_bool().unwrap_or(true) })
+        };
+        LoadedPrograms {
+            databases: items("databases").filter_map(database).collect(),
+            faults: items("faults").filter_map(Value::as_str).map(str::to_owned).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_of_an_earlier_version_names_its_databases_without_their_directories() {
+        let answer = json!({ "databases": ["bank"], "faults": ["a fault"] });
+        let bank = LoadedDatabase { name: "bank".into(), directory: None, is_open: true };
+        let loaded = LoadedPrograms { databases: vec![bank], faults: vec!["a fault".into()] };
+        assert_eq!(LoadedPrograms::from(&answer), loaded);
     }
 }

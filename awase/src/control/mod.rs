@@ -14,17 +14,17 @@ pub mod set;
 mod socket;
 mod status;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use kernel::{Kernel, Reach, Volume};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use transactions::Monitor;
-use transactions::program::Programs;
 use transactions::terminal::Terminals;
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
+use crate::databases;
 use crate::metrics::View;
 use crate::overlaid::Overlaid;
 use crate::processors::Processors;
@@ -40,6 +40,8 @@ pub struct ControlPanel {
     started: Instant,
     exports: Mutex<Vec<ExportInfo>>,
     overlaid: Mutex<Vec<OverlaidInfo>>,
+    /// All that are configured, each with the directory of its programs.
+    databases: Mutex<Vec<(String, PathBuf)>>,
     terminals: Arc<Terminals>,
     latencies: View,
 }
@@ -91,6 +93,7 @@ impl ControlPanel {
             started: Instant::now(),
             exports: Mutex::default(),
             overlaid: Mutex::default(),
+            databases: Mutex::default(),
             terminals: Arc::clone(terminals),
             latencies: View::new(processors.kernel(), acceptor, None, terminals),
         })
@@ -102,6 +105,10 @@ impl ControlPanel {
 
     pub fn set_overlaid(&self, overlaid: Vec<OverlaidInfo>) {
         *self.overlaid.lock() = overlaid;
+    }
+
+    pub fn set_databases(&self, databases: Vec<(String, PathBuf)>) {
+        *self.databases.lock() = databases;
     }
 
     /// An export has another volume by now.
@@ -177,15 +184,16 @@ impl ControlPanel {
         }
     }
 
-    /// Loads the programs of all databases again; calls that are under way end with what they began with.
+    /// Loads the programs of all databases again; those that are open elsewhere load theirs when they are opened here.
     fn load_programs(&self) -> Value {
-        let monitors = self.terminals.databases();
-        let faults = monitors.iter().flat_map(|monitor| monitor.programs().reload());
-        let faults: Vec<String> = faults.map(|fault| fault.to_string()).collect();
-        let directory = |programs: &Programs| programs.directory().and_then(|path| std::fs::canonicalize(path).ok());
-        let database =
-            |monitor: &Arc<Monitor>| json!({ "name": monitor.name(), "directory": directory(monitor.programs()) });
-        json!({ "databases": monitors.iter().map(database).collect::<Vec<_>>(), "faults": faults })
+        let open = self.terminals.databases();
+        let directory = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let database = |(name, programs): &(String, PathBuf)| {
+            let is_open = open.iter().any(|monitor| monitor.name() == name);
+            json!({ "name": name, "directory": directory(programs), "is_open": is_open })
+        };
+        let databases: Value = self.databases.lock().iter().map(database).collect();
+        json!({ "databases": databases, "faults": databases::load_programs(&self.terminals) })
     }
 
     /// All switches, in the order of the README.

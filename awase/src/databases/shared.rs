@@ -24,6 +24,9 @@ use crate::processors;
 /// The longest time between two questions whose it is; a change of the membership is a reason to ask, too.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// The same after this node alone could not open it: others should have it meanwhile.
+const PROBLEM_RETRY: Duration = Duration::from_secs(30);
+
 pub struct SharedDatabase {
     database: Database,
     /// As it was opened first: later incarnations of this node have other volumes.
@@ -126,7 +129,7 @@ impl SharedDatabase {
                 Ok(address) => Some(address),
                 Err(absence) => {
                     self.note_absence(absence.to_string());
-                    self.node.until_changed(RETRY);
+                    self.node.until_changed(absence.retry());
                     None
                 }
             };
@@ -214,11 +217,23 @@ impl SharedDatabase {
     }
 }
 
+impl Absence {
+    /// The longest time until it is tried again.
+    fn retry(&self) -> Duration {
+        match self {
+            Absence::For(_) => RETRY,
+            Absence::Problem(_) => PROBLEM_RETRY,
+        }
+    }
+}
+
 impl std::fmt::Display for Absence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Absence::For(why) => f.write_str(why),
-            Absence::Problem(problem) => write!(f, "cannot be opened: {problem}"),
+            Absence::Problem(problem) => {
+                write!(f, "cannot be opened: {problem}; tried again every {} s", PROBLEM_RETRY.as_secs())
+            }
         }
     }
 }

@@ -219,10 +219,12 @@ fn programs_are_not_installed_silently_where_the_server_does_not_load_them() {
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     assert_eq!(install(&[]), (true, String::new()));
+    std::fs::write(bank.sandbox.file("awase-data/programs/bank/wrong.wasm"), "").expect("written");
     for elsewhere in [["--database", "shop"], ["--programs", "elsewhere"]] {
         let (is_done, errors) = install(&elsewhere);
         let says = "loads no programs from there: \"bank\" has its own in ";
         assert!(!is_done && errors.contains(says) && errors.contains("/awase-data/programs/bank"), "{errors}");
+        assert!(errors.contains("awase: database \"bank\": ") && errors.contains("wrong.wasm: "), "{errors}");
     }
 }
 

@@ -44,13 +44,17 @@ impl Pair {
 
     /// `keys`: more of the database.
     fn start_with(&self, node: usize, keys: &str) -> Server {
+        self.configure(node, keys);
+        self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "64MiB"])
+    }
+
+    fn configure(&self, node: usize, keys: &str) {
         let (name, port, url, device) = (NAMES[node], self.ports[node], &self.etcd.url, self.common.file("device"));
         let text = format!(
             "[cluster]\nnode = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\netcd = [\"{url}\"]\n\
              [[database]]\nname = \"bank\"\nkind = \"shared\"\nsize = \"16MiB\"\nshared_device = {device:?}\n{keys}"
         );
         self.sandboxes[node].write("node.toml", &text);
-        self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "64MiB"])
     }
 
     /// # Errors
@@ -138,9 +142,31 @@ fn a_node_that_cannot_open_it_leaves_it_to_others() {
     let mut b = pair.start_with(1, "programs = \"/dev/null/programs\"\n");
     pair.refuses(1, "is open at node \"a\"");
     a.crash();
-    b.await_error("cannot be opened: ");
+    b.await_error("; tried again every 30 s");
     let _a = pair.start(0);
     testkit::server::await_that("it is open at the other node", || pair.connect(0).is_ok());
+}
+
+#[test]
+fn programs_are_installed_at_a_node_that_does_not_have_it_open_for_the_time_when_it_has() {
+    let pair = pair!();
+    let _servers = [pair.start(0), pair.start(1)];
+    for (sandbox, says) in pair.sandboxes.iter().zip(["by the running server", "when the running server opens it"]) {
+        let output = sandbox.run(&["program", "install", "awase-data/programs/bank/bank.wasm"]);
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && told.ends_with(&format!("\nloaded {says}: bank\n")), "{output:?}");
+    }
+}
+
+#[test]
+fn a_database_on_a_shared_disk_is_not_claimed_by_a_reload() {
+    let pair = pair!();
+    let mut a = pair.start(0);
+    let device = pair.common.write("other", "");
+    let shop = "[[database]]\nname = \"shop\"\nkind = \"shared\"\nsize = \"16MiB\"\n";
+    pair.configure(0, &format!("{shop}shared_device = {device:?}\n"));
+    a.signal(libc::SIGHUP);
+    a.await_error("database \"shop\" kind = \"shared\" is added or changed while the server runs");
 }
 
 #[test]

@@ -38,8 +38,9 @@ const TRANSACTIONS: u64 = 1_000_000;
 const LOG_BYTES: u64 = 30 << 20;
 const LOADERS: u32 = 128;
 
-/// Bounds a load.
+/// Bounds a load, which may be asked to last half as long.
 const TIMEOUT: Duration = Duration::from_secs(600);
+const SECONDS_MAX: i64 = 300;
 
 /// Targets: the 99.9th percentile during a checkpoint as a multiple of that without; the start.
 const RATIO_MAX: f64 = 3.0;
@@ -62,17 +63,17 @@ const TPCB: Script = Script {
 
 /// Measure transactions while checkpoints are made and while none is, as TPC-B has them, on a million accounts, from
 /// pgbench; then kill a server whose log holds more than 30 MiB, after a million transfers, and see how long the next start
-/// takes until the first query is answered.
+/// takes until the first query is answered. With --beside, transactions beside PostgreSQL instead.
 #[derive(Debug, Args)]
 pub struct Transactions {
     /// Where the database is: on a disk, with 3 GiB free.
     #[arg(long, value_name = "DIR", default_value = "target")]
     directory: PathBuf,
-    /// How many seconds transactions are measured, after 10 s in which the tables grow.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    /// How many seconds transactions are measured, after 10 s in which the tables grow; not with --beside.
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "beside", value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
     seconds: u32,
-    /// Clients of pgbench.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Clients of pgbench; not with --beside, where each row has its own.
+    #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "beside", value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
     /// Instead, measure transfers and reads on Awase and on PostgreSQL, also on a disk whose flush takes 5 ms (needs root).
     #[arg(long)]
@@ -84,7 +85,7 @@ pub struct Transactions {
     #[arg(long, value_name = "N", default_value_t = 3, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=100))]
     reps: u32,
     /// Beside PostgreSQL, how many seconds each time.
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "beside", value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
     each: u32,
     /// The program to measure; otherwise the one beside this program.
     #[arg(long, value_name = "PATH")]
@@ -310,6 +311,18 @@ fn is_during(looks: &[Look], begin: Duration, end: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_the_other_measurement_are_refused() {
+        let parse = |options: &[&str]| {
+            let command = Transactions::augment_args(clap::Command::new("transactions"));
+            command.try_get_matches_from([&["transactions"], options].concat()).is_ok()
+        };
+        assert!(parse(&["--seconds", "300"]) && parse(&["--beside", "--each", "300"]));
+        for others in [["--beside", "--seconds=5"], ["--beside", "--clients=5"], ["--each=5", "--reps=5"]] {
+            assert!(!parse(&others), "{others:?}");
+        }
+    }
 
     #[test]
     fn a_transaction_is_during_a_checkpoint_if_any_look_at_or_beside_it_saw_one() {

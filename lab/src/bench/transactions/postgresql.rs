@@ -38,19 +38,19 @@ impl PostgreSql {
             chown(place.path(), Some(user), Some(group))?;
         }
         let (data, log) = (place.path().join("data"), place.path().join("server.log"));
-        let command = |name: &str| -> Result<Command> {
-            let mut command = Command::new(program(name)?);
+        let command = |name: &str| {
+            let mut command = Command::new(program(name));
             command.current_dir(place.path());
             if let Some((user, group)) = owner {
                 command.uid(user).gid(group);
             }
-            Ok(command)
+            command
         };
-        let mut initdb = command("initdb")?;
+        let mut initdb = command("initdb");
         initdb.arg("-D").arg(&data).args(["-A", "trust", "-U", USER]);
         Process::start(initdb, &log, interrupted)?.finish(TIMEOUT)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-        let mut server = command("postgres")?;
+        let mut server = command("postgres");
         server.arg("-D").arg(&data).args(["-p", &port, "-h", "127.0.0.1", "-k", "", "-c", "max_connections=200"]);
         let mut process = Process::start(server, &log, interrupted)?;
         let ask = |database: &str, text: &str| {
@@ -79,14 +79,16 @@ impl PostgreSql {
 }
 
 /// The newest of Debian, or the one of the path.
-fn program(name: &str) -> Result<PathBuf> {
-    let mut versions: Vec<PathBuf> = match fs::read_dir(DEBIAN) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path().join("bin").join(name)).collect(),
-        Err(_) => Vec::new(),
-    };
-    versions.retain(|path| path.is_file());
-    versions.sort();
-    Ok(versions.pop().unwrap_or_else(|| name.into()))
+fn program(name: &str) -> PathBuf {
+    let places = fs::read_dir(DEBIAN).into_iter().flatten().flatten();
+    let programs =
+        places.map(|place| (version(&place.file_name().to_string_lossy()), place.path().join("bin").join(name)));
+    programs.filter(|(_, path)| path.is_file()).max().map_or_else(|| name.into(), |(_, path)| path)
+}
+
+/// Its numbers: 9.6 is older than 15.
+fn version(name: &str) -> Vec<u32> {
+    name.split('.').map_while(|number| number.parse().ok()).collect()
 }
 
 /// User and group of the server's process, if not those of this one.
@@ -99,4 +101,14 @@ fn owner() -> Result<Option<(u32, u32)>> {
     let number = |index: usize| fields.as_ref().and_then(|fields| fields.get(index)?.parse().ok());
     let owner = number(2).zip(number(3));
     owner.map(Some).with_context(|| format!("there is no user {USER} (Debian: postgresql)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(["unversioned", "9.6", "9.10", "15", "16"].map(version).is_sorted());
+    }
 }

@@ -81,10 +81,6 @@ impl Programs {
         (programs, faults)
     }
 
-    pub fn directory(&self) -> Option<&Path> {
-        self.directory.as_deref()
-    }
-
     /// Loads what is in the directory now. Calls that are under way go on with what they began with.
     pub fn reload(&self) -> Vec<Fault> {
         let Some(directory) = &self.directory else { return Vec::new() };
