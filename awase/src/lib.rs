@@ -35,7 +35,3 @@ pub mod stable_writes;
 pub mod stack;
 pub mod top;
 pub mod trace;
-
-/// Of the server, its tools and the laboratory: what is measured is what is shipped.
-#[global_allocator]
-static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -191,8 +191,10 @@ impl<'a> Worker<'a> {
         self.measured.time = now.duration_since(self.begin).saturating_sub(self.shared.mix.warm_up);
         self.arrive(now);
         self.next_due = None;
+        // Where a terminal is idle, what came due in the last moment was not kept waiting by the server.
+        let has_waited = self.idle.is_empty();
         for due in std::mem::take(&mut self.waiting) {
-            if self.counts(due) {
+            if has_waited && self.counts(due) {
                 self.measured.not_begun(self.draw.transaction(), now.duration_since(due));
             }
         }

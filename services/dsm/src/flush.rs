@@ -82,7 +82,6 @@ impl Shared {
         flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })?;
         // What a node had written when it died is lost.
         let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
-        let homes = homes.filter(|home| *home != self.me.node);
         let has_lost = self.core.lock().deaths.have_lost_since(deaths, homes, others);
         if has_lost { Err(Errno::IO) } else { Ok(()) }
     }

@@ -55,6 +55,13 @@ impl Database {
         });
     }
 
+    /// Has a checkpoint made that does not rest; [`State::is_over`] tells its end by the generation that this returns.
+    pub(super) fn await_checkpoint(self: &Arc<Self>, cpu: &Processor) -> u64 {
+        let generation = self.state.lock().generation;
+        self.request_checkpoint(cpu, true);
+        generation
+    }
+
     /// Returns what is in the tree now, if nobody else has it.
     async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<Option<Delta>, StoreError> {
         let Some((frozen, tree, generation)) = self.freeze() else { return Ok(None) };
@@ -69,7 +76,7 @@ impl Database {
         }
         let spread = Spread::new(cpu, self, &frozen);
         let mut merge = Merge { cpu, database: self, spread, replaced: Vec::new(), written: Vec::new() };
-        let merged = merge.run(tree.root, &changes).await;
+        let merged = if changes.is_empty() { Ok(tree.root) } else { merge.run(tree.root, &changes).await };
         let Merge { replaced, written, .. } = merge;
         cpu.end(began, Event::CheckpointMerged, JobId::default(), changes.len() as u64, written.len() as u64);
         let root = merged.inspect_err(|_| {
@@ -112,7 +119,8 @@ impl Database {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.frozen.is_none() {
-            if state.recent.is_empty() {
+            // With nothing new, a checkpoint still gives back the log of groups whose changes the tree has already.
+            if state.recent.is_empty() && state.circle.held() == 0 {
                 state.end_checkpoint();
                 self.changed.wake_all();
                 return None;
@@ -184,6 +192,11 @@ impl Database {
 }
 
 impl State {
+    /// Has the checkpoint ended that was under way at this generation? Another one may be.
+    pub(super) fn is_over(&self, generation: u64) -> bool {
+        !self.is_checkpointing || self.generation != generation
+    }
+
     /// With what it has changed, under one lock: who finds no room afterwards can request the next one.
     fn end_checkpoint(&mut self) {
         self.is_checkpointing = false;

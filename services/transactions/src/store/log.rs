@@ -203,9 +203,9 @@ impl Database {
             if let Some(room) = fits() {
                 return room;
             }
-            self.request_checkpoint(cpu, true);
             // One that had begun before may end without making room enough.
-            let is_over = || fits().is_some() || !self.state.lock().is_checkpointing;
+            let generation = self.await_checkpoint(cpu);
+            let is_over = || fits().is_some() || self.state.lock().is_over(generation);
             self.changed.until(|| is_over().then_some(())).await;
         }
     }

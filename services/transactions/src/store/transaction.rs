@@ -293,8 +293,8 @@ impl Transaction {
                 return Ok(commit);
             }
             database.release_retired();
-            database.request_checkpoint(cpu, true);
-            database.changed.until(|| (!database.state.lock().is_checkpointing).then_some(())).await;
+            let generation = database.await_checkpoint(cpu);
+            database.changed.until(|| database.state.lock().is_over(generation).then_some(())).await;
         }
     }
 

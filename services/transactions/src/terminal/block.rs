@@ -89,9 +89,9 @@ impl Block {
     }
 
     pub fn set(&self, state: State) {
+        self.programs.take();
         if matches!(state, State::None) {
             self.ended.set(self.ended.get() + 1);
-            self.programs.take();
         }
         self.state.replace(state);
     }

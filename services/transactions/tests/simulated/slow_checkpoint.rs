@@ -144,3 +144,38 @@ fn a_checkpoint_lets_others_run_after_every_few_pages() {
         assert!(steps >= 4, "{before} bytes in {steps} steps");
     });
 }
+
+#[test]
+fn more_than_the_log_takes_is_durable_though_nobody_commits_after_it() {
+    const TERMINALS: u32 = 20;
+    let world = World::new(1);
+    let id = world.add_host("server");
+    let disk = world.add_disk(id, DiskConfig::new(8 << 20));
+    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
+    run(&world, &host, async move |cpu| {
+        let database = Database::open(&cpu, opened).await.expect("a new database");
+        let done = Rc::new(Cell::new(0));
+        for terminal in 0..TERMINALS {
+            let (database, done) = (Arc::clone(&database), Rc::clone(&done));
+            cpu.spawn({
+                let cpu = cpu.clone();
+                async move {
+                    let mut transaction = database.begin();
+                    let table = transaction.table("rows").expect("a table");
+                    for row in 0_u32..100 {
+                        let key = (terminal * 100 + row).to_be_bytes();
+                        transaction.put(table, &key, &[7; 1000]).expect("short");
+                    }
+                    let commit = transaction.commit(&cpu).await.expect("no conflict");
+                    commit.durable(&cpu).await.expect("a disk that works");
+                    done.set(done.get() + 1);
+                }
+            });
+        }
+        while done.get() < TERMINALS {
+            cpu.sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
