@@ -171,6 +171,10 @@ impl Volume {
                 }
                 None => self.write_out_within(cpu, blocks, context).await,
             };
+            // An asynchronous pass may have claimed some of them; now somebody waits for them.
+            if context.class == Class::Synchronous && self.state.lock().is_writing(blocks) {
+                self.device.expedite(cpu, self.bytes_of(blocks));
+            }
             self.until_settled_within(blocks).await;
             // After a further failure the caller gets an error anyway.
             if self.rewrites() == rewrites || self.failures() != failures {
