@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testkit::failing_disk::Faults;
 use testkit::progress::Progress;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
@@ -15,6 +16,7 @@ use testkit::skip;
 
 use transactions::program::BANK;
 
+use crate::failing_disk::{MOUNTED, NO_ERRORS, cut, mount};
 use crate::full_disk::Small;
 use crate::kill::{ARGUMENTS, CLIENTS, End, end};
 use crate::terminal::Terminal;
@@ -27,6 +29,8 @@ const LOAD_MAX: Duration = Duration::from_secs(5);
 /// Free at the begin of a round of the full disk: less than the log takes.
 const LEFT: u64 = 1 << 20;
 const FAILURES: u64 = 20;
+/// SQLSTATEs of what a disk causes: an error of input or output, a full disk.
+const DISK_ERRORS: [&str; 2] = ["58030", "53100"];
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
 
 /// What one client knows of its account, to which it alone adds.
@@ -100,12 +104,16 @@ impl Account {
     fn deposit(&mut self, terminal: &mut Terminal, progress: &Progress) -> io::Result<()> {
         self.doubtful += 1;
         let answer = terminal.ask(&format!("SELECT deposit({}, 1)", self.number))?;
-        if answer.error.is_none() {
-            self.doubtful -= 1;
-            self.told += 1;
-            progress.note(true);
-        } else {
-            progress.note_failure();
+        match answer.error.as_deref() {
+            None => {
+                self.doubtful -= 1;
+                self.told += 1;
+                progress.note(true);
+            }
+            Some(code) => {
+                assert!(DISK_ERRORS.contains(&code), "a deposit fails with {code}");
+                progress.note_failure();
+            }
         }
         Ok(())
     }
@@ -195,6 +203,37 @@ fn a_database_survives_a_full_disk_which_recovers() {
         load.verify().unwrap_or_else(|what| panic!("seed {seed}, recovered: {what}"));
         server.crash();
     }
+}
+
+/// Writes and flushes of the log and of checkpoints fail; what was told is there after the power was cut.
+#[test]
+fn a_database_survives_a_disk_whose_writes_and_flushes_fail() {
+    let name = "a_database_survives_a_disk_whose_writes_and_flushes_fail";
+    let sandbox = Sandbox::new();
+    let mut failing = match mount(&sandbox, 1) {
+        Ok(disk) => disk,
+        Err(reason) => skip!("{reason}"),
+    };
+    let config = configure(&sandbox, &format!("{MOUNTED}/bank.db"));
+    let arguments = ["--memory", "32MiB", "--config", &config];
+    let mut load = Load::new(&sandbox);
+    for seed in Rounds::new(name, 3) {
+        let random = &mut Random(seed);
+        let server = sandbox.serve(&arguments);
+        let (fsync_permille, write_permille) = *random.pick(&[(200, 0), (0, 200), (100, 100)]);
+        failing.set_faults(Faults { fsync_permille, write_permille, ..NO_ERRORS });
+        load.during(|progress| assert!(progress.await_failures(FAILURES), "seed {seed}: nothing fails"));
+        failing.set_faults(NO_ERRORS);
+        await_deposit(&mut load);
+        load.during(|progress| progress.await_durable(50, LOAD_MAX));
+        end(server, End::drawn(random));
+        cut(&mut failing, random);
+        let server = sandbox.serve(&arguments);
+        load.verify().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        server.crash();
+        cut(&mut failing, random);
+    }
+    println!("{name}: {} acknowledged, {} failed", load.progress.durable(), load.progress.failed());
 }
 
 /// Deposits until one succeeds.

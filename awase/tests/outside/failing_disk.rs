@@ -10,26 +10,26 @@ use testkit::skip;
 
 use crate::kill::{Directory, Disk, End};
 
-const NO_ERRORS: Faults = Faults { fsync_permille: 0, delay_permille: 120, delay_us_max: 3000 };
+pub const NO_ERRORS: Faults = Faults { fsync_permille: 0, write_permille: 0, delay_permille: 120, delay_us_max: 3000 };
 
 /// The mount point.
-const MOUNTED: &str = "failing";
+pub const MOUNTED: &str = "failing";
 
 /// The faults of a round.
 fn faults(random: &mut Random, fails: bool) -> Faults {
     let fsync_permille = if fails { *random.pick(&[10, 50, 200]) } else { 0 };
     let (delay_permille, delay_us_max) = (*random.pick(&[20, 120, 500]), *random.pick(&[300, 3000, 12_000]));
-    Faults { fsync_permille, delay_permille, delay_us_max }
+    Faults { fsync_permille, write_permille: 0, delay_permille, delay_us_max }
 }
 
-fn mount(sandbox: &Sandbox, seed: u64) -> Result<FailingDisk, String> {
+pub fn mount(sandbox: &Sandbox, seed: u64) -> Result<FailingDisk, String> {
     let path = sandbox.file(MOUNTED);
     std::fs::create_dir(&path).expect("directory");
     FailingDisk::new(&path, NO_ERRORS, seed).map_err(|error| format!("nothing can be mounted by FUSE: {error}"))
 }
 
 /// Cuts the power and mounts the disk again.
-fn cut(disk: &mut FailingDisk, random: &mut Random) {
+pub fn cut(disk: &mut FailingDisk, random: &mut Random) {
     disk.cut(random.chance(300));
     disk.mount_again().expect("mounted again");
 }

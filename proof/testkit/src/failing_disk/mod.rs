@@ -1,4 +1,4 @@
-//! A file system in memory on a failing disk, mounted by FUSE: `fsync` sometimes fails, and a power cut loses what no
+//! A file system in memory on a failing disk, mounted by FUSE: `fsync` and writes sometimes fail, and a power cut loses what no
 //! successful `fsync` has covered. It is no better than ARCHITECTURE.md assumes of media and file systems:
 //!
 //! - A sector of a file has the content of one `write`, never a mixture (M1).
@@ -37,6 +37,8 @@ const THREADS: usize = 6;
 pub struct Faults {
     /// `fsync`s that fail, of 1000.
     pub fsync_permille: u64,
+    /// Writes that fail and do nothing, of 1000.
+    pub write_permille: u64,
     /// Writes that are done late, and writes that are answered late, of 1000.
     pub delay_permille: u64,
     /// Longest delay. Microseconds.

@@ -14,8 +14,8 @@ use fuser::{
 };
 use parking_lot::MutexGuard;
 
-use super::Shared;
 use super::tree::Tree;
+use super::{Faults, Shared};
 
 /// Attributes and names may be cached: they change only by the kernel's own calls.
 const TTL: Duration = Duration::from_secs(3600);
@@ -46,7 +46,10 @@ impl System {
     }
 
     fn write_now(&self, inode: INodeNo, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        let permille = self.shared.faults.lock().delay_permille;
+        let Faults { delay_permille: permille, write_permille, .. } = *self.shared.faults.lock();
+        if self.shared.random.lock().chance(write_permille) {
+            return Err(Errno::EIO);
+        }
         let (before, after) = (self.draw_delay(permille), self.draw_delay(permille));
         thread::sleep(before);
         let mut tree = self.tree()?;

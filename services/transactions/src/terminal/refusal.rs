@@ -4,6 +4,8 @@ use bytes::BytesMut;
 use pgwire::messages::response::{ErrorResponse, NoticeResponse};
 
 use super::wire::put;
+use machine::Errno;
+
 use crate::CallError;
 use crate::program::ProgramError;
 use crate::store::{CommitError, StoreError};
@@ -114,6 +116,7 @@ impl From<&StoreError> for Refusal {
             StoreError::TableName => SqlState::INVALID_NAME,
             StoreError::Full => SqlState::DISK_FULL,
             StoreError::Closing | StoreError::LeaseOver => SqlState::SHUTDOWN,
+            StoreError::Volume(Errno::NO_SPACE) => SqlState::DISK_FULL,
             StoreError::Volume(_) => SqlState::IO_ERROR,
         };
         Refusal::new(state, error.to_string())
