@@ -8,12 +8,13 @@ use super::wire::{Target, Wire};
 pub struct Outcome {
     pub name: String,
     pub expected: Option<String>,
-    pub found: Option<String>,
+    /// Or why it could not be asked.
+    pub found: Result<Option<String>, String>,
 }
 
 impl Outcome {
     pub fn is_right(&self) -> bool {
-        self.expected == self.found
+        self.found.as_ref() == Ok(&self.expected)
     }
 }
 
@@ -22,39 +23,52 @@ impl Outcome {
 /// # Errors
 /// If the server cannot be reached or refuses one.
 pub fn ask_before(target: &Target, checks: &[Check]) -> anyhow::Result<Vec<Option<String>>> {
-    ask_all(target, checks, |check, wire| match (&check.expect, &check.same_as) {
-        (None, None) => ask(wire, check),
-        _ => Ok(None),
-    })
-}
-
-/// Asks all of them.
-///
-/// # Errors
-/// As [`ask_before`].
-pub fn compare(target: &Target, checks: &[Check], before: &[Option<String>]) -> anyhow::Result<Vec<Outcome>> {
-    let mut before = before.iter();
-    ask_all(target, checks, |check, wire| {
-        let before = before.next().cloned().flatten();
-        let expected = match (&check.expect, &check.same_as) {
-            (Some(value), _) => Some(value.clone()),
-            (None, Some(other)) => wire.ask(other)?,
-            (None, None) => before,
-        };
-        Ok(Outcome { name: check.name.clone(), expected, found: ask(wire, check)? })
-    })
-}
-
-fn ask_all<T>(
-    target: &Target,
-    checks: &[Check],
-    mut ask: impl FnMut(&Check, &mut Wire) -> anyhow::Result<T>,
-) -> anyhow::Result<Vec<T>> {
     if checks.is_empty() {
         return Ok(Vec::new());
     }
     let mut wire = Wire::open(target)?;
-    checks.iter().map(|check| ask(check, &mut wire)).collect()
+    let ask = |check: &Check| match (&check.expect, &check.same_as) {
+        (None, None) => ask(&mut wire, check),
+        _ => Ok(None),
+    };
+    checks.iter().map(ask).collect()
+}
+
+/// Asks all of them. A check that cannot be asked is wrong, and says why.
+pub fn compare(target: &Target, checks: &[Check], before: &[Option<String>]) -> Vec<Outcome> {
+    let mut wire = None;
+    let outcome = |(check, before): (&Check, &Option<String>)| {
+        let asked = ask_one(&mut wire, target, check, before);
+        // After an error of the connection the next one needs another.
+        let (expected, found) = match asked {
+            Ok([expected, found]) => (expected, Ok(found)),
+            Err(error) => {
+                wire = None;
+                (None, Err(format!("{error:#}")))
+            }
+        };
+        Outcome { name: check.name.clone(), expected, found }
+    };
+    checks.iter().zip(before).map(outcome).collect()
+}
+
+/// What is expected, and what is found.
+fn ask_one(
+    wire: &mut Option<Wire>,
+    target: &Target,
+    check: &Check,
+    before: &Option<String>,
+) -> anyhow::Result<[Option<String>; 2]> {
+    let wire = match wire {
+        Some(wire) => wire,
+        None => wire.insert(Wire::open(target)?),
+    };
+    let expected = match (&check.expect, &check.same_as) {
+        (Some(value), _) => Some(value.clone()),
+        (None, Some(other)) => wire.ask(other)?,
+        (None, None) => before.clone(),
+    };
+    Ok([expected, ask(wire, check)?])
 }
 
 /// The value of its query.

@@ -51,7 +51,14 @@ impl Report<'_> {
             .checks
             .iter()
             .map(|check| {
-                json!({ "name": check.name, "right": check.is_right(), "expected": check.expected, "found": check.found })
+                let found = check.found.as_ref();
+                json!({
+                    "name": check.name,
+                    "right": check.is_right(),
+                    "expected": check.expected,
+                    "found": found.ok(),
+                    "error": found.err(),
+                })
             })
             .collect();
         json!({
@@ -102,12 +109,11 @@ impl fmt::Display for Report<'_> {
         }
         for check in *checks {
             let show = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".into());
-            match check.is_right() {
-                true => writeln!(f, "check {}: right ({})", check.name, show(&check.found))?,
-                false => {
-                    let (found, expected) = (show(&check.found), show(&check.expected));
-                    writeln!(f, "check {}: WRONG: {found} in place of {expected}", check.name)?;
-                }
+            write!(f, "check {}: ", check.name)?;
+            match &check.found {
+                Ok(found) if check.is_right() => writeln!(f, "right ({})", show(found))?,
+                Ok(found) => writeln!(f, "WRONG: {} in place of {}", show(found), show(&check.expected))?,
+                Err(error) => writeln!(f, "REFUSED: {error}")?,
             }
         }
         Ok(())
