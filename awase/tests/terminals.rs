@@ -10,6 +10,8 @@ mod drivers;
 mod hostile;
 #[path = "terminals/load.rs"]
 mod load;
+#[path = "terminals/programs.rs"]
+mod programs;
 #[path = "terminals/psql.rs"]
 mod psql;
 #[path = "terminals/shared.rs"]

@@ -5,7 +5,6 @@ use std::path::Path;
 use testkit::server::{Sandbox, attempt};
 
 use crate::bank::Bank;
-use crate::client::{Client, query};
 
 #[test]
 fn functions_are_called_and_their_effects_are_kept_over_a_restart_and_a_crash() {
@@ -226,31 +225,6 @@ fn programs_are_not_installed_silently_where_the_server_does_not_load_them() {
         assert!(!is_done && errors.contains(says) && errors.contains("/awase-data/programs/bank"), "{errors}");
         assert!(errors.contains("awase: database \"bank\": ") && errors.contains("wrong.wasm: "), "{errors}");
     }
-}
-
-#[test]
-fn a_transaction_ends_with_the_version_of_its_programs_that_it_began_with() {
-    let bank = Bank::open();
-    let install = |edition: i64| {
-        let body = format!("(func (export \"edition\") (result i64) (i64.const {edition}))");
-        let module =
-            format!("(module (memory (export \"memory\") 1) (@custom \"awase\" \"edition() returns bigint\") {body})");
-        let module = wat::parse_str(module).expect("a module");
-        std::fs::write(bank.sandbox.file("press.wasm"), module).expect("written");
-        let output = bank.sandbox.run(&["program", "install", "press.wasm"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    install(1);
-    let (mut in_block, mut beside) = (Client::session(&bank), Client::session(&bank));
-    in_block.send(&query("BEGIN"));
-    in_block.until_ready();
-    assert_eq!(in_block.number("SELECT edition()"), Ok(1));
-    install(2);
-    assert_eq!(beside.number("SELECT edition()"), Ok(2));
-    assert_eq!(in_block.number("SELECT edition()"), Ok(1));
-    in_block.send(&query("COMMIT"));
-    in_block.until_ready();
-    assert_eq!(in_block.number("SELECT edition()"), Ok(2));
 }
 
 #[test]

@@ -33,6 +33,7 @@ struct Installed {
 }
 
 /// The functions of all programs at one time.
+#[derive(Clone)]
 pub struct Version {
     generation: u64,
     installed: Arc<Installed>,
@@ -42,6 +43,11 @@ impl Version {
     /// As [`Programs::generation`] then.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// In the order of names.
+    pub fn functions(&self) -> Vec<Arc<Function>> {
+        self.installed.functions.values().cloned().collect()
     }
 
     pub fn find(&self, name: &str) -> Option<Arc<Function>> {

@@ -35,7 +35,6 @@ pub enum State {
 #[derive(Default)]
 pub struct Block {
     pub state: RefCell<State>,
-    /// In which its statements are executed.
     programs: RefCell<Option<Version>>,
     used: Cell<Option<Instant>>,
     is_watched: Cell<bool>,
@@ -86,6 +85,11 @@ impl Block {
         if !matches!(&*state, State::Failed) {
             *state = State::Open { transaction, explicit };
         }
+    }
+
+    /// In which its statements are executed; none before the first.
+    pub fn programs(&self) -> Option<Version> {
+        self.programs.borrow().clone()
     }
 
     pub fn set(&self, state: State) {

@@ -18,6 +18,7 @@ use super::reply::{complete, ready};
 use super::session::{Conversation, Portal};
 use super::sql::{Statement, parse};
 use super::wire::put;
+use crate::program::Version;
 
 impl Conversation {
     fn query(&mut self, query: &str) -> Result<(), Refusal> {
@@ -28,7 +29,7 @@ impl Conversation {
         // All names are looked up before anything is executed, as in PostgreSQL all is parsed before.
         let mut steps = Vec::with_capacity(statements.len());
         for statement in statements {
-            let prepared = Prepared::new(&self.monitor, statement, &[])?;
+            let prepared = Prepared::new(&self.monitor, &self.programs(), statement, &[])?;
             if !prepared.parameters.is_empty() {
                 return Err(super::sql::no_parameter(&prepared.parameters.len()));
             }
@@ -50,7 +51,7 @@ impl Conversation {
             return Err(Refusal::new(SqlState::SYNTAX, message));
         }
         let statement = statements.pop().unwrap_or(Statement::Nothing(""));
-        let prepared = Prepared::new(&self.monitor, statement, &parse_message.type_oids)?;
+        let prepared = Prepared::new(&self.monitor, &self.programs(), statement, &parse_message.type_oids)?;
         self.statements.insert(&name, Rc::new(prepared), parse_message.query.len())?;
         self.cycle.made.push((self.cycle.items.len(), name));
         put(self.cycle.reply(), &ParseComplete::new());
@@ -68,6 +69,11 @@ impl Conversation {
         self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())
+    }
+
+    /// Those of the block, or the newest.
+    fn programs(&self) -> Version {
+        self.block.programs().unwrap_or_else(|| self.monitor.programs().version())
     }
 
     fn statement(&self, name: &str) -> Result<&Rc<Prepared>, Refusal> {

@@ -46,11 +46,17 @@ pub enum Cell {
 }
 
 impl Prepared {
-    /// `declared`: the types of the first parameters by their numbers, 0 for those that are to be found out.
+    /// `programs`: those that it is for now. `declared`: the types of the first parameters by their numbers, 0 for those that
+    /// are to be found out.
     ///
     /// # Errors
     /// If a name or type is unknown.
-    pub fn new(monitor: &Monitor, mut statement: Statement, declared: &[u32]) -> Result<Prepared, Refusal> {
+    pub fn new(
+        monitor: &Monitor,
+        programs: &Version,
+        mut statement: Statement,
+        declared: &[u32],
+    ) -> Result<Prepared, Refusal> {
         drop_results(&mut statement, declared);
         let mut types = Types::new(declared)?;
         let mut prepared = Prepared { statement, parameters: Vec::new(), columns: None, functions: Vec::new() };
@@ -58,7 +64,7 @@ impl Prepared {
             let mut columns = Vec::new();
             for column in &query.columns {
                 let resolved = match &column.what {
-                    Expression::Call(call) => Some(resolve(monitor, call)?),
+                    Expression::Call(call) => Some(resolve(monitor, programs, call)?),
                     Expression::Constant(_) | Expression::Known(_) => None,
                 };
                 types.learn(&column.what, resolved.as_ref().map(|resolved| resolved.function.signature()));
@@ -114,7 +120,7 @@ impl Prepared {
             }
             (Expression::Constant(constant), _) => constant_value(constant, values).map(Cell::Value),
             (Expression::Known(known), _) => Ok(Cell::Value(facts.value(*known, monitor))),
-            (Expression::Call(call), None) => Err(unknown(monitor, call)),
+            (Expression::Call(call), None) => Err(unknown(monitor, programs, call)),
         };
         columns.iter().zip(&self.functions).map(cell).collect()
     }
@@ -136,7 +142,7 @@ impl Resolved {
         monitor.counters().lookup();
         let name = &call.function;
         let found = programs.map_or_else(|| monitor.programs().find(name), |programs| programs.find(name));
-        let found = found.ok_or_else(|| unknown(monitor, call))?;
+        let found = found.ok_or_else(|| unknown(monitor, programs, call))?;
         if !Arc::ptr_eq(&found, &self.function) && found.signature() != self.function.signature() {
             let message = format!("cached plan must not change: function {} is another one now", call.function);
             return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).hint("Prepare the statement again."));
@@ -175,10 +181,9 @@ fn drop_results(statement: &mut Statement, declared: &[u32]) {
     }
 }
 
-fn resolve(monitor: &Monitor, call: &Call) -> Result<Resolved, Refusal> {
-    let generation = monitor.programs().generation();
+fn resolve(monitor: &Monitor, programs: &Version, call: &Call) -> Result<Resolved, Refusal> {
     monitor.counters().lookup();
-    let function = monitor.programs().find(&call.function).ok_or_else(|| unknown(monitor, call))?;
+    let function = programs.find(&call.function).ok_or_else(|| unknown(monitor, Some(programs), call))?;
     let signature = function.signature();
     let (has, given) = (signature.arguments.len(), call.arguments.len());
     if has != given {
@@ -187,13 +192,13 @@ fn resolve(monitor: &Monitor, call: &Call) -> Result<Resolved, Refusal> {
         return Err(refusal.hint(format!("It is {signature}.")).at(call.position));
     }
     let tally = monitor.counters().function(&call.function);
-    Ok(Resolved { latest: RefCell::new((generation, Arc::clone(&function))), function, tally })
+    Ok(Resolved { latest: RefCell::new((programs.generation(), Arc::clone(&function))), function, tally })
 }
 
 /// Names functions that there are.
-fn unknown(monitor: &Monitor, call: &Call) -> Refusal {
+fn unknown(monitor: &Monitor, programs: Option<&Version>, call: &Call) -> Refusal {
     const NAMED_MAX: usize = 20;
-    let functions = monitor.programs().functions();
+    let functions = programs.map_or_else(|| monitor.programs().functions(), Version::functions);
     let mut names: Vec<_> = functions.iter().take(NAMED_MAX).map(|function| function.signature().to_string()).collect();
     if functions.len() > NAMED_MAX {
         names.push("...".into());
