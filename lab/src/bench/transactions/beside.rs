@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::postgresql::PostgreSql;
-use super::{BANK, Bed, TIMEOUT, Transactions};
+use super::{BANK, Bed, TIMEOUT, TPCB, Transactions};
 use crate::bench::programs;
 use crate::bench::slow_disk::{Disk, SLOW_FLUSH, SlowDisks};
 use crate::measure::process::{Interrupted, Process};
@@ -27,6 +27,8 @@ struct Cell {
 enum Call {
     Transfer,
     Balance,
+    /// With pgbench's branches and tellers of scale 32, on 100,000 accounts in all, none of which has a row at first.
+    TpcB,
 }
 
 impl Call {
@@ -34,6 +36,18 @@ impl Call {
         match self {
             Call::Transfer => "\\set a random(1, 1000)\n\\set b random(1, 1000)\nSELECT transfer(:a, :b, 1);\n",
             Call::Balance => "\\set a random(1, 1000)\nSELECT balance(:a);\n",
+            Call::TpcB => {
+                "\\set aid random(1, 100000)\n\\set tid random(1, 320)\n\\set bid random(1, 32)\n\
+                 \\set delta random(-5000, 5000)\nSELECT tpcb(:aid, :tid, :bid, :delta);\n"
+            }
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Call::Transfer => "transfer",
+            Call::Balance => "balance",
+            Call::TpcB => "tpcb",
         }
     }
 }
@@ -42,11 +56,14 @@ const fn cell(call: Call, clients: u32, disk: Disk, wanted: f64) -> Cell {
     Cell { call, clients, disk, wanted }
 }
 
-const CELLS: [Cell; 7] = [
+const CELLS: [Cell; 10] = [
     cell(Call::Transfer, 1, Disk::Local, 1.2),
     cell(Call::Transfer, 8, Disk::Local, 2.0),
     cell(Call::Transfer, 32, Disk::Local, 4.0),
     cell(Call::Transfer, 128, Disk::Local, 5.0),
+    cell(Call::TpcB, 1, Disk::Local, 1.2),
+    cell(Call::TpcB, 8, Disk::Local, 2.0),
+    cell(Call::TpcB, 32, Disk::Local, 4.0),
     cell(Call::Balance, 1, Disk::Local, 2.0),
     cell(Call::Balance, 32, Disk::Local, 2.0),
     cell(Call::Transfer, 32, Disk::SlowFlush, 2.0),
@@ -54,9 +71,8 @@ const CELLS: [Cell; 7] = [
 
 impl Cell {
     fn name(&self) -> String {
-        let call = if self.call == Call::Transfer { "transfer" } else { "balance" };
         let disk = if self.disk == Disk::Local { "" } else { "-slow-flush" };
-        format!("{call}-{}{disk}", self.clients)
+        format!("{}-{}{disk}", self.call.name(), self.clients)
     }
 }
 
@@ -95,6 +111,7 @@ impl Transactions {
         let mut disks = SlowDisks::default();
         let directory = disks.directory(disk, place.path(), place.path())?;
         let bed = Bed::new(&directory, program, &BANK, interrupted)?;
+        bed.install(&TPCB)?;
         let (awase, peer) = (bed.serve()?, PostgreSql::start(&directory, interrupted)?);
         for cell in cells {
             let (mut own, mut theirs) = (Vec::new(), Vec::new());

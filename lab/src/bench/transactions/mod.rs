@@ -75,7 +75,7 @@ pub struct Transactions {
     /// Clients of pgbench; not with --beside, where each row has its own.
     #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "beside", value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
-    /// Instead, measure transfers and reads on Awase and on PostgreSQL, also on a disk whose flush takes 5 ms (needs root).
+    /// Instead, measure transfers, TPC-B and reads on Awase and on PostgreSQL, also on a disk whose flush takes 5 ms (needs root).
     #[arg(long)]
     beside: bool,
     /// Beside PostgreSQL, only what has this in its name, such as transfer-32 or slow-flush; may be repeated.
@@ -214,7 +214,6 @@ impl<'a> Bed<'a> {
         let place = tempfile::Builder::new().prefix("transactions-").tempdir_in(fs::canonicalize(directory)?)?;
         let at = |name: &str| place.path().join(name);
         fs::create_dir(at("programs"))?;
-        fs::write(at("programs").join(script.name).with_extension("wasm"), script.program)?;
         fs::write(at("script.sql"), script.text)?;
         let text = format!(
             "data = {:?}\n[listen]\nnbd = []\nnbd_unix = []\nnfs = []\npostgres = [\"127.0.0.1:0\"]\npostgres_unix = []\n\
@@ -224,7 +223,15 @@ impl<'a> Bed<'a> {
             at("programs"),
         );
         fs::write(at("awase.toml"), text)?;
-        Ok(Bed { place, program, script, interrupted })
+        let bed = Bed { place, program, script, interrupted };
+        bed.install(script)?;
+        Ok(bed)
+    }
+
+    /// Adds the program of a script, which a server that is started later loads.
+    fn install(&self, script: &Script) -> Result<()> {
+        let file = self.at("programs").join(script.name).with_extension("wasm");
+        Ok(fs::write(file, script.program)?)
     }
 
     fn at(&self, name: &str) -> PathBuf {

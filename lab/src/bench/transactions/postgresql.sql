@@ -19,3 +19,19 @@ BEGIN
     UPDATE accounts SET balance = balance + amount WHERE id = payee;
     RETURN remaining;
 END $$;
+CREATE TABLE pgbench_accounts (aid bigint PRIMARY KEY, abalance bigint NOT NULL);
+CREATE TABLE pgbench_tellers (tid bigint PRIMARY KEY, tbalance bigint NOT NULL);
+CREATE TABLE pgbench_branches (bid bigint PRIMARY KEY, bbalance bigint NOT NULL);
+CREATE TABLE pgbench_history (tid bigint, bid bigint, aid bigint, delta bigint);
+INSERT INTO pgbench_accounts SELECT number, 0 FROM generate_series(1, 100000) number;
+INSERT INTO pgbench_tellers SELECT number, 0 FROM generate_series(1, 320) number;
+INSERT INTO pgbench_branches SELECT number, 0 FROM generate_series(1, 32) number;
+CREATE FUNCTION tpcb(account bigint, teller bigint, branch bigint, delta bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE balance bigint;
+BEGIN
+    UPDATE pgbench_accounts SET abalance = abalance + delta WHERE aid = account RETURNING abalance INTO balance;
+    UPDATE pgbench_tellers SET tbalance = tbalance + delta WHERE tid = teller;
+    UPDATE pgbench_branches SET bbalance = bbalance + delta WHERE bid = branch;
+    INSERT INTO pgbench_history VALUES (teller, branch, account, delta);
+    RETURN balance;
+END $$;
