@@ -41,7 +41,10 @@ impl Database {
         cpu.spawn(async move {
             loop {
                 match database.checkpoint(&here).await {
-                    Ok(Some(merged)) => return merged.drop_in_slices(&here).await,
+                    Ok(Some(merged)) => {
+                        drop(database);
+                        return merged.drop_in_slices(&here).await;
+                    }
                     Ok(None) => return,
                     Err(error) => database.state.lock().checkpoint_failure = Some(error.errno()),
                 }

@@ -58,9 +58,10 @@ impl Pages {
         Ok(())
     }
 
-    /// Writes what is dirty to the device; if nobody waits for it, as far as nobody else wants the disk.
-    pub(super) async fn write_out(&self, cpu: &Processor, is_awaited: bool) {
-        let class = if is_awaited { Context::synchronous } else { Context::asynchronous };
+    /// Writes what is dirty to the device. What is not urgent (nobody waits for the checkpoint, and it keeps its pace) goes
+    /// as far as nobody else wants the disk.
+    pub(super) async fn write_out(&self, cpu: &Processor, is_urgent: bool) {
+        let class = if is_urgent { Context::synchronous } else { Context::asynchronous };
         self.volume.write_out_unflushed(cpu, class(JobId::default())).await;
     }
 

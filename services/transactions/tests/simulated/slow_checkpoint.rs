@@ -57,6 +57,20 @@ async fn value(cpu: &Processor, transaction: &mut Transaction, row: u32) -> Resu
     Ok(u32::from_le_bytes(content[..4].try_into().expect("4 bytes")))
 }
 
+/// On a new database, in a disk of 8 MiB that works.
+fn with_database(test: impl AsyncFnOnce(Processor, Arc<Database>) + 'static) {
+    let world = World::new(1);
+    let id = world.add_host("server");
+    let disk = world.add_disk(id, DiskConfig::new(8 << 20));
+    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
+    run(&world, &host, async move |cpu| {
+        let database = Database::open(&cpu, opened).await.expect("a new database");
+        test(cpu, database).await;
+    });
+}
+
 #[test]
 fn a_log_that_fills_during_a_checkpoint_makes_writers_wait_and_loses_nothing() {
     let world = World::new(1);
@@ -116,14 +130,7 @@ fn a_log_that_fills_during_a_checkpoint_makes_writers_wait_and_loses_nothing() {
 #[test]
 fn a_checkpoint_lets_others_run_after_every_few_pages() {
     const PAGES_MAX: u64 = 8;
-    let world = World::new(1);
-    let id = world.add_host("server");
-    let disk = world.add_disk(id, DiskConfig::new(8 << 20));
-    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
-    let file = Arc::new(FileDevice::new(world.open(disk, true)));
-    let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
-    run(&world, &host, async move |cpu| {
-        let database = Database::open(&cpu, opened).await.expect("a new database");
+    with_database(async |cpu, database| {
         let writing = Arc::clone(&database);
         let _writer = spawn(&cpu, async move |cpu| {
             for row in 0_u32..1000 {
@@ -148,14 +155,7 @@ fn a_checkpoint_lets_others_run_after_every_few_pages() {
 #[test]
 fn more_than_the_log_takes_is_durable_though_nobody_commits_after_it() {
     const TERMINALS: u32 = 20;
-    let world = World::new(1);
-    let id = world.add_host("server");
-    let disk = world.add_disk(id, DiskConfig::new(8 << 20));
-    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
-    let file = Arc::new(FileDevice::new(world.open(disk, true)));
-    let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
-    run(&world, &host, async move |cpu| {
-        let database = Database::open(&cpu, opened).await.expect("a new database");
+    with_database(async |cpu, database| {
         let done = Rc::new(Cell::new(0));
         for terminal in 0..TERMINALS {
             let (database, done) = (Arc::clone(&database), Rc::clone(&done));
