@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nfs3_types::nfs3::stable_how;
 use testkit::nbd::Client;
-use testkit::server::{AWASE, Sandbox, Server, nfs_port};
+use testkit::server::{AWASE, Sandbox, Server, attempt, nfs_port};
+use transactions::program::BANK;
 
 /// Only a server that hangs takes longer.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -149,6 +150,69 @@ fn metrics_count_every_call_of_nfs() {
 }
 
 /// Scripts of a site whose name resolves to this host must not read metrics.
+/// Executes statements in the database of a sandbox, each by itself.
+fn execute(sandbox: &Sandbox, statements: &[&str]) {
+    let host = sandbox.file("awase-data").display().to_string();
+    let mut arguments = vec!["-X", "-h", &host, "-p", "5433"];
+    arguments.extend(statements.iter().flat_map(|statement| ["-c", *statement]));
+    arguments.push("bank");
+    let output = attempt("psql", &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A server with the bank that is shipped, and a program that counts for long.
+fn serve_bank(sandbox: &Sandbox, switch: &str) -> (Server, SocketAddr) {
+    std::fs::create_dir(sandbox.file("programs")).expect("a directory");
+    std::fs::write(sandbox.file("programs/bank.wasm"), BANK).expect("written");
+    let count = r#"(module (@custom "awase" "count(to_ bigint) returns bigint")
+        (func (export "count") (param i64) (result i64) (local i64)
+            (loop (br_if 0 (i64.lt_s (local.tee 1 (i64.add (local.get 1) (i64.const 1))) (local.get 0))))
+            (local.get 1)))"#;
+    std::fs::write(sandbox.file("programs/count.wasm"), wat::parse_str(count).expect("right")).expect("written");
+    let text = "[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"48MiB\"\nprograms = \"programs\"\n";
+    let config = sandbox.write("awase.toml", text).display().to_string();
+    let found = serve(sandbox, &["--processors", "1", "--switch", switch, "--config", &config]);
+    // Its `init`, and what is looked up once.
+    execute(sandbox, &["SELECT transfer(1, 2, 1)"]);
+    found
+}
+
+#[test]
+fn metrics_count_what_programs_ask_by_type_and_the_calls_of_the_monitors_modules() {
+    let sandbox = Sandbox::new();
+    // What is executed at once and takes too long is executed again, and counted again.
+    let (_server, at) = serve_bank(&sandbox, "hottest_first=false");
+    let before = metrics(at);
+    let calls = ["SELECT deposit(1, 1)"; 7].iter().chain(&["SELECT total()"]).copied().collect::<Vec<_>>();
+    execute(&sandbox, &calls);
+    let after = metrics(at);
+    let grown = |series: &str| after[series] - before[series];
+    let asked = ["get", "put", "delete", "next"].map(|of| format!("awase_program_requests_total{{request=\"{of}\"}}"));
+    // The total asks for each of 1,000 accounts, and finds out that there are no more.
+    assert_eq!(asked.each_ref().map(|series| grown(series)), [7.0, 7.0, 0.0, 1001.0]);
+    let module = |of: &str| grown(&format!("awase_module_calls_total{{module=\"{of}\"}}"));
+    // Each deposit is durable before the next begins.
+    assert_eq!(["transaction", "program", "log"].map(module), [8.0, 8.0, 7.0]);
+    assert!(grown("awase_trace_records_total{recorder=\"0\"}") >= 16.0, "each call is received and replied to");
+}
+
+#[test]
+fn the_time_of_programs_is_told_apart_and_charged_to_their_client() {
+    let sandbox = Sandbox::new();
+    let (_server, at) = serve_bank(&sandbox, "hottest_first=true");
+    let before = metrics(at);
+    execute(&sandbox, &["SELECT count(4000000)"; 20]);
+    let after = metrics(at);
+    let grown = |series: &str| after[series] - before[series];
+    let spent = |of: &str| grown(&format!("awase_processor_seconds_total{{processor=\"0\",activity=\"{of}\"}}"));
+    let program = spent("program");
+    let others = ["service", "monitor", "path"].map(spent);
+    assert!(program > others.iter().sum(), "{program}, {others:?}");
+    assert!(others[1] > 0.0, "{others:?}");
+    let used = total(&after, "awase_job_seconds_total") - total(&before, "awase_job_seconds_total");
+    assert!(used > program / 2.0, "{used} of {program}");
+}
+
 #[test]
 fn metrics_are_answered_only_under_names_of_this_host() {
     let sandbox = Sandbox::new();

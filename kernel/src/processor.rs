@@ -75,6 +75,10 @@ struct Inner {
     used_wakers: RefCell<Vec<Arc<TaskWaker>>>,
     /// Charged for what runs now.
     job: Cell<JobId>,
+    /// Of the running task, now.
+    activity: Cell<Activity>,
+    /// Of its run, what was charged to another activity before. Ticks.
+    charged_before: Cell<u64>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
     completions: RefCell<Vec<Completion>>,
@@ -157,6 +161,8 @@ impl Processor {
             ready: RefCell::new(Ready::new(switches.usage, kernel.jobs())),
             used_wakers: RefCell::default(),
             job: Cell::new(NOBODY),
+            activity: Cell::new(Activity::Service),
+            charged_before: Cell::new(0),
             timers: RefCell::default(),
             operations: Rc::default(),
             completions: RefCell::default(),
@@ -220,7 +226,11 @@ impl Processor {
 
     /// Starts a local task, charged to `job`, as is what it starts.
     pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
-        self.spawn_as(Activity::Service, job, future);
+        let activity = match self.0.activity.get() {
+            Activity::Monitor | Activity::Program => Activity::Monitor,
+            _ => Activity::Service,
+        };
+        self.spawn_as(activity, job, future);
     }
 
     /// Polls a future that rarely waits at once, and spawns a task only if it is pending.
@@ -414,13 +424,15 @@ impl Processor {
         let Some((mut future, activity)) = taken else { return NOBODY };
         waker.queued.store(false, Ordering::Release);
         let before = self.0.job.replace(waker.job());
+        let activity_before = self.0.activity.replace(activity);
         let waker = Waker::from(waker);
         let began = self.begin(Event::TaskRan, self.job());
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
         let job = self.0.job.replace(before);
         self.end(began, Event::TaskRan, job, serial, immediate.into());
+        let activity = self.0.activity.replace(activity_before);
         let ticks = self.charge(activity);
-        self.charge_job(job, ticks);
+        self.charge_job(job, ticks + self.0.charged_before.take());
         self.count(if immediate { Count::ImmediateDispatches } else { Count::Dispatches }, 1);
         if polled.is_ready() {
             self.trace(Event::TaskEnded, job, serial, 0);
@@ -432,7 +444,7 @@ impl Processor {
                 used.push(task.waker);
             }
         } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {
-            task.future = Some(future);
+            (task.future, task.activity) = (Some(future), activity);
             task.waker.set_job(job);
         }
         job

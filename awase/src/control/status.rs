@@ -1,14 +1,14 @@
 //! The status of a server, from counters that its parts have anyway.
 
 use dsm::Shared;
-use kernel::counters::Count;
+use kernel::counters::{Activity, Count, Reading};
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use serde_json::{Value, json};
 use transactions::Monitor;
 use transactions::counters::CountedFunction;
 
 use super::{ControlPanel, ExportInfo};
-use crate::metrics::{JOBS_SHOWN, disk_name, live_job};
+use crate::metrics::{JOBS_SHOWN, PROGRAM_REQUESTS, disk_name, live_job};
 
 impl ControlPanel {
     pub(super) fn status(&self) -> Value {
@@ -26,6 +26,7 @@ impl ControlPanel {
             "disks": self.disks(),
             "connected": super::connected::connected(&self.kernel),
             "jobs": self.kernel.jobs().most_used(JOBS_SHOWN).iter().map(live_job).collect::<Value>(),
+            "programs": self.programs(),
             "databases": self.terminals.databases().iter().map(|monitor| database(monitor)).collect::<Value>(),
             "latencies": self.latencies.latencies(),
             "exports": self.exports.lock().iter().map(export).collect::<Value>(),
@@ -43,9 +44,16 @@ impl ControlPanel {
                 "immediate_dispatches": counted.count(Count::ImmediateDispatches),
                 "quantum_waits": counted.count(Count::QuantumWaits),
                 "sends": counted.count(Count::Sends),
+                "activities": activities(&counted),
             })
         })
         .collect()
+    }
+
+    /// What programs have asked of their tables.
+    fn programs(&self) -> Value {
+        let sum = Reading::sum(&self.kernel.counters().read());
+        PROGRAM_REQUESTS.iter().map(|(name, count)| ((*name).to_owned(), Value::from(sum.count(*count)))).collect()
     }
 
     fn cache(&self) -> Value {
@@ -64,6 +72,11 @@ impl ControlPanel {
         };
         self.kernel.disk_queues().into_iter().map(disk).collect()
     }
+}
+
+/// Time by activity. Ticks.
+fn activities(counted: &Reading) -> Value {
+    Activity::ALL.iter().map(|activity| (activity.name().to_owned(), Value::from(counted.time(*activity)))).collect()
 }
 
 fn export(shown: &ExportInfo) -> Value {

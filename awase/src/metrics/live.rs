@@ -6,7 +6,6 @@ use kernel::job::JobFacts;
 use policy::unit::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
-use super::prometheus::activity_name;
 use super::sample::{Sample, View};
 
 pub(super) fn json(sample: &Sample) -> String {
@@ -71,7 +70,7 @@ fn processors(sample: &Sample) -> Vec<Value> {
     let row = |(reading, connections): (&kernel::counters::Reading, &u32)| {
         let seconds = |activity| json!(reading.time(activity) as f64 * sample.seconds_per_tick);
         let mut row: Map<String, Value> =
-            Activity::ALL.into_iter().map(|activity| (activity_name(activity).to_owned(), seconds(activity))).collect();
+            Activity::ALL.into_iter().map(|activity| (activity.name().to_owned(), seconds(activity))).collect();
         row.insert(
             "dispatches".into(),
             json!(reading.count(Count::Dispatches) + reading.count(Count::ImmediateDispatches)),

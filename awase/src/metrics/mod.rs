@@ -21,6 +21,7 @@ use crate::predecessor::Deadline;
 use hosts::Hosts;
 use http::{Answer, OpenConnections};
 pub(crate) use live::job as live_job;
+pub(crate) use prometheus::PROGRAM_REQUESTS;
 pub(crate) use sample::disk_name;
 pub use sample::{JOBS_SHOWN, View};
 

@@ -6,6 +6,7 @@ use std::fmt::{Display, Write as _};
 use kernel::counters::{Activity, Count, DiskReading, Group, RequestType, Service};
 use kernel::job::JobFacts;
 use policy::unit::BLOCK_BYTES;
+use transactions::counters::Counted;
 
 use super::sample::{DatabaseSample, Sample};
 use super::shared::{COUNTERS, STATES, WAITS};
@@ -14,6 +15,15 @@ use super::shared::{COUNTERS, STATES, WAITS};
 const BOUNDS: &[f64] = &[
     5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5,
     10.0,
+];
+
+/// What programs ask, by name.
+pub(crate) const PROGRAM_REQUESTS: [(&str, Count); 5] = [
+    ("table", Count::ProgramTables),
+    ("get", Count::ProgramGets),
+    ("put", Count::ProgramPuts),
+    ("delete", Count::ProgramDeletes),
+    ("next", Count::ProgramNexts),
 ];
 
 pub(super) fn text(sample: &Sample) -> String {
@@ -107,20 +117,11 @@ fn latencies(text: &mut Text, sample: &Sample) {
     }
 }
 
-pub(super) fn activity_name(activity: Activity) -> &'static str {
-    match activity {
-        Activity::Service => "service",
-        Activity::Path => "path",
-        Activity::Overhead => "overhead",
-        Activity::Idle => "idle",
-    }
-}
-
 fn processors(text: &mut Text, sample: &Sample) {
     text.family("awase_processor_seconds_total", "counter", "Time of processors, by activity.");
     for (number, reading) in sample.processors.iter().enumerate() {
         for activity in Activity::ALL {
-            let labels = [("processor", &*number.to_string()), ("activity", activity_name(activity))];
+            let labels = [("processor", &*number.to_string()), ("activity", activity.name())];
             let seconds = reading.time(activity) as f64 * sample.seconds_per_tick;
             text.line("awase_processor_seconds_total", &labels, seconds);
         }
@@ -131,6 +132,12 @@ fn processors(text: &mut Text, sample: &Sample) {
             let labels = [("processor", &*number.to_string()), ("kind", kind)];
             text.line("awase_dispatches_total", &labels, reading.count(count));
         }
+    }
+    const RECORDS: &str = "awase_trace_records_total";
+    text.family(RECORDS, "counter", "Records of the trace (OLTP-2), by where they were recorded.");
+    for (ring, count) in sample.trace_records.iter().enumerate() {
+        let by = if ring < sample.processors.len() { ring.to_string() } else { "central".to_owned() };
+        text.line(RECORDS, &[("recorder", &by)], count);
     }
     for (name, count, about) in [
         ("awase_tasks_started_total", Count::TasksStarted, "Tasks started."),
@@ -154,14 +161,23 @@ fn processors(text: &mut Text, sample: &Sample) {
 
 fn modules(text: &mut Text, sample: &Sample) {
     let count = |what| sample.sum.count(what);
+    let of_databases = |of: fn(&Counted) -> u64| sample.databases.iter().map(|database| of(&database.counted)).sum();
     let queued: u64 = sample.disks.iter().map(|disk| disk.reading.requests).sum();
-    text.family("awase_module_calls_total", "counter", "Calls of the modules of the I/O path.");
+    text.family(
+        "awase_module_calls_total",
+        "counter",
+        "Calls of the modules of the I/O path and of the transaction monitor.",
+    );
     for (module, calls) in [
         ("cache", count(Count::CacheReads) + count(Count::CacheWrites)),
         ("read_ahead", count(Count::ReadAheads)),
         ("write_back", count(Count::WriteOuts)),
         ("queue", queued),
         ("gather", count(Count::Gathers)),
+        ("transaction", of_databases(|counted| counted.commits + counted.conflicts + counted.aborts)),
+        ("program", of_databases(|counted| counted.functions.iter().map(|function| function.calls).sum())),
+        ("tree", count(Count::TreeSearches)),
+        ("log", count(Count::LogGroups)),
     ] {
         text.line("awase_module_calls_total", &[("module", module)], calls);
     }
@@ -315,6 +331,11 @@ fn databases(text: &mut Text, sample: &Sample) {
     for (database, function) in functions.iter().copied() {
         let labels = [("database", database), ("function", &*function.name)];
         text.line("awase_program_at_once_total", &labels, function.at_once);
+    }
+    const REQUESTS: &str = "awase_program_requests_total";
+    text.family(REQUESTS, "counter", "What programs asked of their tables.");
+    for (request, count) in PROGRAM_REQUESTS {
+        text.line(REQUESTS, &[("request", request)], sample.sum.count(count));
     }
     const LOOKUPS: &str = "awase_name_lookups_total";
     text.family(LOOKUPS, "counter", "Functions and tables that were looked up by name (OLTP-5).");

@@ -60,6 +60,8 @@ pub(super) struct Sample {
     pub(super) seconds_per_tick: f64,
     pub(super) processors: Vec<Reading>,
     pub(super) sum: Reading,
+    /// Of each processor, then those of the central recorder.
+    pub(super) trace_records: Vec<u64>,
     pub(super) connections: Vec<u32>,
     pub(super) disks: Vec<Disk>,
     pub(super) connected: Vec<ConnectionReading>,
@@ -112,6 +114,7 @@ impl View {
             uptime: self.start.elapsed(),
             seconds_per_tick: self.seconds_per_tick(kernel.counters().tick_source().unwrap_or_default()),
             sum: Reading::sum(&processors),
+            trace_records: kernel.tracer().records(),
             processors,
             connections: acceptor.connections(),
             disks: disks.collect(),

@@ -42,6 +42,12 @@ const NUMBERS: &[&str] = &[
     "50 %",
     "99 %",
     "calls/s",
+    "service",
+    "monitor",
+    "program",
+    "path",
+    "overhead",
+    "idle",
 ];
 
 impl Section {

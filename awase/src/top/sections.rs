@@ -1,5 +1,6 @@
 //! The content as tables, for a terminal or as text.
 
+use kernel::counters::Activity;
 use serde_json::Value;
 
 use super::connections::{self, CONNECTIONS, SortKey};
@@ -28,6 +29,7 @@ pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
     all.extend(shared(view));
     all.extend(mapped(view));
     all.extend(databases(view));
+    all.extend(programs(view));
     all.extend(super::calls::section(view));
     all.extend([connections, switches(view)]);
     all
@@ -60,13 +62,35 @@ fn processors(view: &View) -> Section {
     let row = |(index, processor): (usize, &Value)| {
         let [id, core, connections, requests] =
             ["id", "core", "connections", "requests"].map(|key| text(&processor[key]));
-        vec![id, core, connections, requests, rate(view, &format!("/processors/{index}/requests"))]
+        let first = [id, core, connections, requests, rate(view, &format!("/processors/{index}/requests"))];
+        first.into_iter().chain(shares(view, index)).collect()
     };
     Section {
         title: "processors",
-        head: &["processor", "core", "connections", "requests", "requests/s"],
+        head: &[
+            "processor",
+            "core",
+            "connections",
+            "requests",
+            "requests/s",
+            "service",
+            "monitor",
+            "program",
+            "path",
+            "overhead",
+            "idle",
+        ],
         rows: items(&view.status["processors"]).enumerate().map(row).collect(),
     }
+}
+
+/// Of a processor's time, in the order of [`Activity::ALL`].
+fn shares(view: &View, processor: usize) -> Vec<String> {
+    let rate = |activity: &Activity| view.rate(&format!("/processors/{processor}/activities/{}", activity.name()));
+    let rates: Vec<Option<f64>> = Activity::ALL.iter().map(rate).collect();
+    let sum: f64 = rates.iter().flatten().sum();
+    let share = |rate: Option<f64>| rate.filter(|_| sum > 0.0).map(|rate| format!("{:.0}%", 100.0 * rate / sum));
+    rates.into_iter().map(|rate| share(rate).unwrap_or_else(|| "-".to_owned())).collect()
 }
 
 fn jobs(view: &View) -> Section {
@@ -195,6 +219,15 @@ fn databases(view: &View) -> Option<Section> {
     (!rows.is_empty()).then_some(Section { title: "databases", head, rows })
 }
 
+/// What programs ask of their tables, if there are any.
+fn programs(view: &View) -> Option<Section> {
+    let is_used = items(&view.status["databases"]).next().is_some();
+    let row =
+        |(name, count): (&String, &Value)| vec![name.clone(), text(count), rate(view, &format!("/programs/{name}"))];
+    let rows = view.status["programs"].as_object()?.iter().map(row).collect();
+    is_used.then_some(Section { title: "programs", head: &["program request", "requests", "requests/s"], rows })
+}
+
 fn switches(view: &View) -> Section {
     let row = |switch: &super::view::Switch| {
         vec![switch.name.clone(), switch.value.clone(), switch.technique.clone(), switch.about.clone()]
@@ -234,4 +267,38 @@ pub(super) fn page(sections: &[Section]) -> String {
 
 fn rate(view: &View, pointer: &str) -> String {
     view.rate(pointer).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(ticks: u64, gets: u64) -> Value {
+        let activities = json!({
+            "service": 0, "monitor": 2 * ticks, "program": ticks, "path": 0, "overhead": 0, "idle": 5 * ticks,
+        });
+        json!({
+            "process": 1,
+            "processors": [{ "id": 0, "core": 1, "connections": 3, "requests": 7, "activities": activities }],
+            "databases": [{ "name": "bank" }],
+            "programs": { "get": gets, "put": 4 },
+        })
+    }
+
+    #[test]
+    fn a_processors_time_is_shown_in_parts_of_what_has_passed() {
+        let view = View::between(status(1000, 0), status(1800, 0), 2.0);
+        assert_eq!(processors(&view).rows[0][5..], ["0%", "25%", "12%", "0%", "0%", "62%"]);
+        let idle = View::between(status(1800, 0), status(1800, 0), 2.0);
+        assert_eq!(processors(&idle).rows[0][5..], ["-"; 6]);
+    }
+
+    #[test]
+    fn what_programs_ask_is_shown_where_there_are_databases() {
+        let view = View::between(status(0, 10), status(0, 30), 2.0);
+        assert_eq!(programs(&view).expect("a section").rows, [["get", "30", "10"], ["put", "4", "0"]]);
+        assert!(programs(&View::between(json!({}), json!({ "programs": { "get": 1 } }), 1.0)).is_none());
+    }
 }

@@ -7,6 +7,7 @@ use machine::Connection;
 
 use super::{Decoder, Inbound, Peer, Session, Sessions, Step};
 use crate::Processor;
+use crate::counters::Activity;
 use crate::processor::Timed;
 
 pub trait Protocol: Send + Sync + 'static {
@@ -14,6 +15,9 @@ pub trait Protocol: Send + Sync + 'static {
     type Handler: Handler;
 
     const NAME: &'static str;
+
+    /// Of the tasks that serve it.
+    const ACTIVITY: Activity = Activity::Service;
 
     fn sessions(&self) -> &Arc<Sessions>;
 

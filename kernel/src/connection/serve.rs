@@ -12,6 +12,7 @@ use crate::Processor;
 /// Serves a client on this processor until it disconnects or the sessions end, then closes its connection. The work is
 /// charged to the job of the task ([`Processor::spawn_for`]).
 pub(super) async fn serve<P: Protocol>(protocol: Arc<P>, cpu: Processor, connection: Connection, peer: Peer) {
+    cpu.work_as(P::ACTIVITY);
     let session = Session::begin(&cpu, connection, protocol.sessions());
     session.set_handshake(true);
     let handler = protocol.open(&session, &peer).await;

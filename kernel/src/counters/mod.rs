@@ -102,6 +102,20 @@ counts! {
     Gathers;
     /// Flushes that served them.
     Flushes;
+    /// Tables that programs asked for by name.
+    ProgramTables;
+    /// Rows that programs asked for.
+    ProgramGets;
+    /// Rows that programs wrote.
+    ProgramPuts;
+    /// Rows that programs deleted.
+    ProgramDeletes;
+    /// Rows that programs asked for as the next of a range.
+    ProgramNexts;
+    /// Searches of the trees of databases.
+    TreeSearches;
+    /// Groups of transactions written to the logs of databases.
+    LogGroups;
 }
 
 impl Count {
@@ -111,8 +125,12 @@ impl Count {
 /// What a processor does with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Tasks of services: connections, requests, and what of the I/O path they do themselves.
+    /// Tasks of other services: connections, requests, and what of the I/O path they do themselves.
     Service,
+    /// Tasks of the transaction monitor: messages of terminals, transactions, logs, checkpoints.
+    Monitor,
+    /// Programs in databases, with what they ask of their tables.
+    Program,
     /// Tasks of the I/O path alone: transfers, write-back, read-ahead, flushes.
     Path,
     /// Looking for work: the machine's operations, completions, timers, post.
@@ -123,7 +141,19 @@ pub enum Activity {
 
 impl Activity {
     /// All of them.
-    pub const ALL: [Activity; 4] = [Activity::Service, Activity::Path, Activity::Overhead, Activity::Idle];
+    pub const ALL: [Activity; 6] =
+        [Activity::Service, Activity::Monitor, Activity::Program, Activity::Path, Activity::Overhead, Activity::Idle];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activity::Service => "service",
+            Activity::Monitor => "monitor",
+            Activity::Program => "program",
+            Activity::Path => "path",
+            Activity::Overhead => "overhead",
+            Activity::Idle => "idle",
+        }
+    }
 }
 
 /// The counters of one processor. Two cache lines, as they are fetched in pairs.

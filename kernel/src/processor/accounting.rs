@@ -122,6 +122,32 @@ impl Processor {
         }
     }
 
+    /// What the running task does from now on.
+    #[inline]
+    pub fn work_as(&self, activity: Activity) {
+        let before = self.0.activity.replace(activity);
+        let passed = self.charge_until(self.ticks(), before);
+        self.0.charged_before.set(self.0.charged_before.get() + passed);
+    }
+
+    /// Does `work`, a part of the running task, as `activity`.
+    #[inline]
+    pub fn doing<T>(&self, activity: Activity, work: impl FnOnce() -> T) -> T {
+        let before = self.activity();
+        self.work_as(activity);
+        let done = work();
+        self.work_as(before);
+        done
+    }
+
+    pub(super) fn activity(&self) -> Activity {
+        self.0.activity.get()
+    }
+
+    pub(super) fn take_charged_before(&self) -> u64 {
+        self.0.charged_before.take()
+    }
+
     /// Charges the time since the last charge to `activity`; returns ticks. To be called right after a record, whose
     /// stamp is the time: the clock is read only while recording is off.
     #[inline]

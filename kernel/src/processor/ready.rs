@@ -7,7 +7,6 @@ use policy::unit::Instant;
 
 use super::Processor;
 use super::mailbox::TaskWaker;
-use crate::counters::Activity;
 use crate::job::{Accounts, JobId, Jobs, NOBODY};
 
 /// Tasks in one time slice while several jobs share the processor: an arrival for a light job must not wait until all
@@ -143,8 +142,8 @@ impl Processor {
         let before = self.job();
         if job != before {
             // The time until now is the other job's.
-            let ticks = self.charge_now(Activity::Service);
-            self.charge_job(before, ticks);
+            let ticks = self.charge_now(self.activity());
+            self.charge_job(before, ticks + self.take_charged_before());
             self.0.job.set(job);
         }
     }

@@ -139,6 +139,12 @@ impl Tracer {
         area.layout.names(area.words, named).put(number, name);
     }
 
+    /// Records written since the start: of each processor, then of the central ring.
+    pub fn records(&self) -> Vec<u64> {
+        let Some(Area { words, layout }) = &self.area else { return Vec::new() };
+        (0..=layout.processors).map(|ring| layout.ring(words, ring).counter().load(Ordering::Relaxed)).collect()
+    }
+
     /// Records under the lock of the central ring; also for threads that are not processors.
     #[cold]
     pub fn record_centrally(&self, record: Record) {

@@ -1,8 +1,11 @@
 //! A function of a program, as clients call it.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 
 use kernel::Processor;
+use kernel::counters::Activity;
 use wasmtime::{ModuleExport, Val};
 
 use super::attempts::Attempts;
@@ -61,8 +64,9 @@ impl Function {
             self.program.initialize(cpu, transaction).await?;
         }
         let callee = self.callee();
-        let call = call::execute(cpu, &callee, parameters, transaction);
-        let returned = call.await.map_err(|error| self.named(error))?;
+        let mut call = pin!(call::execute(cpu, &callee, parameters, transaction));
+        let called = poll_fn(|cx| cpu.doing(Activity::Program, || call.as_mut().poll(cx))).await;
+        let returned = called.map_err(|error| self.named(error))?;
         let at_once = returned.at_once;
         Ok((self.value(returned)?, at_once))
     }
@@ -81,7 +85,8 @@ impl Function {
             return Ok(None);
         }
         let parameters = self.parameters(arguments)?;
-        match at_once::execute(cpu, &self.callee(), &parameters, transaction, true)? {
+        let execute = || at_once::execute(cpu, &self.callee(), &parameters, transaction, true);
+        match cpu.doing(Activity::Program, execute)? {
             Some(returned) => self.value(returned).map(Some),
             None => Ok(None),
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kernel::Processor;
+use kernel::counters::Count;
 use parking_lot::RwLock;
 
 use super::ProgramError;
@@ -47,6 +48,16 @@ fn check_table(name: &str) -> Result<(), ProgramError> {
     }
 }
 
+fn counted(request: &Request) -> Count {
+    match request {
+        Request::Table(_) => Count::ProgramTables,
+        Request::Get { .. } => Count::ProgramGets,
+        Request::Put { .. } => Count::ProgramPuts,
+        Request::Delete { .. } => Count::ProgramDeletes,
+        Request::Next { .. } => Count::ProgramNexts,
+    }
+}
+
 /// Performs what the program asks for.
 pub(super) async fn perform(
     cpu: &Processor,
@@ -59,6 +70,7 @@ pub(super) async fn perform(
         let wrong = || ProgramError::Trap(format!("it has asked for no table by name that would be number {table}"));
         tables.get(table as usize).copied().ok_or_else(wrong)
     };
+    cpu.count(counted(&request), 1);
     Ok(match request {
         Request::Table(name) => {
             if tables.len() == TABLES_MAX {

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Processor;
+use kernel::counters::Count;
 use kernel::request::JobId;
 use kernel::trace::Event;
 use machine::Errno;
@@ -175,6 +176,7 @@ impl Database {
         let written = self.pages.write_run(cpu, PageNo(log.0 + page), &group, Stability::Stable).await;
         cpu.end(began, Event::LogWritten, JobId::default(), log.0 + page, group.len() as u64);
         written.map_err(StoreError::errno)?;
+        cpu.count(Count::LogGroups, 1);
         let is_half_full = {
             let mut state = self.state.lock();
             let circle = &mut state.circle;

@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 
+use kernel::counters::Count;
 use kernel::{FrameRef, Processor};
 use smallvec::SmallVec;
 
@@ -11,6 +12,7 @@ use super::pages::Pages;
 use super::{FullKey, Row, StoreError};
 
 pub(super) async fn get(pages: &Pages, cpu: &Processor, root: Root, key: &[u8]) -> Result<Option<Row>, StoreError> {
+    cpu.count(Count::TreeSearches, 1);
     let (mut no, mut level) = (root.page, root.height);
     loop {
         let frame = pages.read(cpu, no).await?;
@@ -56,6 +58,7 @@ async fn seek(
     bound: Bound<&[u8]>,
     backwards: bool,
 ) -> Result<Option<(FullKey, Row)>, StoreError> {
+    cpu.count(Count::TreeSearches, 1);
     let mut path: SmallVec<[Step; 4]> = SmallVec::new();
     // Below the branch that the bound leads to, the nearest cell; below its neighbours, the outermost.
     let (mut no, mut bound) = (root.page, Some(bound));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kernel::Processor;
 use kernel::connection::{Peer, Protocol, Session, Sessions};
+use kernel::counters::Activity;
 use machine::Connection;
 
 use super::session::Conversation;
@@ -14,6 +15,7 @@ impl Protocol for Terminals {
     type Handler = Conversation;
 
     const NAME: &'static str = "postgres";
+    const ACTIVITY: Activity = Activity::Monitor;
 
     fn sessions(&self) -> &Arc<Sessions> {
         &self.sessions
