@@ -89,6 +89,9 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
+    /// What a server starts to guard memory that programs have mapped.
+    #[command(hide = true)]
+    Guard,
     /// Print shell completions.
     Completions {
         /// The shell.

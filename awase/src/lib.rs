@@ -12,6 +12,7 @@ pub mod databases;
 pub mod directories;
 pub mod exports;
 pub mod generate;
+pub mod guard;
 pub mod host_memory;
 pub mod iotest;
 pub mod lab;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::{check, control, generate, iotest, lab, load, mount, program, serve, top, trace};
+use awase::{check, control, generate, guard, iotest, lab, load, mount, program, serve, top, trace};
 use clap::Parser;
 
 /// The configuration or the command line is wrong.
@@ -35,6 +35,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(arguments) => mount::mount(&arguments),
         Command::Umount(arguments) => mount::umount(&arguments),
         Command::Load(arguments) => load::load(&arguments),
+        Command::Guard => guard::run().map(|()| ExitCode::SUCCESS),
         Command::Lab { arguments } => match lab::lab(&arguments)? {},
         Command::Completions { shell } => generate::completions(shell, &mut cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Man { directory } => generate::man(cli::command(), directory.as_deref()).map(|()| ExitCode::SUCCESS),

@@ -24,7 +24,9 @@ use policy::unit::ProcessorId;
 use rustix::fs::FlockOperation;
 use shm::wire::{self, Answer, Hello, OFFER_BYTES, Offer};
 
+use crate::cluster::Cluster;
 use crate::config::{Config, Disk};
+use crate::guard::Guard;
 use crate::processors::Processors;
 
 /// Programs that have not said everything yet, at a time; further ones are refused.
@@ -53,6 +55,8 @@ struct Served {
     /// Of each processor.
     cores: Arc<[usize]>,
     lock: PathBuf,
+    /// Where this node may have to take its pages back while it is stopped.
+    guard: Option<Arc<Guard>>,
 }
 
 /// Beside the socket: whoever may have pages holds it.
@@ -65,6 +69,12 @@ fn lock_path(socket: &Path) -> PathBuf {
 fn open_lock(path: &Path) -> io::Result<File> {
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     File::options().read(true).append(true).create(true).mode(0o600).open(path)
+}
+
+fn shared_lock(path: &Path) -> io::Result<File> {
+    let lock = open_lock(path)?;
+    rustix::fs::flock(&lock, FlockOperation::LockShared)?;
+    Ok(lock)
 }
 
 /// Waits until no program has pages that an earlier server gave it, which died: other nodes may change them as soon as they
@@ -103,12 +113,13 @@ impl Programs {
     pub fn serve(
         socket: ListeningSocket,
         path: &Path,
-        dsm: &Arc<Dsm>,
+        cluster: &Cluster,
         processors: &Processors,
     ) -> anyhow::Result<Self> {
         let listener = socket.for_thread().context("cannot listen for programs that map shared disks")?;
-        let (dsm, kernel) = (Arc::downgrade(dsm), Arc::downgrade(processors.kernel()));
-        let served = Served { dsm, kernel, cores: processors.cores().into(), lock: lock_path(path) };
+        let (dsm, kernel) = (Arc::downgrade(cluster.protocol()), Arc::downgrade(processors.kernel()));
+        let (cores, lock, guard) = (processors.cores().into(), lock_path(path), cluster.guard());
+        let served = Served { dsm, kernel, cores, lock, guard };
         let accept = move || accept(&listener, &served);
         thread::Builder::new().name("programs".into()).spawn(accept).context("cannot start a thread")?;
         Ok(Programs { _socket: socket })
@@ -222,10 +233,19 @@ impl Served {
             Ok(mapping) => mapping,
             Err(why) => return say(Err(why)),
         };
-        let lock = open_lock(&self.lock)?;
-        rustix::fs::flock(&lock, FlockOperation::LockShared)?;
+        let mapping = match self.guarded(mapping) {
+            Ok(mapping) => mapping,
+            Err(error) => return say(Err(format!("the memory cannot be guarded: {error}"))),
+        };
+        let lock = shared_lock(&self.lock)?;
         send_with_descriptor(&stream, &wire::encode_answer(&Ok(size)), &lock)?;
         self.hand_over(shared, mapping, stream)
+    }
+
+    fn guarded(&self, mapping: Userfault) -> io::Result<Userfault> {
+        let Some(guard) = &self.guard else { return Ok(mapping) };
+        let guarded = guard.add(&mapping.memory(), || shared_lock(&self.lock))?;
+        Ok(mapping.guarded(Box::new(move || guarded.is_intact())))
     }
 
     fn volume(&self, name: &str) -> Result<Arc<Shared>, String> {

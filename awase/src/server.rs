@@ -194,7 +194,7 @@ impl Server {
         let Some((cluster, path)) = self.cluster.as_ref().zip(self.settings.shm_socket()) else { return Ok(None) };
         match listeners::shm(&self.settings, &path, Deadline::for_takeover()) {
             Ok(socket) => {
-                self.programs = Some(Programs::serve(socket, &path, cluster.protocol(), &self.processors)?);
+                self.programs = Some(Programs::serve(socket, &path, cluster, &self.processors)?);
                 Ok(None)
             }
             Err(problem) if self.settings.shm == Control::InData => Ok(Some(problem.to_string())),

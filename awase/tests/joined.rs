@@ -338,3 +338,33 @@ fn a_program_sees_nothing_old_after_the_lease_of_its_node_and_goes_on_with_the_n
     assert_eq!(word(0).load(Ordering::SeqCst), 7, "it waited for its node");
     assert!(mapping.losses() >= 2);
 }
+
+#[test]
+fn a_program_reads_nothing_old_while_its_server_is_stopped_for_longer_than_its_lease() {
+    let cluster = cluster!();
+    let (a, b) = (cluster.start(0), cluster.start(1));
+    let socket = cluster.sandboxes[0].file("awase-data/shm");
+    let mapping = Arc::new(shm::Options::at(socket).open("s").unwrap_or_else(|error| panic!("{error}")));
+    let pages = [0, 1 << 20, 2 << 20, 3 << 20];
+    let read = |mapping: &shm::Mapping, at: usize| mapping.atomic_u64(at).expect("inside").load(Ordering::SeqCst);
+    let word = |at| mapping.atomic_u64(at).expect("inside");
+    pages.iter().for_each(|at| word(*at).store(1, Ordering::SeqCst));
+    mapping.flush().expect("flushed");
+    // Two are written, and two only read.
+    pages[..2].iter().for_each(|at| word(*at).store(2, Ordering::SeqCst));
+    assert_eq!(pages.map(|at| read(&mapping, at)), [2, 2, 1, 1]);
+    a.signal(libc::SIGSTOP);
+    let mut at_b = connect(&b);
+    // The first waits until the lease of the other node is over.
+    pages.iter().for_each(|at| at_b.write_stable(*at as u64, &pattern(3)).expect("written by who lives"));
+    let own = Arc::clone(&mapping);
+    let reader = std::thread::spawn(move || pages.map(|at| read(&own, at)));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!reader.is_finished(), "read while its server cannot know what is there: {:?}", reader.join());
+    a.signal(libc::SIGCONT);
+    assert_eq!(reader.join().expect("went on"), [3; 4], "by its server, in its next epoch");
+    assert_eq!(mapping.losses(), 1);
+    word(0).store(4, Ordering::SeqCst);
+    assert_eq!(value(&at_b.read(1 << 20, BLOCK as u32).expect("read")), 3);
+    assert_eq!(at_b.read(0, 8).expect("read"), 4_u64.to_le_bytes());
+}

@@ -1,5 +1,6 @@
 //! Until when this node may answer.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use policy::membership::Incarnation;
@@ -14,11 +15,13 @@ pub fn now() -> Instant {
 }
 
 /// Read by whatever answers other nodes, without a lock, before each answer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Fence {
     epoch: AtomicU32,
     /// Nanoseconds of [`now`]; 0: shut.
     until: AtomicU64,
+    /// Is told each end.
+    renewed: OnceLock<Box<dyn Fn(Instant) + Send + Sync>>,
 }
 
 impl Fence {
@@ -35,13 +38,27 @@ impl Fence {
         Some(self.until.load(Ordering::Acquire)).filter(|&ns| ns != 0).map(Instant::from_ns)
     }
 
+    /// Whoever is to know the end, now and whenever there is another one. To be called once.
+    pub fn on_renewed(&self, renewed: impl Fn(Instant) + Send + Sync + 'static) {
+        let _ = self.renewed.set(Box::new(renewed));
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let (Some(renewed), Some(until)) = (self.renewed.get(), self.until()) {
+            renewed(until);
+        }
+    }
+
     pub(super) fn open(&self, epoch: Incarnation, until: Instant) {
         if self.epoch.load(Ordering::Relaxed) != epoch.0 {
             // Never the earlier epoch with the new end.
             self.shut();
             self.epoch.store(epoch.0, Ordering::Release);
         }
-        self.until.store(until.ns(), Ordering::Release);
+        if self.until.swap(until.ns(), Ordering::AcqRel) != until.ns() {
+            self.tell();
+        }
     }
 
     pub(super) fn shut(&self) {

@@ -6,7 +6,7 @@
 //! read with `RWF_NOWAIT`. What is done to a range that the program has unmapped or registered otherwise fails, and only
 //! its own pages are wrong then.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use linux_raw_sys::general as raw;
 use parking_lot::Mutex;
@@ -43,6 +43,9 @@ pub enum Refusal {
     WrongSize(u64),
 }
 
+/// Whether nobody else has emptied the memory.
+pub type IsIntact = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Memory that a program has mapped and handed over.
 pub struct Userfault {
     userfault: OwnedFd,
@@ -52,6 +55,7 @@ pub struct Userfault {
     pages: u64,
     /// Adjacent pages are copied from one piece of memory.
     adjacent: Mutex<Vec<u8>>,
+    is_intact: Option<IsIntact>,
 }
 
 impl Userfault {
@@ -75,7 +79,27 @@ impl Userfault {
         if !rustix::fs::fstat(&memory).is_ok_and(|facts| facts.st_size as u64 == len) {
             return Err(Refusal::WrongSize(len));
         }
-        Ok(Userfault { userfault, memory, base, pages: len / PAGE_BYTES as u64, adjacent: Mutex::default() })
+        Ok(Userfault {
+            userfault,
+            memory,
+            base,
+            pages: len / PAGE_BYTES as u64,
+            adjacent: Mutex::default(),
+            is_intact: None,
+        })
+    }
+
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Somebody else may empty the memory. From then on what is read of it is an error, and what is put there is taken away.
+    pub fn guarded(self, is_intact: IsIntact) -> Userfault {
+        Userfault { is_intact: Some(is_intact), ..self }
+    }
+
+    fn check_intact(&self) -> Result<(), Errno> {
+        if self.is_intact.as_ref().is_none_or(|is_intact| is_intact()) { Ok(()) } else { Err(Errno::IO) }
     }
 
     fn range(&self, page: u64) -> raw::uffdio_range {
@@ -112,7 +136,8 @@ impl Userfault {
         let (dst, len) = (self.range(first).start, bytes.len() as u64);
         let argument = raw::uffdio_copy { dst, src: bytes.as_ptr().expose_provenance() as u64, len, mode, copy: 0 };
         // SAFETY: the source is memory of this process that outlives the call.
-        unsafe { self.change::<COPY, _>(argument) }
+        unsafe { self.change::<COPY, _>(argument) }?;
+        self.check_intact().inspect_err(|_| _ = self.punch(first * PAGE_BYTES as u64, len))
     }
 
     fn protect(&self, page: u64, mode: u64) -> Result<(), Errno> {
@@ -158,7 +183,8 @@ impl Mapping for Userfault {
     fn copy_out(&self, page: u64, into: &mut [u8; PAGE_BYTES]) -> Result<(), Errno> {
         let count = rustix::io::pread(&self.memory, into, page * PAGE_BYTES as u64);
         match count {
-            Ok(PAGE_BYTES) => Ok(()),
+            // Asked after it was read: what is emptied later was not.
+            Ok(PAGE_BYTES) => self.check_intact(),
             Ok(_) => Err(Errno::IO),
             Err(error) => Err(Errno(error.raw_os_error())),
         }
