@@ -201,21 +201,36 @@ impl Files {
         }
     }
 
-    /// Makes what was written durable in a while. What fails is told to who opens the file next.
+    /// Makes what was written durable in a while, together with all that is closed until then: a server does that with few
+    /// flushes. What fails is told to who opens the file next.
     fn commit_later(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
         if std::mem::replace(&mut node.state.lock().commits_later, true) {
             return;
         }
-        let (files, node, here) = (Arc::clone(self), Arc::clone(node), cpu.clone());
+        let is_first = {
+            let mut nodes = self.committed_later.lock();
+            nodes.push(Arc::clone(node));
+            nodes.len() == 1
+        };
+        if !is_first {
+            return;
+        }
+        let (files, here) = (Arc::clone(self), cpu.clone());
         cpu.spawn(async move {
             here.sleep(COMMIT_DELAY).await;
-            node.state.lock().commits_later = false;
-            if let Some(content) = node.content() {
-                // The error is kept for the next opening, and the data to be written again.
-                let _ = content.flush(&here).await;
+            for node in std::mem::take(&mut *files.committed_later.lock()) {
+                node.state.lock().commits_later = false;
+                here.spawn(Arc::clone(&files).commit(here.clone(), node));
             }
-            files.forget_unused(&node);
         });
+    }
+
+    async fn commit(self: Arc<Self>, cpu: Processor, node: Arc<Node>) {
+        if let Some(content) = node.content() {
+            // The error is kept for the next opening, and the data to be written again.
+            let _ = content.flush(&cpu).await;
+        }
+        self.forget_unused(&node);
     }
 
     /// Makes what was written durable.
