@@ -344,8 +344,8 @@ pub enum TreeReply {
     Attributes(Attributes),
     /// The `changed` time is another one than the caller expected: nothing was set.
     GuardFailed,
-    /// Bits of `R_OK`, `W_OK`, `X_OK`.
-    Access(u32),
+    /// Bits of `R_OK`, `W_OK`, `X_OK`, and the node's attributes.
+    Access(u32, Attributes),
     Bytes(Vec<u8>),
     /// Entries of a directory, and whether they are the last.
     Entries(Vec<Entry>, bool),

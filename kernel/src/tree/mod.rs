@@ -130,6 +130,7 @@ impl FileTree {
         }
         match call {
             TreeCall::Attributes { node } => self.attributes(cpu, caller, node).await.map(TreeReply::Attributes),
+            TreeCall::Access { node, wanted } => self.access(cpu, caller, node, wanted).await,
             TreeCall::SetAttributes { node, attributes, guard } => {
                 // Boxed, as all that is large and rare: the future of every call would be as large as this one.
                 Box::pin(self.set_attributes(cpu, caller, node, attributes, guard)).await
@@ -192,6 +193,26 @@ impl FileTree {
                 TreeReply::Attributes(attributes) => Ok(self.present_one(cpu, node, attributes)),
                 _ => Err(Errno::IO),
             },
+        }
+    }
+
+    async fn access(
+        &self,
+        cpu: &Processor,
+        caller: Option<&Caller>,
+        node: Node,
+        wanted: u32,
+    ) -> Result<TreeReply, Errno> {
+        match self.ask(cpu, caller, TreeCall::Access { node, wanted }).await? {
+            TreeReply::Access(granted, attributes) => {
+                let file = self.files().get(node);
+                let attributes = match file {
+                    Some(file) => self.refresh(cpu, &file).await?,
+                    None => self.present_one(cpu, node, attributes),
+                };
+                Ok(TreeReply::Access(granted, attributes))
+            }
+            _ => Err(Errno::IO),
         }
     }
 

@@ -43,7 +43,7 @@ use crate::tree::{Around, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeO
 use crate::{Errno, Op};
 use at_once::Directories;
 use call::MountId;
-use content::Made;
+use content::{Made, Readers};
 use identity::Identity;
 pub use journal::is_committed_as_a_whole;
 use listing::Listings;
@@ -91,6 +91,7 @@ struct HostTree {
     commits_as_a_whole: bool,
     verified: Verified,
     made: Made,
+    readers: Readers,
     directories: Directories,
     /// Some calls wait for nothing.
     answers_at_once: bool,
@@ -191,6 +192,7 @@ fn open_as(
         commits_as_a_whole,
         verified: Verified::default(),
         made: Made::default(),
+        readers: Readers::default(),
         directories: Directories::default(),
         answers_at_once,
         listings: Listings::default(),

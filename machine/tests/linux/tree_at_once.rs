@@ -1,6 +1,7 @@
 //! What is answered from descriptors that stay open follows what the host does meanwhile.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::rig::Memory;
@@ -14,6 +15,8 @@ on_all_trees!(
     what_the_host_did_to_a_new_file_counts_when_it_is_opened,
     a_new_file_is_written_through_one_descriptor_and_read_through_another,
     a_new_file_that_has_lost_its_name_cannot_be_written,
+    permissions_and_attributes_of_open_files_are_those_that_the_host_has,
+    a_file_that_is_open_is_opened_for_writing_as_the_host_left_it,
     names_that_the_host_changes_are_found_by_the_next_lookup,
     a_directory_that_the_host_replaced_is_another,
     who_may_not_search_a_directory_finds_nothing_in_it,
@@ -85,6 +88,49 @@ fn a_new_file_that_has_lost_its_name_cannot_be_written(mut served: ServedTree) {
         assert_eq!(opened(&mut served, node, true).err(), Some(ESTALE));
     }
     drop(open);
+}
+
+fn permissions_and_attributes_of_open_files_are_those_that_the_host_has(mut served: ServedTree) {
+    let (made, node) = (made(&mut served, "made"), served.file("file"));
+    let open = opened(&mut served, node, false).expect("opened");
+    let (read, write) = (libc::R_OK as u32, libc::W_OK as u32);
+    let stranger = caller(5002, 6002, &[]);
+    for (permissions, strangers) in [(0o604, read), (0o606, read | write), (0o600, 0), (0o602, write)] {
+        for (name, node) in [("made", made), ("file", node)] {
+            fs::set_permissions(served.path(name), fs::Permissions::from_mode(permissions)).expect("set");
+            assert_eq!(served.attributes(node).expect("answered").mode, permissions, "{name}");
+            if served.acts_for_others() {
+                let call = TreeCall::Access { node, wanted: read | write };
+                let (granted, attributes) = match served.ask(Some(&stranger), call).expect("answered") {
+                    TreeReply::Access(granted, attributes) => (granted, attributes),
+                    _ => panic!("another reply"),
+                };
+                assert_eq!((granted, attributes.mode), (strangers, permissions), "{name}");
+            }
+        }
+    }
+    for (name, node) in [("made", made), ("file", node)] {
+        fs::remove_file(served.path(name)).expect("removed");
+        assert_eq!(served.attributes(node).err(), Some(ESTALE), "{name}");
+        assert_eq!(access(served.ask(None, TreeCall::Access { node, wanted: read })), Err(ESTALE), "{name}");
+    }
+    drop(open);
+}
+
+fn a_file_that_is_open_is_opened_for_writing_as_the_host_left_it(mut served: ServedTree) {
+    let node = served.file("file");
+    let reading = opened(&mut served, node, false).expect("opened");
+    fs::write(served.path("file"), [1; 10_000]).expect("written");
+    let writing = opened(&mut served, node, true).expect("opened");
+    assert_eq!((writing.direct.facts.size, writing.attributes.size), (10_000, 10_000));
+    assert!(writing.direct.facts.writable && !reading.direct.facts.writable);
+    assert_eq!(writing.direct.facts.direct, reading.direct.facts.direct);
+    let content = Memory::filled(4096, 9);
+    assert_eq!(write(&mut served, &writing, content.all()), Ok(4096));
+    drop((reading, writing));
+    // Nobody has it open any more.
+    fs::remove_file(served.path("file")).expect("removed");
+    assert_eq!(opened(&mut served, node, true).err(), Some(ESTALE));
 }
 
 fn names_that_the_host_changes_are_found_by_the_next_lookup(mut served: ServedTree) {

@@ -3,7 +3,8 @@
 //! Most calls on a tree may wait for a disk, so a thread of the pool makes them, which takes two thread switches: several
 //! times as long as the call itself if the host has all of it in memory. What surely waits for nothing is done here: names
 //! in directories that are open, which the host can be asked to look up in its memory alone (`RESOLVE_CACHED`, Linux 5.12);
-//! attributes of such directories; files that were made just now and are still open. Elsewhere the pool has to do it.
+//! attributes of and permissions for what is open; files that were made just now and are still open. Elsewhere the pool
+//! has to do it.
 //!
 //! Not on file systems that may have to ask others for attributes (FUSE, network). Nothing is opened but for its path: to
 //! open a file may wait for a program on the host that wants to be asked (`FAN_OPEN_PERM`) or has a lease.
@@ -69,7 +70,10 @@ impl HostTree {
         }
         let answer = match &op.call {
             TreeCall::Lookup { dir, name } => self.lookup_at_once(op.caller.as_ref(), dir, name)?,
-            TreeCall::Attributes { node } => self.directory_attributes(node)?.map(TreeReply::Attributes),
+            TreeCall::Attributes { node } => Ok(TreeReply::Attributes(self.attributes_at_hand(node)?)),
+            TreeCall::Access { node, wanted } => {
+                self.on_open(node, |fd, status| self.access_to(op.caller.as_ref(), fd, status, *wanted))?
+            }
             TreeCall::Open { node, writable: false } => Ok(TreeReply::Opened(self.open_made(node)?)),
             _ => return None,
         };
@@ -78,7 +82,7 @@ impl HostTree {
             Err(errno) => return Some(Err(errno)),
         };
         if let Some(around) = &op.around {
-            let after = |node| Some((None, self.directory_attributes(node)?.ok()));
+            let after = |node| Some((None, Some(self.attributes_at_hand(node)?)));
             let attributes: Option<Vec<BeforeAndAfter>> = around.nodes.iter().map(after).collect();
             *around.attributes.lock() = attributes?;
         }
@@ -107,12 +111,18 @@ impl HostTree {
         Some(Ok(reply))
     }
 
-    /// The attributes of a directory that is open.
-    fn directory_attributes(&self, node: &Node) -> Option<Result<Attributes, Errno>> {
-        let fd = self.directories.get(node)?;
-        let status = call::status(fd.as_fd()).ok()?;
-        let is_linked = status.stx_nlink > 0;
-        Some(if is_linked { Ok(status::attributes(&status)) } else { Err(Errno::STALE) })
+    fn attributes_at_hand(&self, node: &Node) -> Option<Attributes> {
+        self.on_open(node, |_, status| status::attributes(status))
+    }
+
+    /// Does something with a directory or file that is open. `None`: it is not, or has no name any more.
+    fn on_open<T>(&self, node: &Node, act: impl FnOnce(BorrowedFd, &libc::statx) -> T) -> Option<T> {
+        let linked = |fd| call::status(fd).ok().filter(|status| status.stx_nlink > 0);
+        if let Some(dir) = self.directories.get(node) {
+            return linked(dir.as_fd()).map(|status| act(dir.as_fd(), &status));
+        }
+        let file = self.at_hand(node)?;
+        linked(file.as_fd()).map(|status| act(file.as_fd(), &status))
     }
 }
 

@@ -7,7 +7,7 @@ use super::call;
 use super::identity::Identity;
 use super::node::Found;
 use super::permission::WRITE;
-use super::status::{MODE, kind_of};
+use super::status::{self, MODE, kind_of};
 use crate::Errno;
 use crate::tree::{Caller, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply};
 
@@ -30,16 +30,27 @@ impl HostTree {
 
     pub(super) fn access(&self, caller: Option<&Caller>, node: &Node, wanted: u32) -> Result<TreeReply, Errno> {
         let found = self.find(node)?;
-        let wanted = self.rights(caller, &found.status, wanted);
+        self.access_to(caller, found.fd(), &found.status, wanted)
+    }
+
+    /// As [`HostTree::access`], to an open node.
+    pub(super) fn access_to(
+        &self,
+        caller: Option<&Caller>,
+        fd: BorrowedFd,
+        status: &libc::statx,
+        wanted: u32,
+    ) -> Result<TreeReply, Errno> {
+        let wanted = self.rights(caller, status, wanted);
         let _acting = self.identity.act_as(caller)?;
         let mut granted = 0;
         for bit in [libc::R_OK, libc::W_OK, libc::X_OK].map(|bit| bit as u32) {
             let asked = wanted & bit != 0 && !(self.read_only && bit == libc::W_OK as u32);
-            if asked && call::may(found.fd(), bit)? {
+            if asked && call::may(fd, bit)? {
                 granted |= bit;
             }
         }
-        Ok(TreeReply::Access(granted))
+        Ok(TreeReply::Access(granted, status::attributes(status)))
     }
 
     pub(super) fn set_attributes(

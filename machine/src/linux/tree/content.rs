@@ -1,6 +1,6 @@
 //! Opening files for their content, and making nodes durable.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File as StdFile;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -21,18 +21,7 @@ const MADE_MAX: usize = 128;
 /// New files are likely to be synced and written soon, and finding and opening one anew takes longer than creating it: so
 /// they stay open for reading.
 #[derive(Default)]
-pub(super) struct Made(Mutex<VecDeque<MadeFile>>);
-
-struct MadeFile {
-    node: Node,
-    state: State,
-}
-
-enum State {
-    Unused(Arc<StdFile>),
-    /// In use for reading, with these facts and this maximum size.
-    InUse(Weak<StdFile>, FileFacts, u64),
-}
+pub(super) struct Made(Mutex<VecDeque<(Node, Arc<StdFile>)>>);
 
 impl Made {
     pub(super) fn insert(&self, node: Node, file: StdFile) {
@@ -40,40 +29,46 @@ impl Made {
         if files.len() >= MADE_MAX {
             files.pop_front();
         }
-        files.push_back(MadeFile { node, state: State::Unused(Arc::new(file)) });
+        files.push_back((node, Arc::new(file)));
     }
 
-    /// One that is not in use yet.
-    fn unused(&self, node: &Node) -> Option<Arc<StdFile>> {
-        self.look(node, |state| match state {
-            State::Unused(file) => Some(Arc::clone(file)),
-            State::InUse(..) => None,
-        })
-    }
-
-    /// One that is in use.
-    fn in_use(&self, node: &Node) -> Option<(Arc<StdFile>, FileFacts, u64)> {
-        self.look(node, |state| match state {
-            State::Unused(_) => None,
-            State::InUse(file, facts, bytes_max) => Some((file.upgrade()?, *facts, *bytes_max)),
-        })
-    }
-
-    fn use_for_reading(&self, node: &Node, file: &Arc<StdFile>, facts: FileFacts, bytes_max: u64) {
-        let mut files = self.0.lock();
-        if let Some(made) = files.iter_mut().rev().find(|made| made.node == *node) {
-            made.state = State::InUse(Arc::downgrade(file), facts, bytes_max);
-        }
-    }
-
-    fn look<T>(&self, node: &Node, look: impl FnOnce(&State) -> Option<T>) -> Option<T> {
+    fn get(&self, node: &Node) -> Option<Arc<StdFile>> {
         let files = self.0.lock();
-        look(&files.iter().rev().find(|made| made.node == *node)?.state)
+        files.iter().rev().find(|(made, _)| made == node).map(|(_, file)| Arc::clone(file))
     }
 
-    /// It has lost a name.
+    /// It has lost a name, or is in use.
     pub(super) fn forget(&self, node: &Node) {
-        self.0.lock().retain(|made| made.node != *node);
+        self.0.lock().retain(|(made, _)| made != node);
+    }
+}
+
+/// Files that are in use for reading: they are at hand, and what is known of them holds for writing, too.
+#[derive(Default)]
+pub(super) struct Readers(Mutex<(HashMap<Node, Reader>, usize)>);
+
+#[derive(Clone)]
+struct Reader {
+    file: Weak<StdFile>,
+    facts: FileFacts,
+    bytes_max: u64,
+}
+
+impl Readers {
+    fn insert(&self, node: Node, reader: Reader) {
+        let mut readers = self.0.lock();
+        let (files, sweep_at) = &mut *readers;
+        if files.len() >= *sweep_at {
+            files.retain(|_, reader| reader.file.strong_count() > 0);
+            *sweep_at = (2 * files.len()).max(MADE_MAX);
+        }
+        files.insert(node, reader);
+    }
+
+    fn get(&self, node: &Node) -> Option<(Arc<StdFile>, FileFacts, u64)> {
+        let readers = self.0.lock();
+        let reader = readers.0.get(node)?;
+        Some((reader.file.upgrade()?, reader.facts, reader.bytes_max))
     }
 }
 
@@ -105,7 +100,10 @@ impl HostTree {
         };
         let file = open()?;
         let bytes_max = self.end_max(file.as_fd());
-        let direct = self.disk.open_direct(file, writable)?;
+        let direct = self.disk.open_direct(Arc::clone(&file), writable)?;
+        if !writable && self.search.is_none() {
+            self.readers.insert(*node, Reader { file: Arc::downgrade(&file), facts: direct.facts, bytes_max });
+        }
         let mut buffered = None;
         if writable && direct.facts.direct {
             buffered = Some(self.disk.open_buffered(open()?, writable)?);
@@ -118,18 +116,24 @@ impl HostTree {
     /// A file that was made just now, open for reading. It waits for nothing. `None`: it is not open any more, or the host
     /// has changed it.
     pub(super) fn open_made(&self, node: &Node) -> Option<OpenNode> {
-        let file = self.made.unused(node)?;
+        let file = self.made.get(node)?;
         let found = call::status(file.as_fd()).ok().filter(|found| found.stx_nlink > 0 && found.stx_size == 0)?;
         let bytes_max = self.end_max(file.as_fd());
         let direct = self.disk.open_direct(Arc::clone(&file), false).ok()?;
-        self.made.use_for_reading(node, &file, direct.facts, bytes_max);
+        self.readers.insert(*node, Reader { file: Arc::downgrade(&file), facts: direct.facts, bytes_max });
+        self.made.forget(node);
         let watch = watch::watch(&direct);
         Some(OpenNode { direct, buffered: None, watch, attributes: status::attributes(&found), bytes_max })
     }
 
-    /// A file that was made just now and is open for reading, now for writing. `None`: it is not.
+    /// A regular file that is in use or was made just now.
+    pub(super) fn at_hand(&self, node: &Node) -> Option<Arc<StdFile>> {
+        self.readers.get(node).map(|(file, ..)| file).or_else(|| self.made.get(node))
+    }
+
+    /// A file that is in use for reading, now for writing. `None`: it is not.
     fn open_again_for_writing(&self, node: &Node) -> Result<Option<OpenNode>, Errno> {
-        let Some((file, facts, bytes_max)) = self.made.in_use(node) else { return Ok(None) };
+        let Some((file, facts, bytes_max)) = self.readers.get(node) else { return Ok(None) };
         let found = call::status(file.as_fd())?;
         if found.stx_nlink == 0 {
             return Err(Errno::STALE);
@@ -180,7 +184,7 @@ impl HostTree {
 
     /// Makes a node durable. False if this one alone cannot be.
     fn sync_node(&self, node: &Node) -> Result<bool, Errno> {
-        if let Some(file) = self.made.unused(node) {
+        if let Some(file) = self.at_hand(node) {
             if !self.answers_at_once {
                 self.made.forget(node);
             }

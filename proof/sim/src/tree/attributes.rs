@@ -45,13 +45,14 @@ impl SimTree {
     }
 
     pub(super) fn access(&self, cred: Credentials<'_>, node: Node, wanted: u32) -> Answer {
-        let inode = &self.inodes[&self.find(node)?];
+        let number = self.find(node)?;
+        let inode = &self.inodes[&number];
         let mut allowed = cred.allowed(inode, wanted & (READ | WRITE | SEARCH));
         let is_stored = matches!(inode.kind, Kind::File | Kind::Directory | Kind::SymbolicLink);
         if self.config.read_only && is_stored {
             allowed &= !WRITE;
         }
-        Ok(TreeReply::Access(allowed))
+        Ok(TreeReply::Access(allowed, self.attributes(number)))
     }
 
     pub(super) fn read_link(&self, node: Node) -> Answer {

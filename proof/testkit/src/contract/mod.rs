@@ -149,7 +149,7 @@ pub fn set(node: Node, attributes: SetAttributes) -> TreeCall {
 
 pub fn access(reply: Result<TreeReply, Errno>) -> Result<u32, Errno> {
     match reply? {
-        TreeReply::Access(granted) => Ok(granted),
+        TreeReply::Access(granted, _) => Ok(granted),
         _ => panic!("no access"),
     }
 }

@@ -79,7 +79,7 @@ pub(crate) async fn check(
     let call = TreeCall::Access { node, wanted: R_OK | W_OK | X_OK };
     // Boxed: large and rare.
     let rights = match Box::pin(export.tree().call(cpu, Some(caller), call)).await {
-        Ok(TreeReply::Access(rights)) => rights,
+        Ok(TreeReply::Access(rights, _)) => rights,
         Ok(_) => return Err(nfsstat3::NFS3ERR_SERVERFAULT),
         Err(Errno(libc::EACCES)) => 0,
         Err(error) => return Err(status(error)),

@@ -33,6 +33,21 @@ fn root_is_nobody_unless_told_otherwise() {
 }
 
 #[test]
+fn access_tells_the_attributes_that_getattr_tells_before_the_host_has_the_data_and_after() {
+    let (user, root) = user();
+    let file = user.create(&root, "file", 0o640).expect("made");
+    for (offset, commits) in [(0, false), (5000, true), (90_000, false)] {
+        user.write(&file, offset, b"abc", stable_how::UNSTABLE).expect("written");
+        if commits {
+            user.commit(&file).expect("committed");
+        }
+        let (granted, attributes) = user.access_and_attributes(&file, ACCESS3_READ | ACCESS3_DELETE).expect("told");
+        assert_eq!((granted, attributes.size), (ACCESS3_READ, offset + 3));
+        assert_eq!(format!("{attributes:?}"), format!("{:?}", user.getattr(&file).expect("there")));
+    }
+}
+
+#[test]
 fn the_owner_goes_on_writing_to_a_file_that_nobody_may_write() {
     let scene = Scene::new(0);
     let (owner, other) = (scene.user(1000), scene.user(1001));

@@ -266,9 +266,13 @@ impl Client {
     }
 
     pub(super) fn access(&self, object: &nfs_fh3, access: u32) -> Result<u32, nfsstat3> {
+        Ok(self.access_and_attributes(object, access)?.0)
+    }
+
+    pub(super) fn access_and_attributes(&self, object: &nfs_fh3, access: u32) -> Result<(u32, fattr3), nfsstat3> {
         let args = ACCESS3args { object: object.clone(), access };
         let answer = self.call::<ACCESS3resok, ACCESS3resfail>(NFS_PROGRAM::NFSPROC3_ACCESS, &args)?;
-        Ok(answer.access)
+        Ok((answer.access, answer.obj_attributes.unwrap()))
     }
 
     pub(super) fn lookup(&self, dir: &nfs_fh3, name: &str) -> Result<nfs_fh3, nfsstat3> {
