@@ -218,6 +218,8 @@ fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> an
     let member = Member::join(settings.clone(), move |event| own.on_event(event))?;
     node.begin(member.fence(), member.releases());
     let guard = Guard::new(cluster.lease);
+    let own = Arc::clone(&node);
+    guard.on_lapse(move || own.end_mappings());
     let own = Arc::clone(&guard);
     member.fence().on_renewed(move |until| own.renew(until));
     node.until_serving(cluster.lease * LEASES_MAX);

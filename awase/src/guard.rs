@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use machine::linux::descriptors::{receive_with_descriptors, send_with_descriptor};
@@ -29,11 +29,13 @@ use parking_lot::Mutex;
 use policy::unit::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FallocateFlags;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::membership::now;
 
 /// The command that a guard is.
-pub const COMMAND: &str = "guard";
+const COMMAND: &str = "guard";
 
 const MESSAGE_BYTES: usize = 16;
 const ADD: u64 = 1;
@@ -61,8 +63,10 @@ pub struct Guard {
     link: Mutex<Link>,
     /// When the guard acts. Nanoseconds.
     until: AtomicU64,
-    /// Counts leases that came after that.
+    /// How often the guard may have emptied the memory: leases that came after that, and ends of guards.
     lapses: AtomicU64,
+    /// Ends all mappings then.
+    lapsed: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -87,24 +91,64 @@ impl Guard {
             link: Mutex::default(),
             until: AtomicU64::new(0),
             lapses: AtomicU64::new(0),
+            lapsed: OnceLock::new(),
         })
+    }
+
+    /// What ends all mappings when the guard may have emptied their memory while the lease goes on. To be called once.
+    pub fn on_lapse(&self, lapsed: impl Fn() + Send + Sync + 'static) {
+        let _ = self.lapsed.set(Arc::new(lapsed));
     }
 
     /// The lease lasts until then.
     pub fn renew(&self, until: Instant) {
         let mut link = self.link.lock();
         let until = (until + self.slack).ns();
+        let mut has_lapsed = !self.say(&mut link, message(0, until));
+        // Looked at after the guard was told: it may have acted until then.
         if now().ns() >= self.until.load(Ordering::Relaxed) {
             self.lapses.fetch_add(1, Ordering::Relaxed);
+            has_lapsed = link.last > 0;
         }
         // After the count of lapses: who sees the new end sees that, too.
         self.until.store(until, Ordering::Release);
-        link.say(message(0, until));
+        if has_lapsed {
+            self.tell();
+        }
+    }
+
+    /// By a thread of its own: who renews a lease waits for nobody.
+    fn tell(&self) {
+        let Some(lapsed) = self.lapsed.get().cloned() else { return };
+        if let Err(error) = std::thread::Builder::new().name("guard".into()).spawn(move || lapsed()) {
+            eprintln!("awase: programs that have mapped shared disks may have to be started again: {error}");
+        }
+    }
+
+    /// False: the guard is given up. It takes that for the end of the server, and empties all memory.
+    fn say(&self, link: &mut Link, message: [u8; MESSAGE_BYTES]) -> bool {
+        let sent = link.socket.as_ref().map_or(Ok(MESSAGE_BYTES), |socket| (&**socket).write(&message));
+        let is_sent = matches!(sent, Ok(MESSAGE_BYTES));
+        if !is_sent {
+            self.give_up(link);
+        }
+        is_sent
+    }
+
+    fn give_up(&self, link: &mut Link) {
+        let Some(socket) = link.socket.take() else { return };
+        // Before the guard hears of it: what it empties is never taken for what programs have written.
+        self.lapses.fetch_add(1, Ordering::Release);
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+        eprintln!(
+            "awase: the process that guards mapped memory has ended, or does not answer: all mappings of shared disks begin \
+             anew"
+        );
     }
 
     fn has_lapsed_since(&self, lapses: u64) -> bool {
         let until = self.until.load(Ordering::Acquire);
-        now().ns() >= until || self.lapses.load(Ordering::Relaxed) != lapses
+        now().ns() >= until || self.lapses.load(Ordering::Acquire) != lapses
     }
 
     /// Guards a memory. `lock` is held by a guard that must be started.
@@ -113,48 +157,33 @@ impl Guard {
     /// When none can be started, or it does not answer.
     pub fn add(self: &Arc<Self>, memory: &impl AsFd, lock: impl FnOnce() -> io::Result<File>) -> io::Result<Guarded> {
         let _adding = self.adding.lock();
-        let (socket, guarded) = {
-            let mut link = self.link.lock();
-            let socket = match &link.socket {
-                Some(socket) => Arc::clone(socket),
-                None => Arc::clone(link.socket.insert(start(lock()?)?)),
-            };
-            link.last += 1;
-            let (number, lapses) = (link.last, self.lapses.load(Ordering::Relaxed));
-            link.say(message(0, self.until.load(Ordering::Relaxed)));
-            send_with_descriptor(&*socket, &message(number, ADD), memory)?;
-            (socket, Guarded { guard: Arc::clone(self), number, lapses })
-        };
-        // What it empties because of earlier leases is empty now.
-        let mut answer = [0; 8];
-        let answered = wait(&socket, Some(TIMEOUT)).and_then(|()| (&*socket).read_exact(&mut answer));
-        match answered {
-            Ok(()) if u64::from_le_bytes(answer) == guarded.number => Ok(guarded),
-            // What else it says would be taken for the answer to another.
-            _ => {
-                self.link.lock().end();
-                Err(io::Error::other("the process that guards mapped memory does not answer"))
+        let running = self.link.lock().socket.clone();
+        let socket = match running {
+            Some(socket) => socket,
+            None => {
+                let socket = start(lock()?)?;
+                Arc::clone(self.link.lock().socket.insert(socket))
             }
+        };
+        let guarded = {
+            let mut link = self.link.lock();
+            link.last += 1;
+            let guarded =
+                Guarded { guard: Arc::clone(self), number: link.last, lapses: self.lapses.load(Ordering::Acquire) };
+            self.say(&mut link, message(0, self.until.load(Ordering::Relaxed)));
+            guarded
+        };
+        let sent = send_with_descriptor(&*socket, &message(guarded.number, ADD), memory);
+        // What it empties because of earlier leases is empty when it answers.
+        let mut answer = [0; 8];
+        let answered = sent.and_then(|()| wait(&socket, TIMEOUT)).and_then(|()| (&*socket).read_exact(&mut answer));
+        if answered.is_ok() && u64::from_le_bytes(answer) == guarded.number {
+            return Ok(guarded);
         }
-    }
-}
-
-impl Link {
-    fn say(&mut self, message: [u8; MESSAGE_BYTES]) {
-        let sent = self.socket.as_ref().map_or(Ok(MESSAGE_BYTES), |socket| (&**socket).write(&message));
-        if !matches!(sent, Ok(MESSAGE_BYTES)) {
-            self.end();
-        }
-    }
-
-    fn end(&mut self) {
-        if let Some(socket) = self.socket.take() {
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-            eprintln!(
-                "awase: the process that guards mapped memory has ended: programs that have mapped shared disks before could \
-                 read old data if this server is stopped for longer than its lease"
-            );
-        }
+        // What else it says would be taken for the answer to another.
+        self.give_up(&mut self.link.lock());
+        self.tell();
+        Err(io::Error::other("the process that guards mapped memory does not answer"))
     }
 }
 
@@ -167,15 +196,19 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        self.guard.link.lock().say(message(self.number, REMOVE));
+        let is_said = self.guard.say(&mut self.guard.link.lock(), message(self.number, REMOVE));
+        if !is_said {
+            self.guard.tell();
+        }
     }
 }
 
 /// Starts a guard, which holds `lock` until it has emptied all: the next server waits for that.
 fn start(lock: File) -> io::Result<Arc<UnixStream>> {
     let (own, its) = UnixStream::pair()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg(COMMAND).stdin(Stdio::from(OwnedFd::from(its))).stdout(lock).stderr(Stdio::null());
+    // This program, also if another one has its name by now.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("awase").arg(COMMAND).stdin(Stdio::from(OwnedFd::from(its))).stdout(lock).stderr(Stdio::null());
     // Signals of the terminal are not for it.
     command.process_group(0);
     let mut child = command.spawn()?;
@@ -186,10 +219,31 @@ fn start(lock: File) -> io::Result<Arc<UnixStream>> {
 }
 
 /// Waits until something can be read, or the time is over.
-fn wait(socket: &UnixStream, most: Option<Duration>) -> io::Result<()> {
-    let most = most.and_then(|most| Timespec::try_from(most).ok());
-    poll(&mut [PollFd::new(socket, PollFlags::IN)], most.as_ref())?;
-    Ok(())
+fn wait(socket: &UnixStream, most: Duration) -> io::Result<()> {
+    let end = std::time::Instant::now() + most;
+    loop {
+        let left = Timespec::try_from(end.saturating_duration_since(std::time::Instant::now())).ok();
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            polled => return polled.map(drop).map_err(io::Error::from),
+        }
+    }
+}
+
+/// Goes off at a time of [`now`].
+struct Alarm(OwnedFd);
+
+impl Alarm {
+    fn new() -> io::Result<Alarm> {
+        Ok(Alarm(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?))
+    }
+
+    fn set(&self, at: u64) -> io::Result<()> {
+        let it_value = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
+        Ok(())
+    }
 }
 
 /// What a guard is: ends when the server does.
@@ -197,14 +251,19 @@ fn wait(socket: &UnixStream, most: Option<Duration>) -> io::Result<()> {
 /// # Errors
 /// The host's.
 pub fn run() -> anyhow::Result<()> {
+    // A service manager sends SIGTERM to all processes of a service. It ends when the server has.
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
+    let alarm = Alarm::new()?;
     let mut memory: BTreeMap<u64, OwnedFd> = BTreeMap::new();
     let mut until = 0_u64;
     loop {
-        let left = until.checked_sub(now().ns()).filter(|left| *left > 0).map(Duration::from_nanos);
-        // It is over: what comes next says when.
-        let _ = wait(&socket, left);
+        // When it is over, what comes next says more.
+        alarm.set(if now().ns() < until { until } else { 0 })?;
+        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN), PollFd::new(&alarm.0, PollFlags::IN)], None);
         // All that was said before the end is heard before it counts.
         let is_heard = hear(&socket, &mut memory, &mut until);
         if !is_heard || now().ns() >= until {
@@ -272,6 +331,37 @@ mod tests {
         guard.renew(soon(60_000));
         assert!(!before.is_intact(), "the guard may have emptied it in between");
         assert!(guarded(&guard).is_intact(), "what was added after that");
+    }
+
+    #[test]
+    fn no_memory_is_intact_after_the_end_of_its_guard_and_all_mappings_are_told() {
+        let guard = Guard::new(Duration::from_secs(64));
+        guard.renew(soon(60_000));
+        let (say, told) = std::sync::mpsc::channel();
+        guard.on_lapse(move || say.send(()).expect("waited for"));
+        let before = guarded(&guard);
+        let (own, its) = UnixStream::pair().expect("a pair");
+        guard.link.lock().socket = Some(Arc::new(own));
+        guard.renew(soon(60_000));
+        assert!(before.is_intact() && told.try_recv().is_err());
+        drop(its);
+        guard.renew(soon(60_000));
+        assert!(!before.is_intact());
+        told.recv_timeout(Duration::from_secs(60)).expect("told");
+        assert!(guarded(&guard).is_intact(), "what the next guard has");
+    }
+
+    #[test]
+    fn a_lease_that_comes_late_ends_all_mappings() {
+        let guard = Guard::new(Duration::from_secs(64));
+        let (say, told) = std::sync::mpsc::channel();
+        guard.on_lapse(move || say.send(()).expect("waited for"));
+        guard.renew(soon(60_000));
+        assert!(told.try_recv().is_err(), "the first one, and nothing is mapped");
+        guard.link.lock().last = 1;
+        guard.until.store(now().ns(), Ordering::Relaxed);
+        guard.renew(soon(60_000));
+        told.recv_timeout(Duration::from_secs(60)).expect("told");
     }
 
     #[test]

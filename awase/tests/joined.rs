@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use testkit::etcd::Etcd;
 use testkit::nbd::Client;
 use testkit::rounds::Rounds;
@@ -339,6 +340,18 @@ fn a_program_sees_nothing_old_after_the_lease_of_its_node_and_goes_on_with_the_n
     assert!(mapping.losses() >= 2);
 }
 
+/// The process that guards what programs have mapped from this server.
+fn guard_of(server: &Server) -> Option<Pid> {
+    let processes = std::fs::read_dir("/proc").expect("listed").flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parent = format!("PPid:\t{}\n", server.id());
+    let is_child = |number: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{number}/status"));
+        status.is_ok_and(|status| status.contains(&parent) && !status.contains("State:\tZ"))
+    };
+    numbers.into_iter().find(is_child).and_then(Pid::from_raw)
+}
+
 #[test]
 fn a_program_reads_nothing_old_while_its_server_is_stopped_for_longer_than_its_lease() {
     let cluster = cluster!();
@@ -353,6 +366,8 @@ fn a_program_reads_nothing_old_while_its_server_is_stopped_for_longer_than_its_l
     // Two are written, and two only read.
     pages[..2].iter().for_each(|at| word(*at).store(2, Ordering::SeqCst));
     assert_eq!(pages.map(|at| read(&mapping, at)), [2, 2, 1, 1]);
+    // As a service manager does to all processes of a service that is to end.
+    kill_process(guard_of(&a).expect("it has a guard"), Signal::TERM).expect("signalled");
     a.signal(libc::SIGSTOP);
     let mut at_b = connect(&b);
     // The first waits until the lease of the other node is over.
@@ -367,4 +382,11 @@ fn a_program_reads_nothing_old_while_its_server_is_stopped_for_longer_than_its_l
     word(0).store(4, Ordering::SeqCst);
     assert_eq!(value(&at_b.read(1 << 20, BLOCK as u32).expect("read")), 3);
     assert_eq!(at_b.read(0, 8).expect("read"), 4_u64.to_le_bytes());
+    // Without a guard there are no mappings.
+    kill_process(guard_of(&a).expect("it has a guard"), Signal::KILL).expect("killed");
+    await_that("the mapping begins anew", || mapping.losses() == 2);
+    assert_eq!(pages.map(|at| read(&mapping, at)), [4, 3, 3, 3]);
+    let guard = guard_of(&a).expect("it has another guard");
+    a.crash();
+    await_that("the guard ends with its server", || test_kill_process(guard).is_err());
 }

@@ -112,6 +112,11 @@ impl Node {
         while !state.is_serving && !state.has_problem && !self.changed.wait_until(&mut state, end).timed_out() {}
     }
 
+    /// Programs that have mapped a disk lose it, and map it anew.
+    pub fn end_mappings(&self) {
+        self.state.lock().end_mappings();
+    }
+
     pub fn on_event(self: &Arc<Self>, event: Event) {
         let mut state = self.state.lock();
         match event {
@@ -129,7 +134,7 @@ impl Node {
             // The fence is shut already: nothing is answered.
             Event::Stop => {
                 // Programs that have mapped a disk ask no fence.
-                state.disks.iter().for_each(|disk| disk.shared.on_lease_over(&disk.kernel));
+                state.end_mappings();
                 let is_news = std::mem::take(&mut state.is_serving) && !state.is_leaving;
                 print_if(
                     is_news,
@@ -333,6 +338,10 @@ impl Node {
 }
 
 impl State {
+    fn end_mappings(&self) {
+        self.disks.iter().for_each(|disk| disk.shared.on_lease_over(&disk.kernel));
+    }
+
     fn on_disks(&self, change: impl Fn(&Processor, &Arc<Shared>) + Clone + Send + 'static) {
         for disk in &self.disks {
             let (shared, change) = (Arc::clone(&disk.shared), change.clone());
