@@ -130,7 +130,6 @@ impl FileTree {
         }
         match call {
             TreeCall::Attributes { node } => self.attributes(cpu, caller, node).await.map(TreeReply::Attributes),
-            TreeCall::Access { node, wanted } => self.access(cpu, caller, node, wanted).await,
             TreeCall::SetAttributes { node, attributes, guard } => {
                 // Boxed, as all that is large and rare: the future of every call would be as large as this one.
                 Box::pin(self.set_attributes(cpu, caller, node, attributes, guard)).await
@@ -154,16 +153,22 @@ impl FileTree {
         if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
-        let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
+        let of = match call {
+            TreeCall::Link { node, .. } | TreeCall::Access { node, .. } => Some(node),
+            _ => None,
+        };
         let (reply, around) = cpu.tree_and_around((self.open.tree, self.export()), caller.cloned(), call, dirs).await?;
         if let TreeReply::Renamed(moved, lost) = reply {
             for node in [Some(moved), lost].into_iter().flatten() {
                 self.check_links(cpu, node).await;
             }
         }
-        let reply = match (reply, linked) {
+        let reply = match (reply, of) {
             (TreeReply::Attributes(attributes), Some(node)) => {
                 TreeReply::Attributes(self.present_one(cpu, node, attributes))
+            }
+            (TreeReply::Access(granted, attributes), Some(node)) => {
+                TreeReply::Access(granted, self.present_one(cpu, node, attributes))
             }
             (reply, _) => self.present(cpu, reply),
         };
@@ -193,26 +198,6 @@ impl FileTree {
                 TreeReply::Attributes(attributes) => Ok(self.present_one(cpu, node, attributes)),
                 _ => Err(Errno::IO),
             },
-        }
-    }
-
-    async fn access(
-        &self,
-        cpu: &Processor,
-        caller: Option<&Caller>,
-        node: Node,
-        wanted: u32,
-    ) -> Result<TreeReply, Errno> {
-        match self.ask(cpu, caller, TreeCall::Access { node, wanted }).await? {
-            TreeReply::Access(granted, attributes) => {
-                let file = self.files().get(node);
-                let attributes = match file {
-                    Some(file) => self.refresh(cpu, &file).await?,
-                    None => self.present_one(cpu, node, attributes),
-                };
-                Ok(TreeReply::Access(granted, attributes))
-            }
-            _ => Err(Errno::IO),
         }
     }
 

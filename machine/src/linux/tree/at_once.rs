@@ -3,8 +3,8 @@
 //! Most calls on a tree may wait for a disk, so a thread of the pool makes them, which takes two thread switches: several
 //! times as long as the call itself if the host has all of it in memory. What surely waits for nothing is done here: names
 //! in directories that are open, which the host can be asked to look up in its memory alone (`RESOLVE_CACHED`, Linux 5.12);
-//! attributes of and permissions for what is open; files that were made just now and are still open. Elsewhere the pool
-//! has to do it.
+//! attributes of what is open, and permissions for it where there can be no access control list, which the host may have to
+//! read; files that were made just now and are still open. Elsewhere the pool has to do it.
 //!
 //! Not on file systems that may have to ask others for attributes (FUSE, network). Nothing is opened but for its path: to
 //! open a file may wait for a program on the host that wants to be asked (`FAN_OPEN_PERM`) or has a lease.
@@ -71,9 +71,11 @@ impl HostTree {
         let answer = match &op.call {
             TreeCall::Lookup { dir, name } => self.lookup_at_once(op.caller.as_ref(), dir, name)?,
             TreeCall::Attributes { node } => Ok(TreeReply::Attributes(self.attributes_at_hand(node)?)),
-            TreeCall::Access { node, wanted } => {
-                self.on_open(node, |fd, status| self.access_to(op.caller.as_ref(), fd, status, *wanted))?
-            }
+            TreeCall::Access { node, wanted } => self.on_open(node, |fd, status| {
+                let caller = op.caller.as_ref();
+                let is_clear = self.identity.acting_uid(caller) == status.stx_uid || has_no_list(status);
+                is_clear.then(|| self.access_to(caller, fd, status, *wanted))
+            })??,
             TreeCall::Open { node, writable: false } => Ok(TreeReply::Opened(self.open_made(node)?)),
             _ => return None,
         };
@@ -124,6 +126,11 @@ impl HostTree {
         let file = self.at_hand(node)?;
         linked(file.as_fd()).map(|status| act(file.as_fd(), &status))
     }
+}
+
+/// An access control list has its mask, which is not empty, where the mode has the group's permissions; owners are not in it.
+fn has_no_list(status: &libc::statx) -> bool {
+    u32::from(status.stx_mode) & libc::S_IRWXG == 0
 }
 
 fn is_linked(dir: BorrowedFd) -> bool {

@@ -45,7 +45,14 @@ impl Made {
 
 /// Files that are in use for reading: they are at hand, and what is known of them holds for writing, too.
 #[derive(Default)]
-pub(super) struct Readers(Mutex<(HashMap<Node, Reader>, usize)>);
+pub(super) struct Readers(Mutex<InUse>);
+
+#[derive(Default)]
+struct InUse {
+    files: HashMap<Node, Reader>,
+    /// At so many those that are closed are removed.
+    sweep_at: usize,
+}
 
 #[derive(Clone)]
 struct Reader {
@@ -56,18 +63,17 @@ struct Reader {
 
 impl Readers {
     fn insert(&self, node: Node, reader: Reader) {
-        let mut readers = self.0.lock();
-        let (files, sweep_at) = &mut *readers;
-        if files.len() >= *sweep_at {
-            files.retain(|_, reader| reader.file.strong_count() > 0);
-            *sweep_at = (2 * files.len()).max(MADE_MAX);
+        let mut in_use = self.0.lock();
+        if in_use.files.len() >= in_use.sweep_at {
+            in_use.files.retain(|_, reader| reader.file.strong_count() > 0);
+            in_use.sweep_at = (2 * in_use.files.len()).max(MADE_MAX);
         }
-        files.insert(node, reader);
+        in_use.files.insert(node, reader);
     }
 
     fn get(&self, node: &Node) -> Option<(Arc<StdFile>, FileFacts, u64)> {
-        let readers = self.0.lock();
-        let reader = readers.0.get(node)?;
+        let in_use = self.0.lock();
+        let reader = in_use.files.get(node)?;
         Some((reader.file.upgrade()?, reader.facts, reader.bytes_max))
     }
 }
@@ -150,7 +156,11 @@ impl HostTree {
             self.disk.opened(Arc::new(file), facts)
         };
         let (direct, buffered) = match facts.direct {
-            true => (opened(open(libc::O_DIRECT)?, true), Some(opened(open(0)?, false))),
+            true => match open(libc::O_DIRECT) {
+                // It has lost direct I/O since: it is opened anew.
+                Err(Errno::INVALID) => return Ok(None),
+                file => (opened(file?, true), Some(opened(open(0)?, false))),
+            },
             false => (opened(open(0)?, false), None),
         };
         let attributes = status::attributes(&found);
@@ -184,7 +194,8 @@ impl HostTree {
 
     /// Makes a node durable. False if this one alone cannot be.
     fn sync_node(&self, node: &Node) -> Result<bool, Errno> {
-        if let Some(file) = self.at_hand(node) {
+        // Not through a descriptor in use: the host tells each of them of an error once.
+        if let Some(file) = self.made.get(node) {
             if !self.answers_at_once {
                 self.made.forget(node);
             }

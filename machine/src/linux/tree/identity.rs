@@ -66,6 +66,11 @@ impl Identity {
         self.uid == 0 && self.outside.is_none()
     }
 
+    /// The user as whom a thread acts that acts as `caller`.
+    pub(super) fn acting_uid(&self, caller: Option<&Caller>) -> u32 {
+        caller.filter(|_| self.acts_for_others()).map_or(self.uid, |caller| caller.uid)
+    }
+
     fn is_same(&self, caller: &Caller) -> bool {
         (self.uid, self.gid, &*self.groups) == (caller.uid, caller.gid, &*caller.groups)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kernel::{Frames, Processor};
 use machine::Errno;
+use parking_lot::Mutex;
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use super::Files;
@@ -17,6 +18,9 @@ use crate::node::{Node, NodeId};
 
 /// Between a close that does not commit and the commit: many files live shorter.
 const COMMIT_DELAY: Duration = Duration::from_millis(500);
+
+/// Commits of those at a time.
+const COMMITS_MAX: usize = 64;
 
 /// A write that waits to be written to the cache.
 pub struct WriteAhead {
@@ -218,19 +222,26 @@ impl Files {
         let (files, here) = (Arc::clone(self), cpu.clone());
         cpu.spawn(async move {
             here.sleep(COMMIT_DELAY).await;
-            for node in std::mem::take(&mut *files.committed_later.lock()) {
-                node.state.lock().commits_later = false;
-                here.spawn(Arc::clone(&files).commit(here.clone(), node));
+            let nodes = std::mem::take(&mut *files.committed_later.lock());
+            let tasks = nodes.len().min(COMMITS_MAX);
+            let nodes = Arc::new(Mutex::new(nodes));
+            for _ in 0..tasks {
+                here.spawn(Arc::clone(&files).commit(here.clone(), Arc::clone(&nodes)));
             }
         });
     }
 
-    async fn commit(self: Arc<Self>, cpu: Processor, node: Arc<Node>) {
-        if let Some(content) = node.content() {
-            // The error is kept for the next opening, and the data to be written again.
-            let _ = content.flush(&cpu).await;
+    /// Makes one after the other of these files durable.
+    async fn commit(self: Arc<Self>, cpu: Processor, nodes: Arc<Mutex<Vec<Arc<Node>>>>) {
+        let next = || nodes.lock().pop();
+        while let Some(node) = next() {
+            node.state.lock().commits_later = false;
+            if let Some(content) = node.content() {
+                // The error is kept for the next opening, and the data to be written again.
+                let _ = content.flush(&cpu).await;
+            }
+            self.forget_unused(&node);
         }
-        self.forget_unused(&node);
     }
 
     /// Makes what was written durable.
