@@ -5,7 +5,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::check::Outcome;
+use super::check::{NotAsked, Outcome};
 use super::measure::{Measured, OfTransaction};
 use super::mix::Mix;
 
@@ -57,7 +57,7 @@ impl Report<'_> {
                     "right": check.is_right(),
                     "expected": check.expected,
                     "found": found.ok(),
-                    "error": found.err(),
+                    "error": found.err().map(NotAsked::why),
                 })
             })
             .collect();
@@ -113,7 +113,8 @@ impl fmt::Display for Report<'_> {
             match &check.found {
                 Ok(found) if check.is_right() => writeln!(f, "right ({})", show(found))?,
                 Ok(found) => writeln!(f, "WRONG: {} in place of {}", show(found), show(&check.expected))?,
-                Err(error) => writeln!(f, "REFUSED: {error}")?,
+                Err(NotAsked::Refused(why)) => writeln!(f, "REFUSED: {why}")?,
+                Err(NotAsked::Failed(why)) => writeln!(f, "FAILED: {why}")?,
             }
         }
         Ok(())

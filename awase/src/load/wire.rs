@@ -137,6 +137,14 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// A query that the server refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the server refused {sql:?}: {} ({})", .refusal.message, .refusal.code)]
+pub struct Refused {
+    pub sql: String,
+    pub refusal: Refusal,
+}
+
 /// The reply to all that was sent up to a `Sync` or `Query`.
 #[derive(Debug, Default)]
 pub struct Reply {
@@ -202,8 +210,8 @@ impl Wire {
         for (index, sql) in statements.enumerate() {
             encoded(Parse::new(Some(name(index)), sql.to_owned(), Vec::new()).encode(&mut self.outbound))?;
             encoded(Sync::new().encode(&mut self.outbound))?;
-            if let Some(Refusal { code, message }) = self.wait()?.refusal {
-                bail!("the server refused {sql:?}: {message} ({code})");
+            if let Some(refusal) = self.wait()?.refusal {
+                return Err(Refused { sql: sql.to_owned(), refusal }.into());
             }
         }
         Ok(())
@@ -217,7 +225,7 @@ impl Wire {
         encoded(Query::new(sql.to_owned()).encode(&mut self.outbound))?;
         let reply = self.wait()?;
         match reply.refusal {
-            Some(Refusal { code, message }) => bail!("the server refused {sql:?}: {message} ({code})"),
+            Some(refusal) => Err(Refused { sql: sql.to_owned(), refusal }.into()),
             None => Ok(reply.value),
         }
     }

@@ -60,34 +60,21 @@ fn cache(view: &View) -> Section {
 
 fn processors(view: &View) -> Section {
     let row = |(index, processor): (usize, &Value)| {
-        let [id, core, connections, requests] =
-            ["id", "core", "connections", "requests"].map(|key| text(&processor[key]));
-        let first = [id, core, connections, requests, rate(view, &format!("/processors/{index}/requests"))];
+        let [id, core] = ["id", "core"].map(|key| text(&processor[key]));
+        let first = [id, core, rate(view, &format!("/processors/{index}/requests"))];
         first.into_iter().chain(shares(view, index)).collect()
     };
     Section {
         title: "processors",
-        head: &[
-            "processor",
-            "core",
-            "connections",
-            "requests",
-            "requests/s",
-            "service",
-            "monitor",
-            "program",
-            "path",
-            "overhead",
-            "idle",
-        ],
+        head: &["processor", "core", "requests/s", "service", "monitor", "program", "path", "overhead", "idle"],
         rows: items(&view.status["processors"]).enumerate().map(row).collect(),
     }
 }
 
 /// Of a processor's time, in the order of [`Activity::ALL`].
 fn shares(view: &View, processor: usize) -> Vec<String> {
-    let rate = |activity: &Activity| view.rate(&format!("/processors/{processor}/activities/{}", activity.name()));
-    let rates: Vec<Option<f64>> = Activity::ALL.iter().map(rate).collect();
+    let of = |activity: &Activity| view.rate(&format!("/processors/{processor}/activities/{}", activity.name()));
+    let rates: Vec<Option<f64>> = Activity::ALL.iter().map(of).collect();
     let sum: f64 = rates.iter().flatten().sum();
     let share = |rate: Option<f64>| rate.filter(|_| sum > 0.0).map(|rate| format!("{:.0}%", 100.0 * rate / sum));
     rates.into_iter().map(|rate| share(rate).unwrap_or_else(|| "-".to_owned())).collect()
@@ -290,9 +277,11 @@ mod tests {
     #[test]
     fn a_processors_time_is_shown_in_parts_of_what_has_passed() {
         let view = View::between(status(1000, 0), status(1800, 0), 2.0);
-        assert_eq!(processors(&view).rows[0][5..], ["0%", "25%", "12%", "0%", "0%", "62%"]);
+        assert_eq!(processors(&view).rows[0][3..], ["0%", "25%", "12%", "0%", "0%", "62%"]);
         let idle = View::between(status(1800, 0), status(1800, 0), 2.0);
-        assert_eq!(processors(&idle).rows[0][5..], ["-"; 6]);
+        assert_eq!(processors(&idle).rows[0][3..], ["-"; 6]);
+        let lines = text_of(&processors(&view));
+        assert!(lines.lines().all(|line| line.len() <= 80), "{lines}");
     }
 
     #[test]

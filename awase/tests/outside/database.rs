@@ -7,11 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use awase::control::client::Client;
 use testkit::failing_disk::Faults;
 use testkit::progress::Progress;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::{Sandbox, Server};
+use testkit::server::{Sandbox, Server, await_that};
 use testkit::skip;
 
 use transactions::program::BANK;
@@ -29,8 +30,14 @@ const LOAD_MAX: Duration = Duration::from_secs(5);
 /// Free at the begin of a round of the full disk: less than a few checkpoints take. The log has its place already.
 const LEFT: u64 = 64 << 10;
 const FAILURES: u64 = 20;
-/// SQLSTATEs of what a disk causes: an error of input or output, a full disk.
-const DISK_ERRORS: [&str; 2] = ["58030", "53100"];
+/// SQLSTATEs: nothing was changed, because the disk is full or has failed; and it failed when the change was written.
+const FULL: &str = "53100";
+const FAILED: &str = "58030";
+const UNKNOWN: &str = "08007";
+const SIZE: &str = "16MiB";
+/// Of the database whose checkpoints meet faults, and the log at which they begin: one is made at 512 KiB.
+const SMALL: &str = "8MiB";
+const LOG_BYTES: u64 = 448 << 10;
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
 
 /// What one client knows of its account, to which it alone adds.
@@ -41,19 +48,37 @@ struct Account {
     told: i64,
     /// Those of which it was not told how they ended.
     doubtful: i64,
+    /// Those of which it was told that they changed nothing.
+    refused: u64,
 }
 
 struct Load {
     accounts: Vec<Account>,
     progress: Progress,
     socket: PathBuf,
+    /// With which deposits are refused where they may fail.
+    refusal: &'static str,
+}
+
+/// Ends a load, also when the test fails.
+struct Stop<'a>(&'a Progress);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 impl Load {
-    fn new(sandbox: &Sandbox) -> Load {
-        let new = |client| Account { number: client as i64 + 1, told: 0, doubtful: 0 };
+    fn new(sandbox: &Sandbox, refusal: &'static str) -> Load {
+        let new = |client| Account { number: client as i64 + 1, told: 0, doubtful: 0, refused: 0 };
         let accounts = (0..CLIENTS).map(new).collect();
-        Load { accounts, progress: Progress::default(), socket: sandbox.file("awase-data/.s.PGSQL.5433") }
+        let socket = sandbox.file("awase-data/.s.PGSQL.5433");
+        Load { accounts, progress: Progress::default(), socket, refusal }
+    }
+
+    fn refused(&self) -> u64 {
+        self.accounts.iter().map(|account| account.refused).sum()
     }
 
     fn open(&self) -> Terminal {
@@ -62,18 +87,18 @@ impl Load {
 
     /// All clients deposit during `task`, or until their connections end.
     fn during<T>(&mut self, task: impl FnOnce(&Progress) -> T) -> T {
-        let Load { accounts, progress, socket } = self;
+        let Load { accounts, progress, socket, refusal } = self;
+        let (progress, refusal) = (&*progress, *refusal);
         progress.resume();
         thread::scope(|scope| {
+            let _stop = Stop(progress);
             for account in accounts {
                 let mut terminal = Terminal::open(socket, "bank").expect("a server");
-                let progress = &*progress;
-                scope
-                    .spawn(move || while !progress.is_stopped() && account.deposit(&mut terminal, progress).is_ok() {});
+                scope.spawn(move || {
+                    while !progress.is_stopped() && account.deposit(&mut terminal, progress, refusal).is_ok() {}
+                });
             }
-            let result = task(progress);
-            progress.stop();
-            result
+            task(progress)
         })
     }
 
@@ -101,7 +126,7 @@ impl Load {
 }
 
 impl Account {
-    fn deposit(&mut self, terminal: &mut Terminal, progress: &Progress) -> io::Result<()> {
+    fn deposit(&mut self, terminal: &mut Terminal, progress: &Progress, refusal: &str) -> io::Result<()> {
         self.doubtful += 1;
         let answer = terminal.ask(&format!("SELECT deposit({}, 1)", self.number))?;
         match answer.error.as_deref() {
@@ -111,7 +136,11 @@ impl Account {
                 progress.note(true);
             }
             Some(code) => {
-                assert!(DISK_ERRORS.contains(&code), "a deposit fails with {code}");
+                assert!(code == refusal || code == UNKNOWN, "a deposit fails with {code}");
+                if code == refusal {
+                    self.doubtful -= 1;
+                    self.refused += 1;
+                }
                 progress.note_failure();
             }
         }
@@ -120,10 +149,11 @@ impl Account {
 }
 
 /// A database with the bank that is shipped, in `file`.
-fn configure(sandbox: &Sandbox, file: &str) -> String {
+fn configure(sandbox: &Sandbox, file: &str, size: &str) -> String {
     fs::create_dir_all(sandbox.file("programs")).expect("a directory");
     fs::write(sandbox.file("programs/bank.wasm"), BANK).expect("written");
-    let text = format!("[[database]]\nname = \"bank\"\npath = \"{file}\"\nsize = \"16MiB\"\nprograms = \"programs\"\n");
+    let text =
+        format!("[[database]]\nname = \"bank\"\npath = \"{file}\"\nsize = \"{size}\"\nprograms = \"programs\"\n");
     sandbox.write("awase.toml", &text).display().to_string()
 }
 
@@ -147,8 +177,8 @@ fn pgbench(sandbox: &Sandbox) -> io::Result<Child> {
 #[test]
 fn what_terminals_were_told_survives_kill_under_pgbench() {
     let sandbox = Sandbox::new();
-    let config = configure(&sandbox, "bank.db");
-    let mut load = Load::new(&sandbox);
+    let config = configure(&sandbox, "bank.db", SIZE);
+    let mut load = Load::new(&sandbox, FAILED);
     for seed in Rounds::new("what_terminals_were_told_survives_kill_under_pgbench", 3) {
         let random = &mut Random(seed);
         let chosen = ARGUMENTS[seed as usize % ARGUMENTS.len()];
@@ -179,16 +209,16 @@ fn a_database_survives_a_full_disk_which_recovers() {
         Ok(small) => small,
         Err(reason) => skip!("no file system can be mounted: {reason}"),
     };
-    let config = configure(&sandbox, "small/bank.db");
+    let config = configure(&sandbox, "small/bank.db", SIZE);
     let arguments = ["--memory", "64MiB", "--config", &config];
     for seed in Rounds::new("a_database_survives_a_full_disk_which_recovers", 2) {
         let random = &mut Random(seed);
         let _ = fs::remove_file(sandbox.file("small/bank.db"));
-        let mut load = Load::new(&sandbox);
+        let mut load = Load::new(&sandbox, FULL);
         let mut server = sandbox.serve(&arguments);
         load.during(|_| small.fill(LEFT));
-        let fails = load.during(|progress| progress.await_failures(FAILURES));
-        assert!(fails, "seed {seed}: nothing fails");
+        load.during(|progress| assert!(progress.await_failures(FAILURES), "seed {seed}: nothing fails"));
+        assert!(load.refused() > 0, "seed {seed}: nothing fails with {FULL}");
         if random.chance(500) {
             server.crash();
             server = sandbox.serve(&arguments);
@@ -206,7 +236,7 @@ fn a_database_survives_a_full_disk_which_recovers() {
     }
 }
 
-/// Writes and flushes of the log and of checkpoints fail; what was told is there after the power was cut.
+/// Writes and flushes of the log and of a checkpoint may fail; what was told is there after the power was cut.
 #[test]
 fn a_database_survives_a_disk_whose_writes_and_flushes_fail() {
     let name = "a_database_survives_a_disk_whose_writes_and_flushes_fail";
@@ -215,16 +245,25 @@ fn a_database_survives_a_disk_whose_writes_and_flushes_fail() {
         Ok(disk) => disk,
         Err(reason) => skip!("{reason}"),
     };
-    let config = configure(&sandbox, &format!("{MOUNTED}/bank.db"));
+    let config = configure(&sandbox, &format!("{MOUNTED}/bank.db"), SMALL);
     let arguments = ["--memory", "32MiB", "--config", &config];
-    let mut load = Load::new(&sandbox);
+    let mut load = Load::new(&sandbox, FAILED);
     for seed in Rounds::new(name, 3) {
         let random = &mut Random(seed);
         let server = sandbox.serve(&arguments);
-        let (fsync_permille, write_permille) = *random.pick(&[(200, 0), (0, 200), (100, 100)]);
+        let mut control = Client::connect(&sandbox.file("awase-data/control")).expect("a server");
+        let mut reading = |key: &str| {
+            let status = control.status().expect("a status");
+            status["databases"][0][key].as_u64().unwrap_or_else(|| panic!("no {key} in {status}"))
+        };
+        load.during(|_| await_that("the log is long", || reading("log_bytes") >= LOG_BYTES));
+        let before = reading("checkpoints");
+        let (fsync_permille, write_permille) = *random.pick(&[(100, 0), (0, 100), (50, 50)]);
         failing.set_faults(Faults { fsync_permille, write_permille, ..NO_ERRORS });
-        let fails = load.during(|progress| progress.await_failures(FAILURES));
-        assert!(fails, "seed {seed}: nothing fails");
+        load.during(|progress| {
+            assert!(progress.await_failures(FAILURES), "seed {seed}: nothing fails");
+            await_that("there is a checkpoint", || reading("checkpoints") > before);
+        });
         failing.set_faults(NO_ERRORS);
         await_deposit(&mut load);
         load.during(|progress| progress.await_durable(50, LOAD_MAX));
@@ -235,6 +274,7 @@ fn a_database_survives_a_disk_whose_writes_and_flushes_fail() {
         server.crash();
         cut(&mut failing, random);
     }
+    assert!(load.refused() > 0, "nothing fails with {FAILED}");
     println!("{name}: {} acknowledged, {} failed", load.progress.durable(), load.progress.failed());
 }
 
@@ -244,8 +284,8 @@ fn await_deposit(load: &mut Load) {
     let mut terminal = load.open();
     let told = load.accounts[0].told;
     while load.accounts[0].told == told {
-        assert!(start.elapsed() < RECOVERY_TIME, "there is space again, and calls fail");
-        load.accounts[0].deposit(&mut terminal, &load.progress).expect("a server that lives");
+        assert!(start.elapsed() < RECOVERY_TIME, "the disk takes everything again, and calls fail");
+        load.accounts[0].deposit(&mut terminal, &load.progress, load.refusal).expect("a server that lives");
         thread::yield_now();
     }
 }

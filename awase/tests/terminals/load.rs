@@ -209,9 +209,18 @@ fn mistakes_and_wrong_results_are_told() {
     let wrong = MIX.replace("expect = \"1000\"", "expect = \"999\"");
     let told = message(&load(&bank, &wrong, &["--transactions", "50"]));
     assert!(told.contains("check it is 1000: WRONG: 1000 in place of 999"), "{told}");
-    let refused = MIX.replace("expect = \"1000\"", "same_as = \"SELECT balances(1)\"");
+    let misspelt = MIX.replace("expect = \"1000\"", "same_as = \"SELECT balances(1)\"");
+    let told = message(&load(&bank, &misspelt, &["--transactions", "50"]));
+    assert!(
+        told.contains("the server refused \"SELECT balances(1)\"") && !told.contains(" transactions in "),
+        "{told}"
+    );
+    let refused = MIX.replace("expect = \"1000\"", "same_as = \"SELECT transfer(1, 2, 9999999)\"");
     let told = message(&load(&bank, &refused, &["--transactions", "50"]));
-    assert!(told.contains("check it is 1000: REFUSED: the server refused \"SELECT balances(1)\""), "{told}");
+    assert!(
+        told.contains("check it is 1000: REFUSED: the server refused \"SELECT transfer(1, 2, 9999999)\""),
+        "{told}"
+    );
     assert!(
         told.contains(" transactions in ") && told.contains(": right ("),
         "the result and other checks are kept: {told}"

@@ -61,6 +61,15 @@ fn list_shows_the_programs_of_a_database_and_says_which_are_broken() {
     assert!(errors.contains("programs/bank/broken.wasm: it is no WebAssembly module"), "{errors}");
 }
 
+/// Ends the terminals, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn terminals_that_call_get_the_old_version_or_the_new_one_and_no_error() {
     const EDITIONS: i64 = 20;
@@ -78,6 +87,7 @@ fn terminals_that_call_get_the_old_version_or_the_new_one_and_no_error() {
         }
     };
     thread::scope(|scope| {
+        let over = Over(&is_over);
         let terminals: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
         let mut beside = Client::session(&bank);
         for number in 2..=EDITIONS {
@@ -85,7 +95,7 @@ fn terminals_that_call_get_the_old_version_or_the_new_one_and_no_error() {
             // Who calls after the command has ended has the new one.
             assert_eq!(beside.number("SELECT edition()"), Ok(number));
         }
-        is_over.store(true, Ordering::SeqCst);
+        drop(over);
         terminals.into_iter().for_each(|terminal| terminal.join().expect("it saw what it must"));
     });
 }

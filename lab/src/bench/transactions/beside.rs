@@ -27,9 +27,15 @@ struct Cell {
 enum Call {
     Transfer,
     Balance,
-    /// With pgbench's branches and tellers of scale 32, on 100,000 accounts in all, none of which has a row at first.
+    /// With pgbench's branches and tellers of scale 32, on 100,000 accounts in all.
     TpcB,
 }
+
+/// Makes the rows that PostgreSQL has from the start, so that both update what is there.
+const FILL: &str = "\\set number :number + 1\n\\set aid :client_id * 800 + :number\n\\set tid (:aid - 1) % 320 + 1\n\
+                    \\set bid (:aid - 1) % 32 + 1\nSELECT tpcb(:aid, :tid, :bid, 0);\n";
+const FILLERS: u32 = 125;
+const FILLED_EACH: u32 = 800;
 
 impl Call {
     const fn script(self) -> &'static str {
@@ -56,7 +62,7 @@ const fn cell(call: Call, clients: u32, disk: Disk, wanted: f64) -> Cell {
     Cell { call, clients, disk, wanted }
 }
 
-const CELLS: [Cell; 10] = [
+const CELLS: [Cell; 12] = [
     cell(Call::Transfer, 1, Disk::Local, 1.2),
     cell(Call::Transfer, 8, Disk::Local, 2.0),
     cell(Call::Transfer, 32, Disk::Local, 4.0),
@@ -64,9 +70,11 @@ const CELLS: [Cell; 10] = [
     cell(Call::TpcB, 1, Disk::Local, 1.2),
     cell(Call::TpcB, 8, Disk::Local, 2.0),
     cell(Call::TpcB, 32, Disk::Local, 4.0),
+    cell(Call::TpcB, 128, Disk::Local, 5.0),
     cell(Call::Balance, 1, Disk::Local, 2.0),
     cell(Call::Balance, 32, Disk::Local, 2.0),
     cell(Call::Transfer, 32, Disk::SlowFlush, 2.0),
+    cell(Call::TpcB, 32, Disk::SlowFlush, 2.0),
 ];
 
 impl Cell {
@@ -113,6 +121,11 @@ impl Transactions {
         let bed = Bed::new(&directory, program, &BANK, interrupted)?;
         bed.install(&TPCB)?;
         let (awase, peer) = (bed.serve()?, PostgreSql::start(&directory, interrupted)?);
+        if cells.iter().any(|cell| cell.call == Call::TpcB) {
+            let (clients, each) = (FILLERS.to_string(), FILLED_EACH.to_string());
+            let amount = ["-D", "number=0", "-c", &clients, "-t", &each];
+            pgbench(&bed, &awase.port, FILL, &amount)?;
+        }
         for cell in cells {
             let (mut own, mut theirs) = (Vec::new(), Vec::new());
             for _ in 0..self.reps {
@@ -125,13 +138,9 @@ impl Transactions {
     }
 
     fn transact(&self, cell: &Cell, bed: &Bed<'_>, (server, port): (&Process, &str)) -> Result<Found> {
-        let script = bed.at("beside.sql");
-        fs::write(&script, cell.call.script())?;
-        let mut command = Command::new("pgbench");
-        command.args(["-h", "127.0.0.1", "-p", port, "-U", "postgres", "-n", "-M", "prepared", "-j", "1"]);
-        command.args(["-c", &cell.clients.to_string(), "-T", &self.each.to_string(), "-f"]).arg(&script).arg("bank");
+        let amount = ["-c", &cell.clients.to_string(), "-T", &self.each.to_string()];
         let before = server.cpu_of_tree()?;
-        let output = Process::start(command, &bed.at("pgbench.log"), bed.interrupted)?.finish(TIMEOUT)?;
+        let output = pgbench(bed, port, cell.call.script(), &amount)?;
         let cpu = server.cpu_of_tree()?.saturating_sub(before);
         let number = |mark: &str| -> Result<f64> {
             let (_, rest) = output.split_once(mark).with_context(|| format!("pgbench says no {mark}: {output}"))?;
@@ -166,4 +175,14 @@ impl Transactions {
             cpus[0] / cpus[1],
         );
     }
+}
+
+/// Executes a script so often, and returns what is said of it.
+fn pgbench(bed: &Bed<'_>, port: &str, script: &str, amount: &[&str]) -> Result<String> {
+    let file = bed.at("beside.sql");
+    fs::write(&file, script)?;
+    let mut command = Command::new("pgbench");
+    command.args(["-h", "127.0.0.1", "-p", port, "-U", "postgres", "-n", "-M", "prepared", "-j", "1"]);
+    command.args(amount).arg("-f").arg(&file).arg("bank");
+    Process::start(command, &bed.at("pgbench.log"), bed.interrupted)?.finish(TIMEOUT)
 }

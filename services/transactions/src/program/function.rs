@@ -64,8 +64,7 @@ impl Function {
             self.program.initialize(cpu, transaction).await?;
         }
         let callee = self.callee();
-        let mut call = pin!(call::execute(cpu, &callee, parameters, transaction));
-        let called = poll_fn(|cx| cpu.doing(Activity::Program, || call.as_mut().poll(cx))).await;
+        let called = timed(cpu, call::execute(cpu, &callee, parameters, transaction)).await;
         let returned = called.map_err(|error| self.named(error))?;
         let at_once = returned.at_once;
         Ok((self.value(returned)?, at_once))
@@ -171,6 +170,12 @@ impl Function {
     }
 }
 
+/// It is the program's time.
+async fn timed<T>(cpu: &Processor, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    poll_fn(|cx| cpu.doing(Activity::Program, || call.as_mut().poll(cx))).await
+}
+
 /// `None`: more than a call's memory has room for.
 fn length(bytes: &[u8]) -> Option<Val> {
     i32::try_from(bytes.len()).ok().filter(|_| bytes.len() < MEMORY_BYTES_MAX).map(Val::I32)
@@ -201,7 +206,7 @@ impl Program {
         }
         let callee = Callee { program: self, export: init, results: 0, attempts: None };
         let call = call::execute(cpu, &callee, Parameters::default(), transaction);
-        call.await.map_err(|error| match error {
+        timed(cpu, call).await.map_err(|error| match error {
             ProgramError::Trap(what) => ProgramError::Trap(format!("init of {}: {what}", self.name())),
             other => other,
         })?;

@@ -81,9 +81,11 @@ impl Program {
             return Err(ModuleError::TooLong);
         }
         let runtime = Runtime::get().map_err(|error| ModuleError::Runtime(error.to_owned()))?;
-        // Some of its errors show bytes, each on a line.
-        let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let invalid = |error: wasmtime::Error| ModuleError::Invalid(one_line(format!("{error:#}")));
+        let invalid = |error: wasmtime::Error| {
+            // Some show bytes, each on a line.
+            let text = format!("{error:#}");
+            ModuleError::Invalid(text.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
         let module = Module::from_binary(&runtime.engine, bytes).map_err(invalid)?;
         check_imports(&module)?;
         let memory = module.get_export("memory").is_some_and(|export| export.memory().is_some());

@@ -142,6 +142,7 @@ impl Database {
                 return;
             };
             while let Err(errno) = self.write_groups(cpu, &mut records).await {
+                self.state.lock().failure = Some(errno);
                 if errno == Errno::SHUT_DOWN {
                     return;
                 }

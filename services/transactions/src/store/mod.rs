@@ -162,7 +162,7 @@ struct State {
     merged: Sequence,
     circle: Circle,
     generation: u64,
-    /// The log could not be written: nothing commits until it is.
+    /// The log could not be written, the last time for this reason: nothing commits until it is.
     failure: Option<Errno>,
     unwritten: VecDeque<Records>,
     is_checkpointing: bool,

@@ -27,9 +27,10 @@ impl Conversation {
             put(self.cycle.reply(), &EmptyQueryResponse::new());
         }
         // All names are looked up before anything is executed, as in PostgreSQL all is parsed before.
+        let programs = self.programs();
         let mut steps = Vec::with_capacity(statements.len());
         for statement in statements {
-            let prepared = Prepared::new(&self.monitor, &self.programs(), statement, &[])?;
+            let prepared = Prepared::new(&self.monitor, &programs, statement, &[])?;
             if !prepared.parameters.is_empty() {
                 return Err(super::sql::no_parameter(&prepared.parameters.len()));
             }

@@ -58,10 +58,13 @@ pub(super) struct Exit {
 }
 
 impl Exit {
-    /// What follows `position` in it is not durable.
-    fn refuse(&mut self, position: usize, error: &StoreError) {
+    /// What follows `position` in it is not durable. `has_written`: not all that it tells of has only read.
+    fn refuse(&mut self, position: usize, error: &StoreError, has_written: bool) {
         let mut out = BytesMut::from(&self.out[..position]);
-        Refusal::from(error).write(&mut out);
+        // What comes after a Flush may have been committed already.
+        let is_undecided = has_written || self.until == Until::Flush;
+        let refusal = if is_undecided { Refusal::undecided(error) } else { Refusal::from(error) };
+        refusal.write(&mut out);
         self.block.fail(self.ended);
         if self.until == Until::Sync {
             ready(&mut out, after_failure(self.status));
@@ -118,7 +121,7 @@ impl Exits {
             // A group that has ended gets no members.
             for (position, mut exit) in exits.take(&group) {
                 if let Err(error) = &ended {
-                    exit.refuse(position, error);
+                    exit.refuse(position, error, true);
                 }
                 exit.leave(&cpu);
             }
@@ -138,9 +141,10 @@ fn only_group(commits: &[(usize, Commit)]) -> Option<Arc<Group>> {
 }
 
 async fn after_each(cpu: &Processor, commits: Vec<(usize, Commit)>, mut exit: Exit) {
+    let has_written = commits.iter().any(|(_, commit)| commit.group().is_some());
     for (position, commit) in commits {
         if let Err(error) = commit.durable(cpu).await {
-            exit.refuse(position, &error);
+            exit.refuse(position, &error, has_written);
             break;
         }
     }

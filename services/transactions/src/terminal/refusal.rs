@@ -1,11 +1,10 @@
 //! What a client is told in place of a result: a message, and the code by which programs tell errors apart.
 
 use bytes::BytesMut;
+use machine::Errno;
 use pgwire::messages::response::{ErrorResponse, NoticeResponse};
 
 use super::wire::put;
-use machine::Errno;
-
 use crate::CallError;
 use crate::program::ProgramError;
 use crate::store::{CommitError, StoreError};
@@ -19,6 +18,7 @@ impl SqlState {
     pub const ACTIVE_TRANSACTION: SqlState = SqlState("25001");
     pub const IN_FAILED_TRANSACTION: SqlState = SqlState("25P02");
     pub const IDLE_IN_TRANSACTION_TIMEOUT: SqlState = SqlState("25P03");
+    pub const RESOLUTION_UNKNOWN: SqlState = SqlState("08007");
     pub const PROTOCOL_VIOLATION: SqlState = SqlState("08P01");
     pub const NOT_SUPPORTED: SqlState = SqlState("0A000");
     pub const INVALID_BYTES: SqlState = SqlState("22021");
@@ -67,6 +67,12 @@ pub struct Refusal {
 impl Refusal {
     pub fn new(state: SqlState, message: impl Into<String>) -> Refusal {
         Refusal { state, message: message.into(), hint: None, position: None }
+    }
+
+    /// A transaction was committed, and then its log could not be written: it is written again later, if that is possible.
+    pub fn undecided(error: &StoreError) -> Refusal {
+        let message = format!("{error}; the transaction may be durable, now or later, or not");
+        Refusal::new(SqlState::RESOLUTION_UNKNOWN, message).hint("Look before it is repeated.")
     }
 
     pub fn hint(self, hint: impl Into<String>) -> Refusal {

@@ -219,8 +219,10 @@ impl Client {
             "40001" => record.conflicts += 1,
             "57014" => record.cancelled += 1,
             "P0001" | "25P02" | "53100" => {}
-            // The volume failed: whether it was before the commit or after it is not said.
-            "58030" => {
+            // The volume had failed before the commit.
+            "58030" => record.failures += 1,
+            // It failed after the commit.
+            "08007" => {
                 record.failures += 1;
                 return Outcome::Unknown;
             }
