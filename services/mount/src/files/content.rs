@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use kernel::{Frames, Processor};
 use machine::Errno;
-use parking_lot::Mutex;
 use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use super::Files;
@@ -18,9 +17,6 @@ use crate::node::{Node, NodeId};
 
 /// Between a close that does not commit and the commit: many files live shorter.
 const COMMIT_DELAY: Duration = Duration::from_millis(500);
-
-/// Commits of those at a time.
-const COMMITS_MAX: usize = 64;
 
 /// A write that waits to be written to the cache.
 pub struct WriteAhead {
@@ -205,43 +201,21 @@ impl Files {
         }
     }
 
-    /// Makes what was written durable in a while, together with all that is closed until then: a server does that with few
-    /// flushes. What fails is told to who opens the file next.
+    /// Makes what was written durable in a while. What fails is told to who opens the file next.
     fn commit_later(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
         if std::mem::replace(&mut node.state.lock().commits_later, true) {
             return;
         }
-        let is_first = {
-            let mut nodes = self.committed_later.lock();
-            nodes.push(Arc::clone(node));
-            nodes.len() == 1
-        };
-        if !is_first {
-            return;
-        }
-        let (files, here) = (Arc::clone(self), cpu.clone());
+        let (files, node, here) = (Arc::clone(self), Arc::clone(node), cpu.clone());
         cpu.spawn(async move {
             here.sleep(COMMIT_DELAY).await;
-            let nodes = std::mem::take(&mut *files.committed_later.lock());
-            let tasks = nodes.len().min(COMMITS_MAX);
-            let nodes = Arc::new(Mutex::new(nodes));
-            for _ in 0..tasks {
-                here.spawn(Arc::clone(&files).commit(here.clone(), Arc::clone(&nodes)));
-            }
-        });
-    }
-
-    /// Makes one after the other of these files durable.
-    async fn commit(self: Arc<Self>, cpu: Processor, nodes: Arc<Mutex<Vec<Arc<Node>>>>) {
-        let next = || nodes.lock().pop();
-        while let Some(node) = next() {
             node.state.lock().commits_later = false;
             if let Some(content) = node.content() {
                 // The error is kept for the next opening, and the data to be written again.
-                let _ = content.flush(&cpu).await;
+                let _ = content.flush(&here).await;
             }
-            self.forget_unused(&node);
-        }
+            files.forget_unused(&node);
+        });
     }
 
     /// Makes what was written durable.

@@ -46,8 +46,8 @@ pub enum Cell {
 }
 
 impl Prepared {
-    /// `programs`: those that it is for now. `declared`: the types of the first parameters by their numbers, 0 for those that
-    /// are to be found out.
+    /// `programs`: by whose functions its names are resolved. `declared`: the types of the first parameters by their numbers,
+    /// 0 for those that are to be found out.
     ///
     /// # Errors
     /// If a name or type is unknown.
