@@ -1,7 +1,6 @@
 //! Shared disks in a cluster that is in etcd: servers on this host, on a file that all of them reach.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use testkit::etcd::Etcd;
 use testkit::nbd::Client;
+use testkit::port;
 use testkit::rounds::Rounds;
 use testkit::server::{Sandbox, Server, await_that};
 use testkit::skip;
@@ -28,10 +28,6 @@ struct Cluster {
     ports: [u16; 3],
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port()
-}
-
 impl Cluster {
     /// `None` where etcd is not installed.
     fn new() -> Option<Cluster> {
@@ -40,7 +36,7 @@ impl Cluster {
         let device = std::fs::File::create(common.file("device")).expect("made");
         device.set_len(SIZE).expect("sparse");
         let sandboxes = [(); 3].map(|()| Sandbox::new());
-        Some(Cluster { etcd, common, sandboxes, ports: [(); 3].map(|()| free_port()) })
+        Some(Cluster { etcd, common, sandboxes, ports: [(); 3].map(|()| port::unused()) })
     }
 
     fn device(&self) -> PathBuf {
@@ -291,7 +287,7 @@ fn what_stands_in_the_way_of_joining_is_said_once() {
     Client::connect(&other.socket(), "s").expect("connected").read(0, 512).expect_err("it is no member");
     connect(&a).read(0, 512).expect("the one that was first");
     let nowhere = &cluster.sandboxes[2];
-    nowhere.write("node.toml", &at_port(2).replace(&cluster.etcd.url, &format!("http://127.0.0.1:{}", free_port())));
+    nowhere.write("node.toml", &at_port(2).replace(&cluster.etcd.url, &format!("http://127.0.0.1:{}", port::unused())));
     let mut lonely = nowhere.serve(&["--config", "node.toml", "--memory", "64MiB"]);
     lonely.await_error("etcd cannot be reached at");
     lonely.signal(libc::SIGTERM);

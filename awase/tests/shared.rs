@@ -1,10 +1,10 @@
 //! Shared disks: two servers on this host that are nodes of one cluster.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use testkit::nbd::Client;
+use testkit::port;
 use testkit::server::{Sandbox, Server, attempt, client};
 
 const SIZE: u64 = 32 << 20;
@@ -17,15 +17,9 @@ struct Cluster {
     ports: [u16; 2],
 }
 
-/// Ports that nobody uses now.
-fn ports() -> [u16; 2] {
-    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("bind"));
-    sockets.map(|socket| socket.local_addr().expect("address").port())
-}
-
 impl Cluster {
     fn new() -> Cluster {
-        Cluster { sandboxes: [Sandbox::new(), Sandbox::new()], ports: ports() }
+        Cluster { sandboxes: [Sandbox::new(), Sandbox::new()], ports: [(); 2].map(|()| port::unused()) }
     }
 
     fn configuration(&self, node: usize, size: u64, backing: &str) -> String {

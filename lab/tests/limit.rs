@@ -1,7 +1,7 @@
 //! The shortest servers of NBD and NFS: clients that others wrote use them, and what is written is in the files.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -29,9 +29,7 @@ impl Limit {
 
     /// Returns its address as well.
     fn directory(arguments: &[&str]) -> (Limit, SocketAddr) {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
-        let address = free.local_addr().expect("address");
-        drop(free);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, testkit::port::unused()));
         let limit = Limit::start(&[&["nfs", "--tcp", &address.to_string()], arguments].concat());
         await_that("it listens", || TcpStream::connect(address).is_ok());
         (limit, address)

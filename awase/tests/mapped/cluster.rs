@@ -1,9 +1,8 @@
 //! Nodes of one cluster on this host, that share a disk.
 
-use std::net::TcpListener;
-
 use shm::{Mapping, OnServerLost, Options};
 use testkit::nbd::Client;
+use testkit::port;
 use testkit::server::{Sandbox, Server};
 
 pub const SIZE: u64 = 32 << 20;
@@ -25,8 +24,7 @@ fn name(node: usize) -> char {
 
 impl Cluster {
     pub fn new(nodes: usize, backing: &'static str) -> Cluster {
-        let sockets: Vec<TcpListener> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").expect("bind")).collect();
-        let ports = sockets.iter().map(|socket| socket.local_addr().expect("address").port()).collect();
+        let ports = (0..nodes).map(|_| port::unused()).collect();
         Cluster { sandboxes: (0..nodes).map(|_| Sandbox::new()).collect(), ports, backing }
     }
 

@@ -1,10 +1,10 @@
 //! The command line: background, unmounting, and an error for every mistake.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
+use testkit::port;
 use testkit::server::{AWASE, Sandbox, await_that};
 
 use crate::fixture::{Detached, EXPORT, Fixture, Mount, has_fuse};
@@ -21,8 +21,7 @@ fn every_mistake_has_its_message() {
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");
     sandbox.write("file", "x");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
-    let closed = format!("nfs://127.0.0.1:{free}/files");
+    let closed = format!("nfs://127.0.0.1:{}/files", port::unused());
     for (arguments, said) in [
         (&["mount", "server", "mnt"][..], "nfs://HOST[:PORT]/PATH"),
         (&["mount", "nfs://127.0.0.1/x", "nowhere"][..], "cannot mount on nowhere"),

@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use testkit::nfs::Client;
+use testkit::port;
 use testkit::server::{Sandbox, attempt, await_that, is_root};
 use testkit::skip;
 
@@ -39,11 +40,6 @@ impl Drop for Process {
 
 fn answers(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
-}
-
-fn free_ports() -> [u16; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    listeners.map(|listener| listener.local_addr().expect("bound").port())
 }
 
 fn configuration(directory: &Path, [nfs, mount]: [u16; 2]) -> String {
@@ -79,7 +75,7 @@ impl Ganesha {
         }
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let sandbox = Sandbox::new();
-        let (served, ports) = (sandbox.make_directory("files"), free_ports());
+        let (served, ports) = (sandbox.make_directory("files"), [(); 2].map(|()| port::unused()));
         let port_mapper = (!answers(RPCBIND_PORT)).then(|| Process::start(Command::new("rpcbind").arg("-f")));
         await_that("rpcbind answers", || answers(RPCBIND_PORT));
         let file = sandbox.write("ganesha.conf", &configuration(&served, ports));

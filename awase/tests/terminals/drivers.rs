@@ -64,8 +64,8 @@ fn jdbc_prepares_batches_and_transmits_in_binary_form() {
     if !std::path::Path::new(JDBC).exists() || Command::new("java").arg("-version").output().is_err() {
         skip!("no JDBC (libpostgresql-jdbc-java, default-jdk)");
     }
-    // JDBC knows no Unix sockets; the port is one that was free.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    // JDBC knows no Unix sockets.
+    let port = testkit::port::unused();
     let bank = Bank::open_on(port);
     let source = bank.sandbox.write(
         "Client.java",

@@ -1,10 +1,10 @@
 //! A database on a shared disk: two servers of a cluster in etcd, on a file that both reach.
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
 use testkit::etcd::Etcd;
+use testkit::port;
 use testkit::rounds::Rounds;
 use testkit::server::{Sandbox, Server};
 use testkit::skip;
@@ -34,8 +34,7 @@ impl Pair {
         device.set_len(16 << 20).expect("sparse");
         let sandboxes = [(); 2].map(|()| Sandbox::new());
         sandboxes.iter().for_each(install);
-        let port = || TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port();
-        Some(Pair { etcd, common, sandboxes, ports: [port(), port()] })
+        Some(Pair { etcd, common, sandboxes, ports: [(); 2].map(|()| port::unused()) })
     }
 
     fn start(&self, node: usize) -> Server {

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -16,24 +15,18 @@ pub struct Etcd {
     process: Child,
 }
 
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    format!("http://{}", listener.local_addr().expect("an address"))
+fn unused_url() -> String {
+    format!("http://127.0.0.1:{}", crate::port::unused())
 }
 
 impl Etcd {
     /// On loopback. `None` where it is not installed.
     pub fn start(data: &Path) -> Option<Etcd> {
-        // Another process may take a port before it is used.
-        for _ in 0..5 {
-            match Etcd::start_at(vec!["etcd".into()], data, &free_port(), &free_port()) {
-                Ok(Some(etcd)) => return Some(etcd),
-                Ok(None) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-                Err(error) => panic!("etcd: {error}"),
-            }
+        match Etcd::start_at(vec!["etcd".into()], data, &unused_url(), &unused_url()) {
+            Ok(etcd) => Some(etcd.expect("its ports are free")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => panic!("etcd: {error}"),
         }
-        panic!("etcd does not start");
     }
 
     /// Elsewhere, by a program that starts it there.

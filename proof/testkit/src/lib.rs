@@ -13,6 +13,7 @@ pub mod nbd;
 pub mod nbd_load;
 pub mod nfs;
 pub mod nfs_load;
+pub mod port;
 pub mod process;
 pub mod progress;
 pub mod random;
