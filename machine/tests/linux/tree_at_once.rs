@@ -9,6 +9,8 @@ use crate::tree_rig::*;
 use machine::tree::{Creation, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
 use machine::{Errno, Op, Segments};
 use policy::unit::{ByteOffset, Stability};
+use rustix::fs::XattrFlags;
+use testkit::skip::note_kernel;
 
 on_all_trees!(
     the_host_executes_a_new_file_that_it_has_written,
@@ -16,6 +18,7 @@ on_all_trees!(
     a_new_file_is_written_through_one_descriptor_and_read_through_another,
     a_new_file_that_has_lost_its_name_cannot_be_written,
     permissions_and_attributes_of_open_files_are_those_that_the_host_has,
+    access_control_lists_of_open_files_count,
     a_file_that_is_open_is_opened_for_writing_as_the_host_left_it,
     names_that_the_host_changes_are_found_by_the_next_lookup,
     a_directory_that_the_host_replaced_is_another,
@@ -113,6 +116,47 @@ fn permissions_and_attributes_of_open_files_are_those_that_the_host_has(mut serv
         fs::remove_file(served.path(name)).expect("removed");
         assert_eq!(served.attributes(node).err(), Some(ESTALE), "{name}");
         assert_eq!(access(served.ask(None, TreeCall::Access { node, wanted: read })), Err(ESTALE), "{name}");
+    }
+    drop(open);
+}
+
+/// For everybody and for `named`, whom the mask may limit (acl(5), as ext4 has it in its attribute).
+fn access_control_list(named: (u32, u16), mask: u16) -> Vec<u8> {
+    const UNDEFINED: u32 = u32::MAX;
+    let (user, everybody) = (named.0, 6);
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, everybody, UNDEFINED),
+        (0x02, named.1, user),
+        (0x04, everybody, UNDEFINED),
+        (0x10, mask, UNDEFINED),
+        (0x20, everybody, UNDEFINED),
+    ];
+    let bytes = |(tag, permissions, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    [&2_u32.to_le_bytes()[..], &entries.map(bytes).concat()].concat()
+}
+
+fn access_control_lists_of_open_files_count(mut served: ServedTree) {
+    if !served.acts_for_others() {
+        return;
+    }
+    let (made, node) = (made(&mut served, "made"), served.file("file"));
+    let open = opened(&mut served, node, false).expect("opened");
+    let (read, write) = (libc::R_OK as u32, libc::W_OK as u32);
+    let stranger = caller(5002, 6002, &[]);
+    // With an empty mask Linux does not look at the list.
+    for (named, mask, granted) in [(4, 6, read), (0, 6, 0), (6, 4, read), (0, 0, read | write)] {
+        for (name, node) in [("made", made), ("file", node)] {
+            let list = access_control_list((stranger.uid, named), mask);
+            let set = rustix::fs::setxattr(served.path(name), "system.posix_acl_access", &list, XattrFlags::empty());
+            if set == Err(rustix::io::Errno::OPNOTSUPP) {
+                return note_kernel("the file system has no access control lists");
+            }
+            set.expect("set");
+            let call = TreeCall::Access { node, wanted: read | write };
+            assert_eq!(access(served.ask(Some(&stranger), call)), Ok(granted), "{name}: {named} {mask}");
+        }
     }
     drop(open);
 }
