@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use wasmtime::{Memory, ResourceLimiter};
 
 use super::ProgramError;
@@ -56,17 +57,20 @@ pub(super) struct Exchange {
     pub answer: Option<Answer>,
 }
 
+/// A key as the program has it: one of one or two numbers needs no allocation.
+pub(super) type KeyBytes = SmallVec<[u8; 24]>;
+
 pub(super) enum Request {
     Table(String),
-    Get { table: u32, key: Vec<u8> },
-    Put { table: u32, key: Vec<u8>, row: Vec<u8> },
-    Delete { table: u32, key: Vec<u8> },
+    Get { table: u32, key: KeyBytes },
+    Put { table: u32, key: KeyBytes, row: Row },
+    Delete { table: u32, key: KeyBytes },
     Next { table: u32, range: Range },
 }
 
 pub(super) struct Range {
-    pub low: Bound<Vec<u8>>,
-    pub high: Bound<Vec<u8>>,
+    pub low: Bound<KeyBytes>,
+    pub high: Bound<KeyBytes>,
     pub backwards: bool,
 }
 

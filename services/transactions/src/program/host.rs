@@ -23,7 +23,7 @@ use wasmtime::{Caller, Linker, Memory};
 
 use super::ProgramError;
 use super::direct::Direct;
-use super::guest::{Answer, Guest, Range, Request, Suspendable};
+use super::guest::{Answer, Guest, KeyBytes, Range, Request, Suspendable};
 use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
 
 pub const MODULE: &str = "awase";
@@ -262,13 +262,13 @@ fn memory<G: Guest>(caller: &mut Caller<'_, G>) -> Result<Memory, ProgramError> 
 }
 
 /// Bytes of the program's memory. More than `max` of them: `long` of their number.
-fn read<G: Guest>(
+fn read<G: Guest, T: for<'b> From<&'b [u8]>>(
     caller: &mut Caller<'_, G>,
     what: &str,
     (at, bytes): Bytes,
     max: usize,
     long: impl FnOnce(usize) -> ProgramError,
-) -> wasmtime::Result<Vec<u8>> {
+) -> wasmtime::Result<T> {
     let bytes = bytes as usize;
     if bytes > max {
         return Err(long(bytes).into());
@@ -276,10 +276,10 @@ fn read<G: Guest>(
     charge(caller, bytes)?;
     let memory = memory(caller)?;
     let content = memory.data(&caller).get(at as usize..).and_then(|content| content.get(..bytes));
-    Ok(content.ok_or_else(|| outside(what))?.to_vec())
+    Ok(content.ok_or_else(|| outside(what))?.into())
 }
 
-fn read_key<G: Guest>(caller: &mut Caller<'_, G>, at: Bytes) -> wasmtime::Result<Vec<u8>> {
+fn read_key<G: Guest>(caller: &mut Caller<'_, G>, at: Bytes) -> wasmtime::Result<KeyBytes> {
     read(caller, "the key", at, KEY_BYTES_MAX, |bytes| ProgramError::Store(StoreError::KeyTooLong(bytes)))
 }
 
@@ -288,7 +288,7 @@ fn read_range<G: Guest>(caller: &mut Caller<'_, G>, low: Bytes, high: Bytes, fla
         return Err(misuse(&format!("there are no flags {flags:#x} of next")).into());
     }
     let is_set = |bit| flags & bit != 0;
-    let mut bound = |at, none, excluded| -> wasmtime::Result<Bound<Vec<u8>>> {
+    let mut bound = |at, none, excluded| -> wasmtime::Result<Bound<KeyBytes>> {
         Ok(match (is_set(none), is_set(excluded)) {
             (true, _) => Bound::Unbounded,
             (false, true) => Bound::Excluded(read_key(caller, at)?),
@@ -324,7 +324,8 @@ fn write<G: Guest>(
 
 fn message<G: Guest>(caller: &mut Caller<'_, G>, (at, bytes): Bytes) -> wasmtime::Result<String> {
     let bytes = bytes.min(MESSAGE_BYTES_MAX as u32);
-    let message = read(caller, "the message", (at, bytes), MESSAGE_BYTES_MAX, |_| misuse("the message is too long"))?;
+    let message: Vec<u8> =
+        read(caller, "the message", (at, bytes), MESSAGE_BYTES_MAX, |_| misuse("the message is too long"))?;
     Ok(String::from_utf8_lossy(&message).into_owned())
 }
 

@@ -7,7 +7,7 @@ use kernel::counters::Count;
 use parking_lot::RwLock;
 
 use super::ProgramError;
-use super::guest::{Answer, Request};
+use super::guest::{Answer, KeyBytes, Request};
 use crate::store::{FoundTable, TableNo, Transaction};
 
 /// Tables that one call uses, at most.
@@ -81,7 +81,7 @@ pub(super) async fn perform(
         }
         Request::Get { table, key } => Answer::Row(transaction.get(cpu, known(table)?, &key).await?),
         Request::Put { table, key, row } => {
-            transaction.put(known(table)?, &key, &row)?;
+            transaction.put_row(known(table)?, &key, row)?;
             Answer::Done
         }
         Request::Delete { table, key } => {
@@ -93,7 +93,7 @@ pub(super) async fn perform(
             if range.is_empty() {
                 return Ok(Answer::Entry(None));
             }
-            let bounds = (range.low.as_ref().map(Vec::as_slice), range.high.as_ref().map(Vec::as_slice));
+            let bounds = (range.low.as_ref().map(KeyBytes::as_slice), range.high.as_ref().map(KeyBytes::as_slice));
             Answer::Entry(transaction.next(cpu, table, bounds, range.backwards).await?)
         }
     })

@@ -31,7 +31,7 @@ impl Database {
     /// Starts a checkpoint, unless one is under way. `is_awaited`: somebody waits for its end, so it does not rest.
     pub(super) fn request_checkpoint(self: &Arc<Self>, cpu: &Processor, is_awaited: bool) {
         {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             state.is_awaited |= is_awaited;
             if std::mem::replace(&mut state.is_checkpointing, true) {
                 return;
@@ -46,12 +46,12 @@ impl Database {
                         return merged.drop_in_slices(&here).await;
                     }
                     Ok(None) => return,
-                    Err(error) => database.state.lock().checkpoint_failure = Some(error.errno()),
+                    Err(error) => database.state.write().checkpoint_failure = Some(error.errno()),
                 }
                 database.changed.wake_all();
                 here.sleep(RETRY).await;
-                if database.state.lock().is_closing {
-                    database.state.lock().end_checkpoint();
+                if database.state.read().is_closing {
+                    database.state.write().end_checkpoint();
                     return database.changed.wake_all();
                 }
             }
@@ -60,7 +60,7 @@ impl Database {
 
     /// Has a checkpoint made that does not rest; [`State::is_over`] tells its end by the generation that this returns.
     pub(super) fn await_checkpoint(self: &Arc<Self>, cpu: &Processor) -> u64 {
-        let generation = self.state.lock().generation;
+        let generation = self.state.read().generation;
         self.request_checkpoint(cpu, true);
         generation
     }
@@ -106,20 +106,20 @@ impl Database {
         work: impl AsyncFn() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         while let Err(error) = work().await {
-            self.state.lock().checkpoint_failure = Some(error.clone().errno());
+            self.state.write().checkpoint_failure = Some(error.clone().errno());
             self.changed.wake_all();
             if error == StoreError::LeaseOver {
                 return Err(error);
             }
             cpu.sleep(RETRY).await;
         }
-        self.state.lock().checkpoint_failure = None;
+        self.state.write().checkpoint_failure = None;
         Ok(())
     }
 
     /// What was committed until now is set apart. `None`: nothing was, and the checkpoint has ended.
     fn freeze(&self) -> Option<(Frozen, Arc<Tree>, u64)> {
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         let state = &mut *state;
         if state.frozen.is_none() {
             // With nothing new, a checkpoint still gives back the log of groups whose changes the tree has already.
@@ -141,7 +141,7 @@ impl Database {
 
     /// Pages of trees that nobody reads any more become free.
     pub(super) fn release_retired(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         let mut space = self.space.lock();
         state.retired.retain(|(tree, pages)| {
             let is_read = Arc::strong_count(tree) > 1;
@@ -155,7 +155,7 @@ impl Database {
     /// The map after this checkpoint: after a start nobody reads older trees.
     fn map_without(&self, replaced: &[PageNo], generation: u64) -> Vec<Vec<u8>> {
         let mut space: Space = self.space.lock().clone();
-        let retired: Vec<PageNo> = self.state.lock().retired.iter().flat_map(|(_, pages)| pages.clone()).collect();
+        let retired: Vec<PageNo> = self.state.read().retired.iter().flat_map(|(_, pages)| pages.clone()).collect();
         replaced.iter().chain(&retired).for_each(|page| space.release(*page));
         space.encode(self.pages.identity, generation)
     }
@@ -165,7 +165,7 @@ impl Database {
         debug_assert_eq!(bytes.len(), self.layout.map_pages() as usize * PAGE_BYTES, "the map fills its pages");
         self.pages.write_run(cpu, self.layout.map(generation), &bytes, Stability::Unstable).await?;
         // The superblock may refer only to what is durable.
-        let is_awaited = self.state.lock().is_awaited;
+        let is_awaited = self.state.read().is_awaited;
         self.pages.write_out(cpu, is_awaited).await;
         self.pages.flush(cpu).await
     }
@@ -181,7 +181,7 @@ impl Database {
     }
 
     fn end_checkpoint(&self, superblock: &Superblock, frozen: &Frozen, replaced: Vec<PageNo>) {
-        let mut state = self.state.lock();
+        let mut state = self.state.write();
         let old = std::mem::replace(&mut state.tree, Arc::new(Tree { root: superblock.root }));
         state.retired.push((old, replaced));
         state.frozen = None;

@@ -11,6 +11,8 @@ use super::{FullKey, Row, Sequence};
 /// What an entry takes in memory besides its key and row, in bytes: judged, from the size of its nodes.
 const ENTRY_BYTES: usize = 96;
 
+pub(super) type Bounds<'a> = (Bound<&'a FullKey>, Bound<&'a FullKey>);
+
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     /// The commit that wrote it.
@@ -26,7 +28,7 @@ pub(super) struct Delta {
 }
 
 impl Delta {
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &FullKey) -> Option<&Entry> {
         self.entries.get(key)
     }
 
@@ -64,18 +66,15 @@ impl Delta {
         self.entries.iter()
     }
 
-    pub(super) fn range(
-        &self,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> impl DoubleEndedIterator<Item = (&FullKey, &Entry)> {
-        let range =
-            if is_empty(range) { (Bound::Included([].as_slice()), Bound::Excluded([].as_slice())) } else { range };
-        self.entries.range::<[u8], _>(range)
+    pub(super) fn range(&self, range: Bounds<'_>) -> impl DoubleEndedIterator<Item = (&FullKey, &Entry)> {
+        let nothing = FullKey::from([].as_slice());
+        let range = if is_empty(range) { (Bound::Included(&nothing), Bound::Excluded(&nothing)) } else { range };
+        self.entries.range::<FullKey, _>(range)
     }
 }
 
 /// Ranges that `BTreeMap::range` panics at have no element.
-pub(super) fn is_empty(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+pub(super) fn is_empty(range: Bounds<'_>) -> bool {
     match range {
         (Bound::Excluded(from), Bound::Excluded(to) | Bound::Included(to)) => from >= to,
         (Bound::Included(from), Bound::Excluded(to)) => from >= to,

@@ -105,7 +105,7 @@ impl Database {
     /// Writes a group of transactions. Those of it that fail stay to be written: whether they are durable is not known.
     pub(super) async fn write_log(self: &Arc<Self>, cpu: &Processor, mut records: Records) -> Result<(), Errno> {
         {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             if let Some(errno) = state.failure {
                 state.unwritten.push_back(records);
                 return Err(errno);
@@ -114,7 +114,7 @@ impl Database {
         let written = self.write_groups(cpu, &mut records).await;
         if let Err(errno) = written {
             {
-                let mut state = self.state.lock();
+                let mut state = self.state.write();
                 state.failure = Some(errno);
                 state.unwritten.push_back(records);
             }
@@ -130,7 +130,7 @@ impl Database {
         loop {
             cpu.sleep(RETRY).await;
             let next = {
-                let mut state = self.state.lock();
+                let mut state = self.state.write();
                 let next = state.unwritten.pop_front();
                 if next.is_none() {
                     state.failure = None;
@@ -142,7 +142,7 @@ impl Database {
                 return;
             };
             while let Err(errno) = self.write_groups(cpu, &mut records).await {
-                self.state.lock().failure = Some(errno);
+                self.state.write().failure = Some(errno);
                 if errno == Errno::SHUT_DOWN {
                     return;
                 }
@@ -171,7 +171,7 @@ impl Database {
         let (log, of) = (self.layout.log(), self.layout.log_pages());
         let pages = (HEADER_BYTES + changes.len()).div_ceil(PAGE_BYTES) as u64;
         let (page, unused) = self.room_in_log(cpu, pages).await?;
-        let number = self.state.lock().circle.place.group;
+        let number = self.state.read().circle.place.group;
         let group = encode(self.pages.identity, number, last, changes);
         let began = cpu.begin(Event::LogWritten, JobId::default());
         let written = self.pages.write_run(cpu, PageNo(log.0 + page), &group, Stability::Stable).await;
@@ -179,7 +179,7 @@ impl Database {
         written.map_err(StoreError::errno)?;
         cpu.count(Count::LogGroups, 1);
         let is_half_full = {
-            let mut state = self.state.lock();
+            let mut state = self.state.write();
             let circle = &mut state.circle;
             circle.place = LogPlace { page: page + pages, group: number + 1 };
             circle.used += unused + pages;
@@ -197,7 +197,7 @@ impl Database {
     async fn room_in_log(self: &Arc<Self>, cpu: &Processor, pages: u64) -> Result<(u64, u64), Errno> {
         let of = self.layout.log_pages();
         let fits = || {
-            let state = self.state.lock();
+            let state = self.state.read();
             let (page, unused) = state.circle.fit(pages, of);
             let does = state.circle.held() + unused + pages <= of;
             does.then_some(Ok((page, unused))).or(state.checkpoint_failure.map(Err))
@@ -208,7 +208,7 @@ impl Database {
             }
             // One that had begun before may end without making room enough.
             let generation = self.await_checkpoint(cpu);
-            let is_over = || fits().is_some() || self.state.lock().is_over(generation);
+            let is_over = || fits().is_some() || self.state.read().is_over(generation);
             self.changed.until(|| is_over().then_some(())).await;
         }
     }

@@ -13,10 +13,13 @@
 
 mod bytes;
 mod checkpoint;
+mod compact;
 mod delta;
+mod key;
 mod layout;
 mod log;
 mod merge;
+mod newest;
 mod open;
 mod page;
 mod pages;
@@ -34,15 +37,17 @@ use kernel::Processor;
 use kernel::rendezvous::Rendezvous;
 use kernel::wait::WaitList;
 use machine::Errno;
-use parking_lot::Mutex;
-use smallvec::SmallVec;
+use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
 use checkpoint::Tree;
+pub use compact::Compact as Row;
 use delta::Delta;
+use key::FullKey;
 pub use layout::DATABASE_BYTES_MIN;
 use layout::{Layout, PageNo};
 use log::{Circle, Records};
+use newest::Newest;
 pub use open::OpenError;
 use pages::Pages;
 use space::Space;
@@ -73,16 +78,6 @@ pub struct TableNo(pub u32);
 const CATALOG: TableNo = TableNo(0);
 
 pub type Key = Box<[u8]>;
-pub type Row = Arc<[u8]>;
-
-/// The number of a table, then a key in it. Keys of one or two numbers need no allocation, and are compared where they are.
-type FullKey = SmallVec<[u8; 24]>;
-
-fn full_key(table: TableNo, key: &[u8]) -> FullKey {
-    let mut full = FullKey::from_slice(&table.0.to_be_bytes());
-    full.extend_from_slice(key);
-    full
-}
 
 /// Numbers commits in their order, which is that of the serial execution that they are equivalent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,7 +136,7 @@ pub struct Database {
     this: Weak<Database>,
     pages: Pages,
     layout: Layout,
-    state: Mutex<State>,
+    state: RwLock<State>,
     space: Mutex<Space>,
     log: Rendezvous<Records>,
     /// A group became durable, a checkpoint ended, or something failed or was mended.
@@ -151,6 +146,7 @@ pub struct Database {
 struct State {
     tables: Tables,
     recent: Delta,
+    newest: Newest,
     frozen: Option<Frozen>,
     tree: Arc<Tree>,
     /// Trees that may still be read, and the pages that are free after that.
@@ -196,7 +192,7 @@ impl Database {
     }
 
     pub fn reading(&self) -> Reading {
-        let state = self.state.lock();
+        let state = self.state.read();
         let space = self.space.lock();
         let page = layout::PAGE_BYTES as u64;
         let frozen = state.frozen.as_ref().map_or(0, |frozen| frozen.delta.bytes());
@@ -219,13 +215,13 @@ impl Database {
     /// # Errors
     /// If the volume fails. What was acknowledged is durable all the same.
     pub async fn close(self: &Arc<Self>, cpu: &Processor) -> Result<(), StoreError> {
-        self.state.lock().is_closing = true;
+        self.state.write().is_closing = true;
         // Groups that are under way end first.
         drop(self.log.exclusive().await);
         loop {
             self.request_checkpoint(cpu, true);
             let ended = || {
-                let state = self.state.lock();
+                let state = self.state.read();
                 let is_done = state.recent.is_empty() && state.frozen.is_none();
                 let failed = state.failure.or(state.checkpoint_failure);
                 match failed {

@@ -8,7 +8,7 @@ use kernel::rendezvous::Rendezvous;
 use kernel::wait::WaitList;
 use kernel::{Processor, Volume};
 use machine::Errno;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use policy::unit::{BLOCK_BYTES, Stability};
 use thiserror::Error;
 
@@ -16,6 +16,7 @@ use super::checkpoint::Tree;
 use super::delta::{Delta, Entry};
 use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock};
 use super::log::Circle;
+use super::newest::Newest;
 use super::pages::{Pages, RUN_PAGES_MAX};
 use super::space::Space;
 use super::tables::Tables;
@@ -89,6 +90,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
     let state = State {
         tables: Tables::default(),
         recent: Delta::default(),
+        newest: Newest::default(),
         frozen: None,
         tree: Arc::new(Tree { root: superblock.root }),
         retired: Vec::new(),
@@ -108,7 +110,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
         this: Weak::clone(this),
         pages,
         layout,
-        state: Mutex::new(state),
+        state: RwLock::new(state),
         space: Mutex::new(space),
         log: Rendezvous::default(),
         changed: WaitList::default(),
@@ -157,7 +159,7 @@ async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> R
     database.write_superblock(cpu, &superblock).await?;
     database.pages.flush(cpu).await?;
     {
-        let mut state = database.state.lock();
+        let mut state = database.state.write();
         let (circle, last) = replayed;
         let last = last.map_or(superblock.commits, |last| last.max(superblock.commits));
         (state.circle, state.recent, state.commits, state.durable) = (circle, recent, last, last);
@@ -192,7 +194,7 @@ impl Database {
             tables.insert(String::from_utf8_lossy(&name).into_owned(), table);
             from = name.to_vec();
         }
-        self.state.lock().tables = Tables::new(tables);
+        self.state.write().tables = Tables::new(tables);
         Ok(())
     }
 }

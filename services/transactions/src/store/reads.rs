@@ -1,6 +1,6 @@
 //! What a transaction has read: whether it still is so when it commits.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds as _};
 
 use super::delta::Delta;
 use super::{FullKey, Sequence, State, StoreError, TRANSACTION_BYTES_MAX};
@@ -75,17 +75,24 @@ impl Reads {
         let Some(since) = self.since.filter(|since| *since < state.commits) else { return false };
         // What was merged since left no trace in memory; only a transaction that took as long as a checkpoint is refused
         // without need.
-        since < state.merged
-            || self.have_changed_in(&state.recent, since)
+        if since < state.merged {
+            return true;
+        }
+        if let Some(mut written) = state.newest.after(since) {
+            return written.any(|key| self.has(key));
+        }
+        self.have_changed_in(&state.recent, since)
             || state.frozen.as_ref().is_some_and(|frozen| self.have_changed_in(&frozen.delta, since))
+    }
+
+    fn has(&self, key: &FullKey) -> bool {
+        self.keys.contains(key) || self.ranges.iter().any(|range| range.contains(key))
     }
 
     fn have_changed_in(&self, delta: &Delta, since: Sequence) -> bool {
         let is_newer = |key: &FullKey| delta.get(key).is_some_and(|entry| entry.at > since);
-        let has_newer = |(from, to): &Range| {
-            let range = (from.as_ref().map(|key| &**key), to.as_ref().map(|key| &**key));
-            delta.range(range).any(|(_, entry)| entry.at > since)
-        };
+        let has_newer =
+            |(from, to): &Range| delta.range((from.as_ref(), to.as_ref())).any(|(_, entry)| entry.at > since);
         self.keys.iter().any(is_newer) || self.ranges.iter().any(has_newer)
     }
 }

@@ -79,7 +79,7 @@ impl Database {
     /// The part of the room for transactions that is used since a checkpoint began: of memory, or of the log; and whether
     /// somebody waits for its end.
     fn used_since(&self, frozen: &Frozen) -> (f64, bool) {
-        let state = self.state.lock();
+        let state = self.state.read();
         let part = |of: u64, whole: u64| of as f64 / whole.max(1) as f64;
         let (before, since) = (frozen.used - state.circle.freed, state.circle.used - frozen.used);
         let log = part(since, self.layout.log_pages().saturating_sub(before));

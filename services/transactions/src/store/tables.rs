@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CATALOG, FullKey, Row, StoreError, TABLE_NAME_BYTES_MAX, TABLES_MAX, TableNo, full_key};
+use super::{CATALOG, FullKey, Row, StoreError, TABLE_NAME_BYTES_MAX, TABLES_MAX, TableNo};
 
 /// Names without a row, at most.
 const UNSTORED_MAX: usize = 1024;
@@ -86,14 +86,15 @@ impl Tables {
         unstored: &BTreeSet<TableNo>,
         writes: &mut BTreeMap<FullKey, Option<Row>>,
     ) -> Result<(), StoreError> {
-        let is_written =
-            |no: &&TableNo| writes.range(full_key(**no, &[])..full_key(TableNo(no.0 + 1), &[])).next().is_some();
+        let is_written = |no: &&TableNo| {
+            writes.range(FullKey::new(**no, &[])..FullKey::new(TableNo(no.0 + 1), &[])).next().is_some()
+        };
         let new: Vec<TableNo> =
             unstored.iter().filter(|no| self.unstored.contains_key(no)).filter(is_written).copied().collect();
         self.check_room(new.len())?;
         for no in new {
             if let Some(name) = self.unstored.remove(&no) {
-                writes.insert(full_key(CATALOG, name.as_bytes()), Some(Row::from(no.0.to_le_bytes().as_slice())));
+                writes.insert(FullKey::new(CATALOG, name.as_bytes()), Some(Row::from(no.0.to_le_bytes().as_slice())));
             }
         }
         Ok(())

@@ -10,11 +10,11 @@ use kernel::Processor;
 use kernel::rendezvous::Group;
 
 use super::checkpoint::Tree;
-use super::delta::Entry;
+use super::delta::{Bounds, Entry};
 use super::reads::{Mark, Reads};
 use super::{
     CommitError, Conflict, DELTA_BYTES_MAX, Database, FoundTable, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
-    Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, full_key, tree,
+    Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, tree,
 };
 
 /// Pages that changes are not begun without: judged, the path to a leaf several times over.
@@ -28,8 +28,6 @@ const PAGE_FILLED_BYTES: u64 = 1800;
 
 /// Writes that a savepoint copies, at most.
 const SAVED_WRITES_MAX: usize = 64;
-
-type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 pub struct Transaction {
     database: Arc<Database>,
@@ -83,7 +81,7 @@ impl Transaction {
     }
 
     pub(crate) fn find_table(&mut self, name: &str) -> Result<FoundTable, StoreError> {
-        let found = self.database.state.lock().tables.find(name)?;
+        let found = self.database.state.write().tables.find(name)?;
         if !found.is_stored {
             self.unstored.insert(found.no);
         }
@@ -95,7 +93,7 @@ impl Transaction {
     /// # Errors
     /// If the volume cannot be read, or the transaction has read too much.
     pub async fn get(&mut self, cpu: &Processor, table: TableNo, key: &[u8]) -> Result<Option<Row>, StoreError> {
-        let key = full_key(table, key);
+        let key = FullKey::new(table, key);
         if let Some(row) = self.writes.get(&key) {
             return Ok(row.clone());
         }
@@ -111,8 +109,8 @@ impl Transaction {
         Ok(row)
     }
 
-    fn find(&mut self, key: &[u8]) -> Found {
-        let state = self.database.state.lock();
+    fn find(&mut self, key: &FullKey) -> Found {
+        let state = self.database.state.read();
         self.reads.begin(&state);
         let frozen = || state.frozen.as_ref().and_then(|frozen| frozen.delta.get(key));
         match state.recent.get(key).or_else(frozen) {
@@ -132,11 +130,11 @@ impl Transaction {
         &mut self,
         cpu: &Processor,
         table: TableNo,
-        range: Bounds<'_>,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
         backwards: bool,
     ) -> Result<Option<(Key, Row)>, StoreError> {
-        let key_of = |key: &[u8]| full_key(table, key);
-        let end = Bound::Excluded(full_key(TableNo(table.0 + 1), &[]));
+        let key_of = |key: &[u8]| FullKey::new(table, key);
+        let end = Bound::Excluded(FullKey::new(TableNo(table.0 + 1), &[]));
         let from = match range.0.map(key_of) {
             Bound::Unbounded => Bound::Included(key_of(&[])),
             from => from,
@@ -147,7 +145,7 @@ impl Transaction {
         };
         let (mut low, mut high) = (from.clone(), to.clone());
         let found = loop {
-            let within = (low.as_ref().map(|key| &**key), high.as_ref().map(|key| &**key));
+            let within = (low.as_ref(), high.as_ref());
             if delta::is_empty(within) {
                 break None;
             }
@@ -178,10 +176,10 @@ impl Transaction {
         fn outermost<T>(mut found: impl DoubleEndedIterator<Item = T>, backwards: bool) -> Option<T> {
             if backwards { found.next_back() } else { found.next() }
         }
-        let own = outermost(self.writes.range::<[u8], _>(range), backwards);
+        let own = outermost(self.writes.range::<FullKey, _>(range), backwards);
         let own = own.map(|(key, row)| (key.clone(), row.clone()));
         let (committed, tree) = {
-            let state = self.database.state.lock();
+            let state = self.database.state.read();
             self.reads.begin(&state);
             let recent = outermost(state.recent.range(range), backwards);
             let frozen = state.frozen.as_ref().and_then(|frozen| outermost(frozen.delta.range(range), backwards));
@@ -193,11 +191,11 @@ impl Transaction {
             (committed, Arc::clone(&state.tree))
         };
         let stored = match tree.root {
-            Some(root) if backwards => tree::last(&self.database.pages, cpu, root, range.1).await?,
-            Some(root) => tree::first(&self.database.pages, cpu, root, range.0).await?,
+            Some(root) if backwards => tree::last(&self.database.pages, cpu, root, range.1.map(|key| &**key)).await?,
+            Some(root) => tree::first(&self.database.pages, cpu, root, range.0.map(|key| &**key)).await?,
             None => None,
         };
-        let is_within = |key: &FullKey| std::ops::RangeBounds::<[u8]>::contains(&range, &**key);
+        let is_within = |key: &FullKey| std::ops::RangeBounds::<FullKey>::contains(&range, key);
         let stored = stored.filter(|(key, _)| is_within(key)).map(|(key, row)| (key, Some(row)));
         // In the order in which they count: of equal keys the first stays.
         let mut nearest: Option<(FullKey, Option<Row>)> = None;
@@ -216,10 +214,14 @@ impl Transaction {
     /// # Errors
     /// If key or row are too long, or the transaction is.
     pub fn put(&mut self, table: TableNo, key: &[u8], row: &[u8]) -> Result<(), StoreError> {
+        self.put_row(table, key, Row::from(row))
+    }
+
+    pub(crate) fn put_row(&mut self, table: TableNo, key: &[u8], row: Row) -> Result<(), StoreError> {
         if row.len() > ROW_BYTES_MAX {
             return Err(StoreError::RowTooLong(row.len()));
         }
-        self.write(table, key, Some(Row::from(row)))
+        self.write(table, key, Some(row))
     }
 
     /// Deletes a row; it need not exist.
@@ -238,14 +240,14 @@ impl Transaction {
         if self.written_bytes > TRANSACTION_BYTES_MAX {
             return Err(StoreError::TransactionTooLong);
         }
-        self.writes.insert(full_key(table, key), row);
+        self.writes.insert(FullKey::new(table, key), row);
         Ok(())
     }
 
     /// Whether a commit would fail now. What a program concludes from reads of two times may be nonsense: its failure
     /// counts only if this is false.
     pub fn conflicts(&self) -> bool {
-        self.have_changed(&self.database.state.lock())
+        self.have_changed(&self.database.state.read())
     }
 
     fn have_changed(&self, state: &State) -> bool {
@@ -294,7 +296,7 @@ impl Transaction {
             }
             database.release_retired();
             let generation = database.await_checkpoint(cpu);
-            database.changed.until(|| database.state.lock().is_over(generation).then_some(())).await;
+            database.changed.until(|| database.state.read().is_over(generation).then_some(())).await;
         }
     }
 
@@ -309,7 +311,7 @@ impl Transaction {
     /// `None`: a checkpoint has to make room first.
     fn try_commit(&mut self, cpu: &Processor) -> Result<Option<Commit>, CommitError> {
         let database = &self.database;
-        let mut state = database.state.lock();
+        let mut state = database.state.write();
         if self.have_changed(&state) {
             return Err(Conflict.into());
         }
@@ -334,6 +336,7 @@ impl Transaction {
             |records: &mut super::Records| records.push(at, self.writes.iter().map(|(key, row)| (key, row.as_ref())));
         let group = database.log.join(cpu, push, || database.lead(cpu));
         for (key, row) in std::mem::take(&mut self.writes) {
+            state.newest.push(at, &key);
             state.recent.insert(key, Entry { at, row });
         }
         let is_much = state.recent.bytes() > DELTA_BYTES_MAX && !state.is_checkpointing;
@@ -387,7 +390,7 @@ impl Commit {
 
     /// Is it, and all that it has read, known to be on stable storage?
     pub(crate) fn is_durable(&self) -> bool {
-        self.group.is_none() && self.database.state.lock().durable >= self.at && self.database.may_answer()
+        self.group.is_none() && self.database.state.read().durable >= self.at && self.database.may_answer()
     }
 
     /// Waits until it, and all that it has read, is on stable storage.
@@ -400,7 +403,7 @@ impl Commit {
             Some(group) => database.log.ended(&group, || database.lead(cpu)).await?,
             None => {
                 let ended = || {
-                    let state = database.state.lock();
+                    let state = database.state.read();
                     let is_durable = state.durable >= at;
                     is_durable.then_some(Ok(())).or(state.failure.map(|errno| Err(StoreError::from(errno))))
                 };

@@ -1,0 +1,91 @@
+//! A key with its table's number in front, as the store looks it up.
+//!
+//! A look-up compares some thirty keys. One of one or two numbers is inline, and compared as three numbers, without a call or
+//! a branch on where it is. Compared as slices of bytes, they took a tenth more of a transaction that reads 27 rows.
+
+use std::cmp::Ordering;
+use std::ops::Deref;
+
+use super::TableNo;
+use super::compact::{Compact, INLINE, Place};
+
+#[derive(Clone, Debug)]
+pub(super) struct FullKey(Compact);
+
+impl FullKey {
+    pub(super) fn new(table: TableNo, key: &[u8]) -> FullKey {
+        FullKey(Compact::of(&[&table.0.to_be_bytes(), key]))
+    }
+}
+
+impl From<&[u8]> for FullKey {
+    fn from(bytes: &[u8]) -> FullKey {
+        FullKey(bytes.into())
+    }
+}
+
+impl Deref for FullKey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// As the order of the bytes.
+impl Ord for FullKey {
+    #[inline]
+    fn cmp(&self, other: &FullKey) -> Ordering {
+        match (&self.0.0, &other.0.0) {
+            // Where one ends before the other, the zeroes after it are not greater than what the other has.
+            (Place::Inline(own, len), Place::Inline(others, others_len)) => {
+                (words(own), len).cmp(&(words(others), others_len))
+            }
+            _ => (**self).cmp(&**other),
+        }
+    }
+}
+
+fn words(bytes: &[u8; INLINE]) -> [u64; 3] {
+    let (words, _) = bytes.as_chunks();
+    [0, 1, 2].map(|index| u64::from_be_bytes(words[index]))
+}
+
+impl PartialOrd for FullKey {
+    fn partial_cmp(&self, other: &FullKey) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for FullKey {
+    fn eq(&self, other: &FullKey) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for FullKey {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_ordered_as_their_bytes() {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for len in [0, 1, 7, 8, 9, 16, 20, 21, 24, 40] {
+            for (at, byte) in [(0, 0), (0, 1), (len / 2, 255), (len.max(1) - 1, 1), (len.max(1) - 1, 255)] {
+                let mut key = vec![0; len];
+                key.get_mut(at).into_iter().for_each(|place| *place = byte);
+                all.push(key);
+            }
+        }
+        for one in &all {
+            for other in &all {
+                let [short, long] = [one, other].map(|bytes| FullKey::from(bytes.as_slice()));
+                assert_eq!(short.cmp(&long), one.cmp(other), "{one:?} {other:?}");
+                assert_eq!(*short, **one);
+            }
+        }
+        assert_eq!(*FullKey::new(TableNo(7), b"key"), *b"\0\0\0\x07key");
+    }
+}
