@@ -11,6 +11,7 @@ use kernel::Kernel;
 use parking_lot::Mutex;
 use policy::coherence::Address;
 use transactions::Monitor;
+use transactions::counters::Counters;
 use transactions::store::{OpenError, StoreError};
 use transactions::terminal::Terminals;
 
@@ -35,6 +36,7 @@ pub struct SharedDatabase {
     node: Arc<Node>,
     claims: Mutex<Claims>,
     terminals: OnceLock<Arc<Terminals>>,
+    counters: Arc<Counters>,
     state: Mutex<State>,
 }
 
@@ -73,6 +75,7 @@ impl SharedDatabase {
             node: Arc::clone(node),
             claims: Mutex::new(claims),
             terminals: OnceLock::new(),
+            counters: Arc::default(),
             state: Mutex::default(),
         });
         match shared.attempt() {
@@ -167,7 +170,7 @@ impl SharedDatabase {
         };
         let (programs, faults) = programs(&self.database).map_err(Absence::Problem)?;
         faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
-        let monitor = Monitor::new(self.database.name.clone(), store, programs);
+        let monitor = Monitor::counting(self.database.name.clone(), store, programs, Arc::clone(&self.counters));
         let disk = OpenDisk { volume, ..self.disk.clone() };
         self.publish(OpenDatabase { database: self.database.clone(), disk, monitor });
         Ok(())

@@ -161,7 +161,7 @@ fn processors(text: &mut Text, sample: &Sample) {
 
 fn modules(text: &mut Text, sample: &Sample) {
     let count = |what| sample.sum.count(what);
-    let of_databases = |of: fn(&Counted) -> u64| sample.databases.iter().map(|database| of(&database.counted)).sum();
+    let of_databases = |of: fn(&Counted) -> u64| sample.counted.iter().map(|(_, counted)| of(counted)).sum();
     let queued: u64 = sample.disks.iter().map(|disk| disk.reading.requests).sum();
     text.family(
         "awase_module_calls_total",
@@ -302,16 +302,15 @@ fn shared(text: &mut Text, sample: &Sample) {
 fn databases(text: &mut Text, sample: &Sample) {
     const ENDS: &str = "awase_transactions_total";
     text.family(ENDS, "counter", "Transactions, by how they ended; those that conflict are executed again.");
-    for database in &sample.databases {
-        let counted = &database.counted;
+    for (database, counted) in &sample.counted {
         for (end, count) in [("commit", counted.commits), ("conflict", counted.conflicts), ("abort", counted.aborts)] {
-            text.line(ENDS, &[("database", &database.name), ("end", end)], count);
+            text.line(ENDS, &[("database", database), ("end", end)], count);
         }
     }
     let functions: Vec<_> = sample
-        .databases
+        .counted
         .iter()
-        .flat_map(|database| database.counted.functions.iter().map(move |function| (&*database.name, function)))
+        .flat_map(|(database, counted)| counted.functions.iter().map(move |function| (&**database, function)))
         .collect();
     text.family("awase_program_calls_total", "counter", "Executions of functions.");
     for (database, function) in functions.iter().copied() {
@@ -339,10 +338,11 @@ fn databases(text: &mut Text, sample: &Sample) {
     }
     const LOOKUPS: &str = "awase_name_lookups_total";
     text.family(LOOKUPS, "counter", "Functions and tables that were looked up by name (OLTP-5).");
+    for (database, counted) in &sample.counted {
+        text.line(LOOKUPS, &[("database", database), ("of", "function")], counted.lookups);
+    }
     for database in &sample.databases {
-        for (of, count) in [("function", database.counted.lookups), ("table", database.store.table_lookups)] {
-            text.line(LOOKUPS, &[("database", &database.name), ("of", of)], count);
-        }
+        text.line(LOOKUPS, &[("database", &database.name), ("of", "table")], database.store.table_lookups);
     }
     let mut family = |name, kind, about, value: fn(&DatabaseSample) -> u64| {
         text.family(name, kind, about);

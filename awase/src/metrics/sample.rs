@@ -70,12 +70,13 @@ pub(super) struct Sample {
     pub(super) jobs: Vec<JobFacts>,
     pub(super) shared: Vec<SharedSample>,
     pub(super) databases: Vec<DatabaseSample>,
+    /// Also of databases that are not open here any more.
+    pub(super) counted: Vec<(String, Counted)>,
 }
 
 /// A database in a sample.
 pub(super) struct DatabaseSample {
     pub(super) name: String,
-    pub(super) counted: Counted,
     pub(super) store: transactions::store::Reading,
 }
 
@@ -122,6 +123,7 @@ impl View {
             jobs: kernel.jobs().most_used(JOBS_SHOWN),
             shared: shared::sample(self.shared.upgrade()),
             databases: self.databases(),
+            counted: self.terminals.upgrade().map_or_else(Vec::new, |terminals| terminals.counted()),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
                 colors: frames.colors().into(),
@@ -138,7 +140,6 @@ impl View {
         let Some(terminals) = self.terminals.upgrade() else { return Vec::new() };
         let of = |monitor: &Arc<transactions::Monitor>| DatabaseSample {
             name: monitor.name().to_owned(),
-            counted: monitor.counters().read(),
             store: monitor.database().reading(),
         };
         terminals.databases().iter().map(of).collect()

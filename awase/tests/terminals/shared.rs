@@ -1,5 +1,7 @@
 //! A database on a shared disk: two servers of a cluster in etcd, on a file that both reach.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
@@ -44,7 +46,7 @@ impl Pair {
     /// `keys`: more of the database.
     fn start_with(&self, node: usize, keys: &str) -> Server {
         self.configure(node, keys);
-        self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "64MiB"])
+        self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "64MiB", "--metrics", "127.0.0.1:0"])
     }
 
     fn configure(&self, node: usize, keys: &str) {
@@ -78,6 +80,25 @@ impl Pair {
         let (code, what) = self.connect(node).err().expect("refused");
         assert!(code == "57P03" && what.contains(why), "{code}: {what}");
     }
+}
+
+/// Where a server has its metrics.
+fn metrics(server: &mut Server) -> String {
+    let banner = server.banner();
+    let address = banner.split_once("http://").and_then(|(_, rest)| rest.split('/').next());
+    address.expect("an address").to_owned()
+}
+
+/// Transactions and calls of programs, as the metrics have them for all databases.
+fn module_calls(address: &str) -> [u64; 2] {
+    let (mut stream, mut text) = (TcpStream::connect(address).expect("connected"), String::new());
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("sent");
+    stream.read_to_string(&mut text).expect("an answer");
+    ["transaction", "program"].map(|module| {
+        let series = format!("awase_module_calls_total{{module={module:?}}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&series)).expect("a value");
+        value.parse().expect("a number")
+    })
 }
 
 macro_rules! pair {
@@ -171,9 +192,12 @@ fn a_database_on_a_shared_disk_is_not_claimed_by_a_reload() {
 #[test]
 fn a_node_stopped_for_longer_than_its_lease_answers_nothing_from_the_database_that_another_has_opened() {
     let pair = pair!();
-    let (a, mut b) = (pair.start(0), pair.start(1));
+    let (mut a, mut b) = (pair.start(0), pair.start(1));
     let mut before = pair.session(0);
     assert_eq!(before.number("SELECT deposit(1, 1)"), Ok(1001));
+    let metrics = metrics(&mut a);
+    let counted = module_calls(&metrics);
+    assert!(counted[0] > 0 && counted[1] > 0, "{counted:?}");
     a.signal(libc::SIGSTOP);
     b.await_error(OPEN);
     assert_eq!(pair.session(1).number("SELECT deposit(1, 1)"), Ok(1002));
@@ -183,5 +207,7 @@ fn a_node_stopped_for_longer_than_its_lease_answers_nothing_from_the_database_th
     assert_eq!(before.number("SELECT deposit(1, 1)"), Err("08007".to_owned()), "it may have been in time");
     let is_refused = || pair.connect(0).is_err_and(|(_, what)| what.contains("is open at node \"b\""));
     testkit::server::await_that("it begins anew, without the database", is_refused);
+    let since = module_calls(&metrics);
+    assert!(since[0] >= counted[0] && since[1] >= counted[1], "counters fall from {counted:?} to {since:?}");
     assert_eq!(pair.session(1).number("SELECT balance(1)"), Ok(1002));
 }

@@ -34,12 +34,17 @@ pub struct Monitor {
     name: String,
     database: Arc<Database>,
     programs: Programs,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 impl Monitor {
     pub fn new(name: String, database: Arc<Database>, programs: Programs) -> Arc<Self> {
-        Arc::new(Monitor { name, database, programs, counters: Counters::default() })
+        Monitor::counting(name, database, programs, Arc::default())
+    }
+
+    /// Of a database that was open before: counts on from there.
+    pub fn counting(name: String, database: Arc<Database>, programs: Programs, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Monitor { name, database, programs, counters })
     }
 
     /// The database's name.
@@ -55,7 +60,7 @@ impl Monitor {
         &self.programs
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 

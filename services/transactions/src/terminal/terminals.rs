@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use super::cancel::Cancels;
 use super::scram::{Verifier, derive};
 use crate::Monitor;
+use crate::counters::{Counted, Counters};
 
 /// A client's name, and what is known of its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Terminals {
     pub(super) sessions: Arc<Sessions>,
     pub(super) cancels: Arc<Cancels>,
     databases: RwLock<Arc<[Arc<Monitor>]>>,
+    /// Of all databases that were ever open, by their names: what was counted is not forgotten when one is open elsewhere.
+    counters: RwLock<BTreeMap<String, Arc<Counters>>>,
     /// Why others that are configured are not open here, by their names.
     absent: RwLock<BTreeMap<String, String>>,
     /// Without any, everybody may connect under any name.
@@ -39,6 +42,7 @@ impl Terminals {
             sessions: Arc::new(Sessions::new(limits)),
             cancels: Arc::default(),
             databases: RwLock::new(Arc::new([])),
+            counters: RwLock::default(),
             absent: RwLock::default(),
             users: RwLock::new(Arc::new([])),
             secret,
@@ -49,6 +53,7 @@ impl Terminals {
     /// New sessions may connect to it.
     pub fn offer(&self, monitor: Arc<Monitor>) {
         self.absent.write().remove(monitor.name());
+        self.counters.write().insert(monitor.name().to_owned(), Arc::clone(monitor.counters()));
         let mut databases = self.databases.write();
         *databases = databases.iter().cloned().chain([monitor]).collect();
     }
@@ -62,6 +67,11 @@ impl Terminals {
 
     pub fn databases(&self) -> Arc<[Arc<Monitor>]> {
         Arc::clone(&self.databases.read())
+    }
+
+    /// What was counted of each database since the start, also of those that are not open here any more.
+    pub fn counted(&self) -> Vec<(String, Counted)> {
+        self.counters.read().iter().map(|(name, counters)| (name.clone(), counters.read())).collect()
     }
 
     /// Those who may begin new sessions; none: everybody, without a password.
