@@ -23,8 +23,8 @@ use crate::kill::{ARGUMENTS, CLIENTS, End, end};
 use crate::terminal::Terminal;
 
 /// Accounts of the bank, and what is in each at first.
-const ACCOUNTS: i64 = 1000;
-const BALANCE: i64 = 1000;
+pub const ACCOUNTS: i64 = 1000;
+pub const BALANCE: i64 = 1000;
 /// Bounds the wait for acknowledgements where a disk fails.
 const LOAD_MAX: Duration = Duration::from_secs(5);
 /// Free at the begin of a round of the full disk: less than a few checkpoints take. The log has its place already.
@@ -32,11 +32,11 @@ const LEFT: u64 = 64 << 10;
 const FAILURES: u64 = 20;
 /// SQLSTATEs: nothing was changed, because the disk is full or has failed; and it failed when the change was written.
 const FULL: &str = "53100";
-const FAILED: &str = "58030";
+pub const FAILED: &str = "58030";
 const UNKNOWN: &str = "08007";
 const SIZE: &str = "16MiB";
 /// Of the database whose checkpoints meet faults, and the log at which they begin: one is made at 512 KiB.
-const SMALL: &str = "8MiB";
+pub const SMALL: &str = "8MiB";
 const LOG_BYTES: u64 = 448 << 10;
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
 
@@ -52,9 +52,9 @@ struct Account {
     refused: u64,
 }
 
-struct Load {
+pub struct Load {
     accounts: Vec<Account>,
-    progress: Progress,
+    pub progress: Progress,
     socket: PathBuf,
     /// With which deposits are refused where they may fail.
     refusal: &'static str,
@@ -70,7 +70,7 @@ impl Drop for Stop<'_> {
 }
 
 impl Load {
-    fn new(sandbox: &Sandbox, refusal: &'static str) -> Load {
+    pub fn new(sandbox: &Sandbox, refusal: &'static str) -> Load {
         let new = |client| Account { number: client as i64 + 1, told: 0, doubtful: 0, refused: 0 };
         let accounts = (0..CLIENTS).map(new).collect();
         let socket = sandbox.file("awase-data/.s.PGSQL.5433");
@@ -86,7 +86,7 @@ impl Load {
     }
 
     /// All clients deposit during `task`, or until their connections end.
-    fn during<T>(&mut self, task: impl FnOnce(&Progress) -> T) -> T {
+    pub fn during<T>(&mut self, task: impl FnOnce(&Progress) -> T) -> T {
         let Load { accounts, progress, socket, refusal } = self;
         let (progress, refusal) = (&*progress, *refusal);
         progress.resume();
@@ -103,7 +103,7 @@ impl Load {
     }
 
     /// What was told is there, what was not may be, and there is nothing else.
-    fn verify(&mut self) -> Result<(), String> {
+    pub fn verify(&mut self) -> Result<(), String> {
         let mut terminal = self.open();
         let mut ask = |sql: &str| {
             let answer = terminal.ask(sql).map_err(|error| format!("{sql}: {error}"))?;
@@ -149,11 +149,15 @@ impl Account {
 }
 
 /// A database with the bank that is shipped, in `file`.
-fn configure(sandbox: &Sandbox, file: &str, size: &str) -> String {
+pub fn configure(sandbox: &Sandbox, file: &str, size: &str) -> String {
+    configure_on(sandbox, &format!("path = \"{file}\"\nsize = \"{size}\""))
+}
+
+/// The same on the medium that these keys describe.
+pub fn configure_on(sandbox: &Sandbox, medium: &str) -> String {
     fs::create_dir_all(sandbox.file("programs")).expect("a directory");
     fs::write(sandbox.file("programs/bank.wasm"), BANK).expect("written");
-    let text =
-        format!("[[database]]\nname = \"bank\"\npath = \"{file}\"\nsize = \"{size}\"\nprograms = \"programs\"\n");
+    let text = format!("[[database]]\nname = \"bank\"\n{medium}\nprograms = \"programs\"\n");
     sandbox.write("awase.toml", &text).display().to_string()
 }
 

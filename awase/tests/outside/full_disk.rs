@@ -70,12 +70,16 @@ impl Drop for Small {
     }
 }
 
-fn run(program: &str, options: &[&str], paths: &[&Path]) -> Result<(), String> {
+/// What a program of the administrator's prints.
+pub fn run(program: &str, options: &[&str], paths: &[&Path]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(options).args(paths).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{program}: {}", errors.trim())) }
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => Err(format!("{program}: {}", errors.trim())),
+    }
 }
 
 /// Flushes until one succeeds.

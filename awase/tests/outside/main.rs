@@ -10,5 +10,7 @@ mod failing_disk;
 mod full_disk;
 mod hostile;
 mod kill;
+mod live_session;
+mod media;
 mod pressure;
 mod terminal;

@@ -1,6 +1,7 @@
 //! A terminal of a database: a client of PostgreSQL's protocol that waits for each answer.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +20,12 @@ pub struct Answer {
 
 pub struct Terminal(UnixStream);
 
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+}
+
+pub fn query(sql: &str) -> Vec<u8> {
+    message(b'Q', &[sql.as_bytes(), b"\0"].concat())
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -56,19 +61,44 @@ impl Terminal {
     /// # Errors
     /// If the connection has ended.
     pub fn send(&mut self, sql: &str) -> io::Result<()> {
-        self.0.write_all(&message(b'Q', &[sql.as_bytes(), b"\0"].concat()))
+        self.send_bytes(&query(sql))
+    }
+
+    /// # Errors
+    /// If the connection has ended.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    pub fn end_sending(&self) {
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// The next message: its kind and body.
+    ///
+    /// # Errors
+    /// If the connection has ended.
+    ///
+    /// # Panics
+    /// If there is none for long.
+    pub fn next(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let mut head = [0; 5];
+        let read = self.0.read_exact(&mut head);
+        let is_late = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        assert!(!is_late, "no message within {TIMEOUT:?}");
+        read?;
+        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let mut body = vec![0; (len as usize).saturating_sub(4)];
+        self.0.read_exact(&mut body)?;
+        Ok((head[0], body))
     }
 
     /// Up to the server's readiness, or its refusal of the session.
     fn answer(&mut self) -> io::Result<Answer> {
         let mut answer = Answer::default();
         loop {
-            let mut head = [0; 5];
-            self.0.read_exact(&mut head)?;
-            let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
-            let mut body = vec![0; (len as usize).saturating_sub(4)];
-            self.0.read_exact(&mut body)?;
-            match head[0] {
+            let (kind, body) = self.next()?;
+            match kind {
                 b'Z' => return Ok(answer),
                 b'D' if answer.value.is_none() => {
                     let len = body.get(2..6).map_or(-1, |len| i32::from_be_bytes([len[0], len[1], len[2], len[3]]));

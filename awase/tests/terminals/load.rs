@@ -168,6 +168,14 @@ fn a_stall_shows_in_the_latencies_of_all_that_was_due_meanwhile() {
     assert!(slow > half && result["not_begun"] == 0, "{result:#}");
 }
 
+/// The end of the load comes, as a rule, just as something is due.
+#[test]
+fn what_comes_due_at_the_end_beside_idle_terminals_was_not_kept_waiting() {
+    let bank = Bank::open();
+    let (result, _) = load_with(&bank, "terminals = 200\nrate = 100.0\nduration = \"2s\"", |_, _| {});
+    assert!(result["transactions"][1]["done"].as_u64() > Some(0) && result["not_begun"] == 0, "{result:#}");
+}
+
 /// As psql, from the environment or a password file.
 #[test]
 fn a_user_proves_that_it_knows_its_password() {
