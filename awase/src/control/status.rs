@@ -1,6 +1,6 @@
 //! The status of a server, from counters that its parts have anyway.
 
-use dsm::Shared;
+use dsm::{Shared, Waits};
 use kernel::counters::{Activity, Count, Reading};
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use transactions::Monitor;
 use transactions::counters::CountedFunction;
 
 use super::{ControlPanel, ExportInfo};
-use crate::metrics::{JOBS_SHOWN, PROGRAM_REQUESTS, disk_name, live_job};
+use crate::metrics::{JOBS_SHOWN, PROGRAM_REQUESTS, SHARED_WAITS, disk_name, live_job};
 
 impl ControlPanel {
     pub(super) fn status(&self) -> Value {
@@ -114,6 +114,10 @@ fn database(monitor: &Monitor) -> Value {
     })
 }
 
+fn waits(of: &Waits) -> Value {
+    json!({ "count": of.count.get(), "ns": of.ns.get() })
+}
+
 fn shared(shared: &Shared) -> Value {
     let (now, counters, bounces) = (shared.gauges(), shared.counters(), shared.bounces());
     let most = bounces.iter().max_by_key(|(_, count)| *count);
@@ -135,6 +139,7 @@ fn shared(shared: &Shared) -> Value {
         "stores": counters.stores.get(),
         "messages": counters.messages.get(),
         "batches": counters.batches.get(),
+        "waits": SHARED_WAITS.iter().map(|(part, of)| (part.to_string(), waits(of(counters)))).collect::<Value>(),
         "bounces": bounces.iter().map(|(_, count)| count).sum::<u64>(),
         "most_bounces": most.map(|([one, other], _)| format!("{one}, {other}")),
     })

@@ -1,5 +1,7 @@
 //! The counters as JSON for the page with live plots, as totals: each client takes differences at its own rate.
 
+use std::time::Duration;
+
 use kernel::connection::ConnectionReading;
 use kernel::counters::{Activity, Count, Group, Histogram, RequestType, Service, upper_bound};
 use kernel::job::JobFacts;
@@ -7,6 +9,7 @@ use policy::unit::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
 use super::sample::{Sample, View};
+use super::shared::{SharedSample, WAITS, Wait};
 
 pub(super) fn json(sample: &Sample) -> String {
     let count = |what| sample.sum.count(what);
@@ -30,6 +33,7 @@ pub(super) fn json(sample: &Sample) -> String {
             "locks": { "taken": sample.cache.locks.taken, "contended": sample.cache.locks.contended },
         },
         "disks": disks(sample),
+        "shared": sample.shared.iter().map(shared).collect::<Value>(),
         "connected": connected(sample),
         "jobs": sample.jobs.iter().map(job).collect::<Value>(),
     });
@@ -109,6 +113,14 @@ fn disks(sample: &Sample) -> Vec<Value> {
         })
     };
     sample.disks.iter().map(row).collect()
+}
+
+/// A shared disk: how often was waited for its blocks by part, and how long in all.
+fn shared(of: &SharedSample) -> Value {
+    let part = |((part, _), (count, time)): (&Wait, &(u64, Duration))| {
+        ((*part).to_owned(), json!({ "count": count, "seconds": time.as_secs_f64() }))
+    };
+    WAITS.iter().zip(&of.waits).map(part).collect()
 }
 
 /// Most connections in one answer, the oldest: a client may ask twice a second.

@@ -24,6 +24,7 @@ pub(crate) use live::job as live_job;
 pub(crate) use prometheus::PROGRAM_REQUESTS;
 pub(crate) use sample::disk_name;
 pub use sample::{JOBS_SHOWN, View};
+pub(crate) use shared::WAITS as SHARED_WAITS;
 
 const KEY: &str = "listen.metrics";
 

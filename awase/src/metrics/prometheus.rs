@@ -275,12 +275,18 @@ fn shared(text: &mut Text, sample: &Sample) {
             text.line("awase_shared_blocks", &labels, value(&shared.now));
         }
     }
+    let waits = || {
+        sample.shared.iter().enumerate().flat_map(|(number, shared)| {
+            WAITS.iter().zip(&shared.waits).map(move |((part, _), wait)| (number.to_string(), part, wait))
+        })
+    };
     text.family("awase_shared_wait_seconds_total", "counter", "Time of misses in shared disks, by part.");
-    for (number, shared) in sample.shared.iter().enumerate() {
-        for ((part, _), wait) in WAITS.iter().zip(&shared.waits) {
-            let labels = [("volume", &*number.to_string()), ("part", part)];
-            text.line("awase_shared_wait_seconds_total", &labels, wait.as_secs_f64());
-        }
+    for (volume, part, (_, time)) in waits() {
+        text.line("awase_shared_wait_seconds_total", &[("volume", &volume), ("part", part)], time.as_secs_f64());
+    }
+    text.family("awase_shared_waits_total", "counter", "Misses in shared disks, by part.");
+    for (volume, part, (count, _)) in waits() {
+        text.line("awase_shared_waits_total", &[("volume", &volume), ("part", part)], count);
     }
     text.family("awase_shared_bounces_total", "counter", "Blocks of this home that two nodes took from each other.");
     for (number, shared) in sample.shared.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dsm::{Counters, Dsm, Gauges, Shared};
+use dsm::{Counters, Dsm, Gauges, Shared, Waits};
 
 /// A metric that only grows: its name and meaning, and its value.
 type Count = (&'static str, &'static str, fn(&Counters) -> u64);
@@ -29,11 +29,10 @@ pub(super) const COUNTERS: &[Count] = &[
     ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
 ];
 
-/// A part of the time of misses, and its nanoseconds.
-type Wait = (&'static str, fn(&Counters) -> u64);
+/// A part of the time of misses.
+pub(crate) type Wait = (&'static str, fn(&Counters) -> &Waits);
 
-pub(super) const WAITS: &[Wait] =
-    &[("fetch", |of| of.fetch_ns.get()), ("home", |of| of.home_ns.get()), ("holder", |of| of.holder_ns.get())];
+pub(crate) const WAITS: &[Wait] = &[("fetch", |of| &of.fetch), ("home", |of| &of.home), ("holder", |of| &of.holder)];
 
 pub(super) const STATES: &[State] = &[
     ("shared", |now| now.shared),
@@ -47,8 +46,8 @@ pub(super) const STATES: &[State] = &[
 /// A shared disk in a sample.
 pub(super) struct SharedSample {
     pub(super) counts: Vec<u64>,
-    /// In the order of [`WAITS`].
-    pub(super) waits: Vec<Duration>,
+    /// How often, and how long in all. In the order of [`WAITS`].
+    pub(super) waits: Vec<(u64, Duration)>,
     /// By the names of two nodes.
     pub(super) bounces: Vec<([String; 2], u64)>,
     pub(super) now: Gauges,
@@ -58,7 +57,8 @@ pub(super) struct SharedSample {
 pub(super) fn sample(protocol: Option<Arc<Dsm>>) -> Vec<SharedSample> {
     let of = |shared: Arc<Shared>| {
         let counts = COUNTERS.iter().map(|(_, _, value)| value(shared.counters())).collect();
-        let waits = WAITS.iter().map(|(_, value)| Duration::from_nanos(value(shared.counters()))).collect();
+        let waits = WAITS.iter().map(|(_, of)| of(shared.counters()));
+        let waits = waits.map(|waits| (waits.count.get(), Duration::from_nanos(waits.ns.get()))).collect();
         SharedSample { counts, waits, bounces: shared.bounces(), now: shared.gauges() }
     };
     protocol.iter().flat_map(|protocol| protocol.volumes()).map(of).collect()

@@ -27,6 +27,7 @@ pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
     let (disks, exports) = (disks(view), exports(view));
     let mut all = vec![server(view), cache(view), processors(view), jobs(view), disks, exports];
     all.extend(shared(view));
+    all.extend(misses(view));
     all.extend(mapped(view));
     all.extend(databases(view));
     all.extend(programs(view));
@@ -179,6 +180,23 @@ fn shared(view: &View) -> Option<Section> {
     (!rows.is_empty()).then_some(Section { title: "shared disks", head, rows })
 }
 
+/// Where the time of misses in shared disks goes, if there are any.
+fn misses(view: &View) -> Option<Section> {
+    let row = |(index, export): (usize, &Value)| {
+        export["shared"].as_object()?;
+        let mean = |part: &&str| {
+            let at = |key| view.rate(&format!("/exports/{index}/shared/waits/{part}/{key}"));
+            let (ns, count) = (at("ns")?, at("count").filter(|count| *count > 0.0)?);
+            Some(format!("{:.0} µs", ns / count / 1e3))
+        };
+        let means = ["fetch", "home", "holder"].iter().map(|part| mean(part).unwrap_or_default());
+        Some([text(&export["name"])].into_iter().chain(means).collect())
+    };
+    let rows: Vec<_> = items(&view.status["exports"]).enumerate().filter_map(row).collect();
+    let head = &["shared disk", "fetch", "of it at the home", "of that at the holder"];
+    (!rows.is_empty()).then_some(Section { title: "mean time of a miss", head, rows })
+}
+
 /// Databases and their functions, if there are any.
 fn databases(view: &View) -> Option<Section> {
     let mut rows = Vec::new();
@@ -282,6 +300,19 @@ mod tests {
         assert_eq!(processors(&idle).rows[0][3..], ["-"; 6]);
         let lines = text_of(&processors(&view));
         assert!(lines.lines().all(|line| line.len() <= 80), "{lines}");
+    }
+
+    #[test]
+    fn the_mean_time_of_misses_is_of_those_since_the_last_sample() {
+        let status = |count: u64, ns: u64| {
+            let wait = json!({ "count": count, "ns": ns });
+            let none = json!({ "count": 0, "ns": 0 });
+            let waits = json!({ "fetch": wait, "home": none, "holder": none });
+            json!({ "process": 1, "exports": [{ "name": "plain" }, { "name": "s", "shared": { "waits": waits } }] })
+        };
+        let view = View::between(status(2, 500_000), status(6, 800_000), 2.0);
+        assert_eq!(misses(&view).expect("a section").rows, [["s", "75 µs", "", ""]]);
+        assert!(misses(&View::between(json!({}), json!({ "exports": [{ "name": "plain" }] }), 1.0)).is_none());
     }
 
     #[test]

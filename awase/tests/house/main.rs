@@ -181,7 +181,7 @@ fn every_crate_obeys_the_lints_of_the_workspace() {
 
 #[test]
 fn every_type_of_event_is_recorded_somewhere() {
-    let crates = ["kernel", "services/nbd", "services/nfs", "services/transactions"]
+    let crates = ["kernel", "services/nbd", "services/nfs", "services/dsm", "services/transactions"]
         .iter()
         .flat_map(|member| sources(&format!("{member}/src")));
     let recording: String =

@@ -30,6 +30,11 @@ impl Cluster {
 
     /// Starts a node; it may take until it is connected.
     pub fn start(&self, node: usize) -> Server {
+        self.start_with(node, &[])
+    }
+
+    /// As [`start`](Self::start), with more arguments.
+    pub fn start_with(&self, node: usize, more: &[&str]) -> Server {
         let peers: Vec<String> = self
             .ports
             .iter()
@@ -43,7 +48,8 @@ impl Cluster {
             name(node)
         );
         self.sandboxes[node].write("node.toml", &configuration);
-        self.sandboxes[node].serve(&["--config", "node.toml", "--memory", "32MiB"])
+        let arguments = ["--config", "node.toml", "--memory", "32MiB"];
+        self.sandboxes[node].serve(&[&arguments, more].concat())
     }
 
     pub fn all(&self) -> Vec<Server> {

@@ -6,3 +6,4 @@ mod failures;
 mod hostile;
 mod litmus;
 mod program;
+mod watched;

@@ -48,42 +48,65 @@ impl<'a, D: Decoder> Inbound<'a, D> {
     /// The next call.
     pub async fn next(&mut self) -> Step<D::Call> {
         loop {
+            match self.look() {
+                Ok(next) => return next,
+                Err(holds) => self.receive(holds).await?,
+            }
+        }
+    }
+
+    /// The next call, if it was received already.
+    pub(super) fn next_received(&mut self) -> Option<Step<D::Call>> {
+        self.look().ok()
+    }
+
+    /// The next call, or that more must be received, and what the incomplete message holds.
+    fn look(&mut self) -> Result<Step<D::Call>, Holds> {
+        loop {
             if !self.decoder.is_within_message() {
                 self.restart_timeout();
                 if self.session.sessions.is_stopping() {
-                    return Step::Break(End::Closed);
+                    return Ok(Step::Break(End::Closed));
                 }
             }
             match self.decoder.next() {
                 Next::Bytes(most) => {
                     if self.decoder.give(most, |to| self.scatter.take(to)) == 0 {
-                        self.receive(Holds::Frames).await?;
+                        return Err(Holds::Frames);
                     }
                 }
                 Next::Skip(len) => match self.scatter.skip(len) {
-                    0 => self.receive(Holds::Nothing).await?,
+                    0 => return Err(Holds::Nothing),
                     skipped => self.decoder.pass(skipped),
                 },
                 Next::Call(call) => {
                     if !self.decoder.has_payload(&call) {
                         self.scatter.on_other();
                     }
-                    return Step::Continue(call);
+                    return Ok(Step::Continue(call));
                 }
-                Next::Malformed => return Step::Break(End::Malformed),
+                Next::Malformed => return Ok(Step::Break(End::Malformed)),
             }
         }
     }
 
-    /// Without `look_ahead` the dispatcher runs before every call, otherwise after a number of calls (OLTP-6).
-    pub(super) async fn yield_when_due(&mut self) {
+    /// Have `len` bytes more been received already?
+    pub fn has_received(&self, len: usize) -> bool {
+        self.scatter.has(len)
+    }
+
+    /// Does the dispatcher run before the next call? Without `look_ahead` before every call, otherwise after a number of
+    /// calls (OLTP-6).
+    pub(super) fn is_yield_due(&mut self) -> bool {
         let cpu = &self.session.cpu;
         self.calls_in_a_row += 1;
-        if !cpu.switches().look_ahead || self.calls_in_a_row > cpu.look_ahead_max() {
-            self.calls_in_a_row = 1;
-            self.session.end_batch();
-            cpu.yield_now().await;
-        }
+        !cpu.switches().look_ahead || self.calls_in_a_row > cpu.look_ahead_max()
+    }
+
+    pub(super) async fn yield_now(&mut self) {
+        self.calls_in_a_row = 1;
+        self.session.end_batch();
+        self.session.cpu.yield_now().await;
     }
 
     /// The reply to this call takes a flush: what has arrived is acknowledged before. A client that has not turned off Nagle's

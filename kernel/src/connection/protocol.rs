@@ -44,6 +44,11 @@ pub trait Handler {
         call: <Self::Decoder as Decoder>::Call,
         inbound: &mut Inbound<'_, Self::Decoder>,
     ) -> impl Future<Output = Step>;
+
+    /// All calls that were received together have been executed. Never called after the last ones of a session that ends.
+    fn end_batch(&mut self, session: &Session) {
+        let _ = session;
+    }
 }
 
 /// The result of trying to answer a call at once from memory (OLTP-4).

@@ -41,9 +41,19 @@ pub async fn converse<P: Protocol>(protocol: Arc<P>, cpu: Processor, connection:
 async fn calls<H: Handler>(inbound: &mut Inbound<'_, H::Decoder>, handler: &mut H) -> End {
     let outbound = Rc::clone(inbound.session().outbound());
     while !outbound.is_broken() {
-        let step = match inbound.next().await {
+        let next = match inbound.next_received() {
+            Some(next) => next,
+            None => {
+                handler.end_batch(inbound.session());
+                inbound.next().await
+            }
+        };
+        let step = match next {
             Step::Continue(call) => {
-                inbound.yield_when_due().await;
+                if inbound.is_yield_due() {
+                    handler.end_batch(inbound.session());
+                    inbound.yield_now().await;
+                }
                 handler.call(call, inbound).await
             }
             Step::Break(end) => Step::Break(end),

@@ -239,6 +239,25 @@ events! {
 
     /// A processor has seen that switches were set.
     SwitchSet: Rare Moment "processor.switches_set" ("change", "");
+
+    /// Shared disk: this node asked a page's home for it.
+    SharedAsked: Frequent Moment "shared.asked" ("page", "node");
+    /// Shared disk: this node, as its home, granted a page to a node.
+    SharedGranted: Frequent Moment "shared.granted" ("page", "node");
+    /// Shared disk: this node had a page, and sent it straight to the node that wanted it.
+    SharedForwarded: Frequent Moment "shared.forwarded" ("page", "node");
+    /// Shared disk: this node, as its home, took a page back from a node.
+    SharedRecalled: Frequent Moment "shared.recalled" ("page", "node");
+    /// Shared disk: this node was to give up a page, by its home.
+    SharedInvalidated: Frequent Moment "shared.invalidated" ("page", "node");
+    /// Shared disk: a part of its pages has this home from now on.
+    SharedMoved: Rare Moment "shared.moved" ("shard", "node");
+    /// Shared disk: a reader waited for pages from their homes, or from nodes that had them.
+    SharedFetched: Frequent Span "shared.fetched" ("page", "pages");
+    /// Shared disk: a writer waited until this node alone had the pages.
+    SharedTaken: Frequent Span "shared.taken" ("page", "pages");
+    /// Shared disk: a thread of a program waited for a page of mapped memory.
+    SharedFault: Frequent Span "shared.fault" ("page", "is_write");
 }
 
 impl Event {

@@ -166,6 +166,9 @@ impl Mapping for Userfault {
     }
 
     fn fill_run(&self, first: u64, pages: &[&[u8; PAGE_BYTES]]) -> usize {
+        if let [page] = pages {
+            return usize::from(self.fill(first, page, false).is_ok());
+        }
         let mut adjacent = self.adjacent.lock();
         adjacent.clear();
         pages.iter().for_each(|page| adjacent.extend_from_slice(&page[..]));

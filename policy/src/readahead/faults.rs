@@ -1,8 +1,9 @@
 //! How many pages to give ahead to a program that reads mapped memory in order. Of its reads only the faults are seen: those
-//! of pages that it does not have yet. So a stream goes on where the last window ended, and nothing tells how far the
-//! reader has come within a window.
+//! of pages that it does not have yet. So a stream goes on where the last window ended. Within a window, faults tell of
+//! pages that have not come yet: one in its last half is the time to fetch the next window, which then comes without a wait.
+//! Of pages that all come at once nothing tells how far the reader is.
 //!
-//! Nothing is given at the first fault. A window ends in one wait for what comes after it, so windows grow fast.
+//! Nothing is given at the first fault. A window may end in a wait for what comes after it, so windows grow fast.
 //!
 //! Rejected: a page left out in the middle of each window, so that its fault starts the next one before this one ends. A
 //! fault costs as much as ten pages that are given ahead.
@@ -30,6 +31,8 @@ pub struct FaultAhead {
 struct Stream {
     /// The last fault, with what was given after it.
     given: BlockRange,
+    /// What was given last. Blocks.
+    window: u64,
 }
 
 impl FaultAhead {
@@ -43,22 +46,25 @@ impl FaultAhead {
         };
         let is_near = |stream: &Stream| (stream.given.start..=stream.given.end).contains(&block);
         let found = self.streams.iter().position(is_near).map(|index| self.streams.remove(index));
-        let mut given = block.run(1);
+        let (mut given, mut window) = (block.run(1), 0);
         if let Some(stream) = found {
-            if block < stream.given.end {
+            if block + stream.window / 2 < stream.given.end {
                 // It has not come yet, or was taken away again.
                 self.streams.push(stream);
                 return None;
             }
-            let last = stream.given.len() - 1;
-            let window = if matches!(mode, Mode::Fixed { .. }) { window_max } else { (GROWTH * last).max(WINDOW_MIN) };
-            given.end = BlockNo(given.end.0.saturating_add(window.min(window_max)));
+            let next =
+                if matches!(mode, Mode::Fixed { .. }) { window_max } else { (GROWTH * stream.window).max(WINDOW_MIN) };
+            window = next.min(window_max);
+            given.end = given.end.max(stream.given.end);
         }
+        let first = given.end;
+        given.end = BlockNo(first.0.saturating_add(window));
         if self.streams.len() >= STREAMS_MAX {
             self.streams.remove(0);
         }
-        self.streams.push(Stream { given });
-        let ahead = (block + 1).to(given.end);
+        self.streams.push(Stream { given, window });
+        let ahead = first.to(given.end);
         (!ahead.is_empty()).then_some(ahead)
     }
 }
@@ -92,6 +98,17 @@ mod tests {
         assert_eq!(fault(8), run(9, 25));
         assert_eq!(fault(12), None);
         assert_eq!(fault(25), run(26, 90), "the window stands");
+    }
+
+    #[test]
+    fn the_next_window_is_given_while_the_last_half_of_one_has_not_come() {
+        let mut ahead = FaultAhead::default();
+        let mut fault = |block| ahead.on_fault(ADAPTIVE, BlockNo(block));
+        assert_eq!([fault(7), fault(8)], [None, run(9, 25)]);
+        assert_eq!([fault(10), fault(16)], [None; 2], "the first half");
+        assert_eq!(fault(17), run(25, 89));
+        assert_eq!([fault(18), fault(26), fault(56)], [None; 3]);
+        assert_eq!([fault(57), fault(344)], [run(89, 345), run(345, 601)]);
     }
 
     #[test]

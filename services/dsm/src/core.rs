@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use kernel::trace::Event;
 use kernel::volume::Change;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
@@ -89,9 +90,9 @@ impl HomeState {
 }
 
 /// What the policy wants done about a page, and what came with the message that it answers.
-struct Decided {
-    actions: Actions,
-    content: Content,
+pub(crate) struct Decided {
+    pub(crate) actions: Actions,
+    pub(crate) content: Content,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +113,13 @@ impl Core {
 
     /// Does a mapping wait for the page that can have it only with its content?
     fn lacks_content(&self, page: PageNo) -> bool {
-        let first = self.pages.get(&page).and_then(|entry| entry.faults.front());
+        let first = self.pages.get(&page).and_then(|entry| entry.faults.first());
         first.is_some_and(|fault| !fault.is_write || self.mapped.place(fault.no, page) != Some(Place::Read))
     }
 
     /// Does a mapping wait to write the page, before others wait to read it?
     fn wants_write(&self, page: PageNo) -> bool {
-        self.pages.get(&page).and_then(|entry| entry.faults.front()).is_some_and(|fault| fault.is_write)
+        self.pages.get(&page).and_then(|entry| entry.faults.first()).is_some_and(|fault| fault.is_write)
     }
 
     /// Is it being given up?
@@ -166,7 +167,14 @@ impl Shared {
     }
 
     /// Does what the policy wants done about a page that has no other steps to do.
-    fn act(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo, mut decided: Decided) {
+    pub(crate) fn act(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Arc<Volume>,
+        page: PageNo,
+        mut decided: Decided,
+    ) {
         let mut actions = decided.actions.into_iter();
         while let Some(action) = actions.next() {
             let step = core.home.step(action, &mut decided.content);
@@ -189,7 +197,7 @@ impl Shared {
         while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
-        self.fill_now(core);
+        self.fill_last(cpu, core, volume.export());
         self.send_answers(core);
     }
 
@@ -261,6 +269,7 @@ impl Shared {
 
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
+        let trace = |event| cpu.trace(event, self.whose(), page.0, to.node.0.into());
         let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
         // Where homes move nothing is forwarded: the grant is this home's, also after it has released the shard.
         let is_own = self.config.shards.is_some() || core.node.is_home(page);
@@ -283,6 +292,7 @@ impl Shared {
                         _ => None,
                     };
                     shared.counters.grants.add(1);
+                    cpu.trace(Event::SharedGranted, shared.whose(), page.0, to.node.0.into());
                     let lost = frame.is_none() || shared.is_lost(core, page);
                     shared.send_word(to, Word::Page { message, lost }, frame.filter(|_| !lost));
                 })
@@ -291,7 +301,10 @@ impl Shared {
                 let is_forwarded = matches!(message, Message::Grant { .. });
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
                 let lost = frame.is_none();
-                self.counters.forwards.add(u64::from(is_forwarded && !lost));
+                if is_forwarded && !lost {
+                    self.counters.forwards.add(1);
+                    trace(Event::SharedForwarded);
+                }
                 send(frame, lost);
                 Progress::Done
             }
@@ -301,8 +314,13 @@ impl Shared {
                         forward.iter().for_each(|forward| self.note_forwarded(cpu, core, page, forward, retain));
                         core.watch.begin(Part::Holder, page, to.node, cpu.now());
                         self.counters.recalls.add(1);
+                        trace(Event::SharedRecalled);
                     }
-                    Message::Grant { .. } => self.note_granted(cpu, core, page, to),
+                    Message::Grant { .. } => {
+                        self.note_granted(cpu, core, page, to);
+                        trace(Event::SharedGranted);
+                    }
+                    Message::Ask { .. } => trace(Event::SharedAsked),
                     _ => {}
                 }
                 send(None, false);
@@ -324,9 +342,10 @@ impl Shared {
             core.watch.on_grant(page, self.me.node, mode);
         }
         let entry = core.page(page);
-        let first = entry.loads.first().filter(|_| matches!(content, Content::Page(_)));
-        let waited = first.map(|load| cpu.now().since(load.begun));
-        self.counters.fetch_ns.add(waited.map_or(0, |waited| waited.as_nanos() as u64));
+        let faults = entry.faults.iter().filter(|fault| fault.began.is_some());
+        let deadlines = faults.map(|fault| fault.deadline).chain(entry.loads.iter().map(|load| load.deadline));
+        let first = deadlines.min().filter(|_| matches!(content, Content::Page(_)));
+        self.counters.fetch.add(first.map(|deadline| (cpu.now() + self.config.timeout).since(deadline)));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
         self.retain_forwarded(cpu, core, page, &content);
@@ -448,50 +467,6 @@ impl Shared {
 
     /// A grant leaves this home.
     pub(crate) fn note_granted(&self, cpu: &Processor, core: &mut Core, page: PageNo, to: Address) {
-        let spent = core.watch.end(Part::Home, page, to.node, cpu.now());
-        self.counters.home_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
-    }
-
-    /// A message about a page.
-    pub(crate) fn on_message(&self, cpu: &Processor, envelope: Envelope, content: Content) {
-        let mut core = self.core.lock();
-        let core = &mut *core;
-        match envelope.message.page() {
-            Some(page) if page.0 >= self.config.policy().pages => {}
-            // Its sender repeats it.
-            _ if !self.answers() => {}
-            Some(page) => {
-                let Some(envelope) = self.possible(core, envelope, &content) else {
-                    let actions = core.node.ask_again(cpu.now(), page);
-                    self.note(core, actions, Content::None);
-                    return self.drive(cpu, core);
-                };
-                core.node.set_forwarding(cpu.switches().forwarding);
-                let (node, now) = (envelope.from.node, cpu.now());
-                match envelope.message {
-                    Message::Recall { .. } => self.counters.invalidations.add(1),
-                    Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
-                    Message::GaveUp { .. } => {
-                        let spent = core.watch.end(Part::Holder, page, node, now);
-                        self.counters.holder_ns.add(spent.map_or(0, |spent| spent.as_nanos() as u64));
-                    }
-                    _ => {}
-                }
-                let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
-                match self.volume() {
-                    Some(volume) if !waits => {
-                        let actions = core.node.on_message(cpu.now(), envelope);
-                        self.act(cpu, core, &volume, page, Decided { actions, content });
-                    }
-                    _ => core.page(page).take_in(envelope, content),
-                }
-                core.due.push_back(page);
-            }
-            None => {
-                let actions = core.node.on_message(cpu.now(), envelope);
-                self.note(core, actions, content);
-            }
-        }
-        self.drive(cpu, core);
+        self.counters.home.add(core.watch.end(Part::Home, page, to.node, cpu.now()));
     }
 }

@@ -1,6 +1,7 @@
 //! What a shared volume has done at this node.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::Shared;
 
@@ -36,12 +37,29 @@ pub struct Counters {
     pub messages: Counter,
     /// Sends in which they left.
     pub batches: Counter,
-    /// From a request of this node to its grant, of the first fetch of each page. Nanoseconds, as all times.
-    pub fetch_ns: Counter,
+    /// From the first request of this node for a page, or fault of its programs, to its grant with the page.
+    pub fetch: Waits,
     /// At this home: from a request's arrival to its grant, without grants that another node makes.
-    pub home_ns: Counter,
+    pub home: Waits,
     /// At this home: from a recall to the holder's answer.
-    pub holder_ns: Counter,
+    pub holder: Waits,
+}
+
+/// How often was waited, and for how long in all.
+#[derive(Debug, Default)]
+pub struct Waits {
+    pub count: Counter,
+    pub ns: Counter,
+}
+
+impl Waits {
+    /// `None`: nobody has waited.
+    pub(crate) fn add(&self, waited: Option<Duration>) {
+        if let Some(waited) = waited {
+            self.count.add(1);
+            self.ns.add(waited.as_nanos() as u64);
+        }
+    }
 }
 
 /// The state of a shared volume at this node now.

@@ -6,6 +6,7 @@
 
 mod admission;
 mod alive;
+mod arrived;
 mod change;
 mod core;
 mod counters;
@@ -25,7 +26,7 @@ mod waiting;
 mod watch;
 mod wire;
 
-pub use counters::{Counter, Counters, Gauges};
+pub use counters::{Counter, Counters, Gauges, Waits};
 pub use link::{Connector, Dsm};
 pub use mapping::{MAPPINGS_MAX, MappingNo, PAGES_MAX};
 pub use member::{Joined, Lease};

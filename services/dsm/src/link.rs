@@ -22,7 +22,6 @@ use policy::coherence::{Address, Envelope, Incarnation, NodeId};
 use crate::Shared;
 use crate::admission::{hello, is_member, refusal};
 use crate::hello::{First, Hello};
-use crate::unflushed::Scope;
 use crate::waiting::{Content, Loaded};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
@@ -366,6 +365,8 @@ pub struct Conversation {
     peer: Address,
     generation: u64,
     is_closed: Rc<Cell<bool>>,
+    /// Messages about pages that have arrived together, to be taken in together.
+    arrived: Vec<(Envelope, Content)>,
 }
 
 impl Conversation {
@@ -381,11 +382,17 @@ impl Conversation {
         cpu.spawn(send(Arc::clone(&shared), cpu.clone(), peer.node, generation, out));
         shared.report(Some(peer.node), "is connected".into());
         shared.on_connected(cpu, peer, theirs);
-        Conversation { shared, peer, generation, is_closed }
+        Conversation { shared, peer, generation, is_closed, arrived: Vec::new() }
     }
 
     fn link(&self) -> &Link {
         &self.shared.links[usize::from(self.peer.node.0)]
+    }
+
+    fn take_in(&mut self, cpu: &Processor) {
+        if !self.arrived.is_empty() {
+            self.shared.on_messages(cpu, self.arrived.drain(..));
+        }
     }
 }
 
@@ -410,6 +417,9 @@ impl Handler for Conversation {
         self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
         let mut content = Content::None;
         if header.has_page() {
+            if !inbound.has_received(PAGE_BYTES) {
+                self.take_in(&cpu);
+            }
             content = match inbound.payload_anyway(PAGE_BYTES).await? {
                 Ok(mut frames) => frames.pop().map_or(Content::None, |frame| Content::Page(Loaded::Frame(frame))),
                 Err(bytes) => Content::Page(Loaded::Bytes(bytes.into())),
@@ -418,38 +428,21 @@ impl Handler for Conversation {
         if header.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);
         }
-        let shared = &self.shared;
-        match header.word {
-            Word::Page { message, lost } => {
-                if lost {
-                    content = Content::Lost;
-                }
-                let to = Address { node: shared.me.node, incarnation: header.to };
-                shared.on_message(&cpu, Envelope { from: self.peer, to, message }, content);
-            }
-            Word::Flush { number, all, since } => {
-                let scope = if all { Scope::All } else { Scope::Own };
-                shared.on_flush(&cpu, self.peer, number, (scope, since));
-            }
-            Word::Unflushed(lost) => {
-                let home = &mut shared.core.lock().flushes.home;
-                home.lost_at = home.lost_at.max(Some(lost));
-            }
-            Word::Flushed { number, ok, mark } => {
-                shared.core.lock().flushes.on_answer(number, ok, mark);
-                shared.changed.wake_all();
-            }
-            Word::Died(of) => {
-                let mut core = shared.core.lock();
-                shared.note_loss(&mut core, of);
-            }
-            Word::Beat => {}
-            Word::Bye => {
-                shared.core.lock().left.insert(self.peer.node, self.peer.incarnation);
-                shared.on_end(&cpu, self.peer, true);
-            }
+        let Word::Page { message, lost } = header.word else {
+            self.take_in(&cpu);
+            self.shared.on_word(&cpu, self.peer, header.word);
+            return Step::Continue(());
+        };
+        if lost {
+            content = Content::Lost;
         }
+        let to = Address { node: self.shared.me.node, incarnation: header.to };
+        self.arrived.push((Envelope { from: self.peer, to, message }, content));
         Step::Continue(())
+    }
+
+    fn end_batch(&mut self, session: &Session) {
+        self.take_in(session.cpu());
     }
 }
 

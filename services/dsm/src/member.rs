@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use kernel::Processor;
 use kernel::request::Action;
+use kernel::trace::Event;
 use kernel::volume::Loss;
 use machine::Errno;
 use policy::coherence::{self, Address, Home, Incarnation, Node, NodeId, PageNo, ShardNo};
@@ -95,6 +96,9 @@ impl Shared {
         let (moved, same): (Vec<_>, Vec<_>) = homes.iter().partition(|named| is_moved(named));
         if !moved.is_empty() {
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
+            for (shard, home) in &moved {
+                cpu.trace(Event::SharedMoved, self.whose(), shard.0.into(), home.at.node.0.into());
+            }
             let actions = core.node.on_homes(cpu.now(), moved, []);
             self.note(core, actions, Content::None);
         }

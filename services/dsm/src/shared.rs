@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
+use kernel::export::ExportNo;
 use kernel::request::{Action, Outcome, Request};
+use kernel::trace::Event;
 use kernel::volume::{Change, Coherence};
 use kernel::wait::WaitList;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor, Volume};
@@ -202,6 +204,11 @@ impl Shared {
         self.volume.get().and_then(Weak::upgrade)
     }
 
+    /// Whose records of the trace are those of this volume.
+    pub(crate) fn whose(&self) -> (JobId, ExportNo) {
+        (JobId::default(), self.volume().map_or(ExportNo::NONE, |volume| volume.export()))
+    }
+
     /// Tells people, of a node once until something else is to be told of it.
     pub(crate) fn report(&self, of: Option<NodeId>, what: String) {
         let name = of.map(|node| self.name_of(node));
@@ -291,8 +298,9 @@ impl Shared {
     /// Reads pages: each into a frame of its own if it comes in one, else into one of `spare`.
     async fn read_pages(&self, cpu: &Processor, blocks: BlockRange, spare: Frames) -> Result<Frames, Errno> {
         let group = Group::new(spare.len().min(blocks.len() as usize));
-        let begun = cpu.now();
-        let deadline = begun + self.config.timeout;
+        let deadline = cpu.now() + self.config.timeout;
+        let whose = (cpu.job(), self.whose().1);
+        let began = cpu.begin(Event::SharedFetched, whose);
         {
             let mut core = self.core.lock();
             let core = &mut *core;
@@ -302,12 +310,14 @@ impl Shared {
             }
             for (block, spare) in blocks.iter().zip(spare) {
                 let page = PageNo(block.0);
-                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, begun, deadline });
+                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
                 core.due.push_back(page);
             }
             self.drive(cpu, core);
         }
-        let mut pages = group.all().await?;
+        let pages = group.all().await;
+        cpu.end(began, Event::SharedFetched, whose, blocks.start.0, blocks.len());
+        let mut pages = pages?;
         pages.sort_unstable_by_key(|(page, _)| *page);
         Ok(pages.into_iter().map(|(_, frame)| frame).collect())
     }
@@ -349,6 +359,9 @@ impl Shared {
     async fn wish(&self, cpu: &Processor, wishes: Vec<(PageNo, Wish)>, job: JobId) -> Result<(), Errno> {
         let group = Group::new(wishes.len());
         let deadline = cpu.now() + self.config.timeout;
+        let whose = (job, self.whose().1);
+        let (first, count) = (wishes.first().map_or(0, |(page, _)| page.0), wishes.len() as u64);
+        let began = cpu.begin(Event::SharedTaken, whose);
         {
             let mut core = self.core.lock();
             let core = &mut *core;
@@ -362,7 +375,9 @@ impl Shared {
             }
             self.drive(cpu, core);
         }
-        group.all().await.map(drop)
+        let done = group.all().await.map(drop);
+        cpu.end(began, Event::SharedTaken, whose, first, count);
+        done
     }
 }
 

@@ -46,7 +46,7 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         }
         shared.expire_faults(core, cpu.now());
         if ticks.is_multiple_of(BEAT_EACH) {
-            shared.try_poisoned(core, cpu.now());
+            shared.try_poisoned(cpu, core);
         }
         shared.drive(cpu, core);
         for node in (0..shared.links.len() as u16).map(NodeId).filter(|node| *node != shared.me.node) {

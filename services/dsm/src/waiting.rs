@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use kernel::trace::Began;
 use kernel::volume::Change;
 use kernel::{FRAME_BYTES, FrameRef};
 use machine::Errno;
@@ -71,7 +72,6 @@ pub(crate) struct Load {
     pub(crate) group: Arc<Group<FrameRef>>,
     /// To be filled if the content does not come in a frame.
     pub(crate) spare: FrameRef,
-    pub(crate) begun: Instant,
     pub(crate) deadline: Instant,
 }
 
@@ -136,6 +136,8 @@ pub(crate) struct Filling {
     pub(crate) no: MappingNo,
     pub(crate) page: PageNo,
     pub(crate) content: Loaded,
+    /// A thread waits for it.
+    pub(crate) began: Option<Began>,
 }
 
 /// What comes with an action.
@@ -168,7 +170,7 @@ pub(crate) struct Page {
     /// The number of what is running, if it is a store.
     pub(crate) store: Option<u64>,
     /// Threads of programs that wait, at most one entry for each mapping.
-    pub(crate) faults: VecDeque<Fault>,
+    pub(crate) faults: SmallVec<[Fault; 1]>,
     /// A task waits until the page may be taken from a mapping.
     pub(crate) is_timed: bool,
 }
@@ -218,16 +220,16 @@ impl Page {
         match self.faults.iter_mut().find(|known| known.no == fault.no) {
             Some(known) => {
                 known.is_write |= fault.is_write;
-                known.is_ahead &= fault.is_ahead;
+                known.began = known.began.or(fault.began);
                 known.deadline = known.deadline.max(fault.deadline);
             }
-            None => self.faults.push_back(fault),
+            None => self.faults.push(fault),
         }
     }
 
-    pub(crate) fn take_faults(&mut self, is_meant: impl Fn(&Fault) -> bool) -> Vec<Fault> {
-        let (taken, left): (Vec<Fault>, Vec<Fault>) = self.faults.drain(..).partition(is_meant);
-        self.faults = left.into();
+    pub(crate) fn take_faults(&mut self, is_meant: impl Fn(&Fault) -> bool) -> SmallVec<[Fault; 1]> {
+        let (taken, left) = std::mem::take(&mut self.faults).into_iter().partition(is_meant);
+        self.faults = left;
         taken
     }
 

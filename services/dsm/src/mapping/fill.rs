@@ -1,14 +1,17 @@
-//! Putting pages into a program's memory. Those that are read ahead go there in batches: a page by itself costs the host more
-//! than its copy. Nobody waits for them, and nothing else is done to any mapping before they are there.
+//! Putting pages into a program's memory. Those that it only reads go there in batches: a page by itself costs the host more
+//! than its copy, and a program that is woken for each page runs before the next one is there. Nothing else is done to any
+//! mapping before they are there.
 
 use std::sync::Arc;
 
-use kernel::FRAME_BYTES;
+use kernel::export::ExportNo;
+use kernel::trace::Event;
+use kernel::{FRAME_BYTES, Processor};
 use machine::Errno;
 use machine::mapping::{self, Mapping};
 use policy::coherence::PageNo;
+use policy::unit::JobId;
 
-use super::table::MappingNo;
 use crate::Shared;
 use crate::core::Core;
 use crate::waiting::{Filling, Loaded};
@@ -35,11 +38,21 @@ pub(super) fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writa
 
 impl Shared {
     /// Fills a page soon.
-    pub(super) fn fill_later(&self, core: &mut Core, no: MappingNo, page: PageNo, content: &Loaded) {
-        core.filling.push(Filling { no, page, content: content.clone() });
+    pub(super) fn fill_later(&self, core: &mut Core, filling: Filling) {
+        core.filling.push(filling);
         if core.filling.len() >= AT_ONCE {
             self.fill_now(core);
         }
+    }
+
+    /// Fills what is to be filled, at the end of what is done at a time.
+    pub(crate) fn fill_last(&self, cpu: &Processor, core: &mut Core, export: ExportNo) {
+        for Filling { no, page, began, .. } in &core.filling {
+            let Some(began) = *began else { continue };
+            core.mapped.begin_window(*no, *page, cpu.now());
+            cpu.end(began, Event::SharedFault, (JobId::default(), export), page.0, 0);
+        }
+        self.fill_now(core);
     }
 
     /// Fills what is to be filled. To be called before anything else is done to a mapping, and before others may lock.
@@ -59,7 +72,7 @@ impl Shared {
         let memory = Arc::clone(&member.memory);
         let pages: Vec<_> = run.iter().map_while(|filling| page_bytes(&filling.content)).collect();
         let filled = memory.fill_run(page.0, &pages);
-        for Filling { no, page, content } in &run[filled..] {
+        for Filling { no, page, content, .. } in &run[filled..] {
             // If it fails, the program has ended, or does not want to have it.
             if fill(&*memory, *page, content, false).is_err() {
                 core.mapped.remove(*no, *page);

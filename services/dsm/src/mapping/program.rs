@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kernel::connection::{receive_exact, send_all};
 use kernel::request::Context;
+use kernel::trace::Event;
 use kernel::{Hold, Processor};
 use machine::mapping::Mapping;
 use machine::{Connection, Errno, Segments};
@@ -213,10 +214,11 @@ impl Shared {
     }
 
     /// Asks again for some of the pages whose accesses fail: their home may answer again, or somebody has written them.
-    pub(crate) fn try_poisoned(&self, core: &mut Core, now: Instant) {
-        let deadline = now + self.config.timeout;
+    pub(crate) fn try_poisoned(&self, cpu: &Processor, core: &mut Core) {
+        let deadline = cpu.now() + self.config.timeout;
         for (no, page) in core.mapped.some_poisoned(TRIED_AGAIN) {
-            core.page(page).add_fault(Fault { no, is_write: false, is_ahead: false, deadline });
+            let began = Some(cpu.begin(Event::SharedFault, self.whose()));
+            core.page(page).add_fault(Fault { no, is_write: false, began, deadline });
             core.due.push_back(page);
         }
     }

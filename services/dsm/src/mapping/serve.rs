@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kernel::trace::Event;
 use kernel::volume::Change;
 use kernel::{Frames, Processor, Volume};
 use machine::mapping;
@@ -12,7 +13,7 @@ use super::fill::fill;
 use super::table::{Fault, MappingNo, Place, Served, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
-use crate::waiting::{Content, Loaded};
+use crate::waiting::{Content, Filling, Loaded};
 
 /// Pages given up and not stored yet, above which a mapping that is full gets no others.
 const SAVING_MAX: usize = 1024;
@@ -34,7 +35,8 @@ impl Shared {
                 let _ = member.memory.wake(page.0);
                 continue;
             }
-            core.page(page).add_fault(Fault { no, is_write: fault.is_write, is_ahead: false, deadline });
+            let began = Some(cpu.begin(Event::SharedFault, self.whose()));
+            core.page(page).add_fault(Fault { no, is_write: fault.is_write, began, deadline });
             core.due.push_back(page);
             if !fault.is_write {
                 self.ask_ahead(cpu, core, page, (no, deadline));
@@ -50,8 +52,9 @@ impl Shared {
         let most = cpu.kernel().cache_blocks() / 8;
         ahead.end = ahead.end.min(ahead.start + most).min(BlockNo(self.config.policy().pages));
         for page in ahead.iter().map(|block| PageNo(block.0)) {
-            if core.mapped.place(no, page).is_none() && core.mapped.writer(page).is_none() {
-                core.page(page).add_fault(Fault { no, is_write: false, is_ahead: true, deadline });
+            let entries = core.mapped.entries(page);
+            if entries.iter().all(|entry| entry.no != no && entry.place != Place::Write) {
+                core.page(page).add_fault(Fault { no, is_write: false, began: None, deadline });
                 core.due.push_back(page);
             }
         }
@@ -146,7 +149,7 @@ impl Shared {
         if !self.answers() {
             return Served::Later;
         }
-        let Some(first) = core.pages.get(&page).and_then(|entry| entry.faults.front().copied()) else {
+        let Some(first) = core.pages.get(&page).and_then(|entry| entry.faults.first().copied()) else {
             return Served::Lacking;
         };
         if core.mapped.writer(page).is_some() {
@@ -183,12 +186,13 @@ impl Shared {
                 Some(Place::Read | Place::Write) => {
                     let _ = memory.wake(page.0);
                 }
-                None if fault.is_ahead => {
+                None => {
                     core.mapped.set(fault.no, page, Place::Read, cpu.now());
                     self.make_room(cpu, core, fault.no, page);
-                    self.fill_later(core, fault.no, page, content);
+                    let Fault { no, began, .. } = fault;
+                    self.fill_later(core, Filling { no, page, content: content.clone(), began });
                 }
-                None | Some(Place::Poisoned) => {
+                Some(Place::Poisoned) => {
                     // If it fails, the program has ended, or does not want to have it.
                     if fill(&*memory, page, content, false).is_ok() {
                         core.mapped.set(fault.no, page, Place::Read, cpu.now());
@@ -208,12 +212,12 @@ impl Shared {
         page: PageNo,
         (fault, content): (Fault, Option<Loaded>),
     ) -> Served {
-        let Fault { no, .. } = fault;
+        let no = fault.no;
         let has = core.mapped.place(no, page) == Some(Place::Read);
         if !has && content.is_none() {
             return Served::Lacking;
         }
-        core.page(page).faults.pop_front();
+        core.page(page).faults.remove(0);
         let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else {
             return Served::Given(Mode::Read);
         };
@@ -229,6 +233,8 @@ impl Shared {
         match given {
             Ok(()) => {
                 core.mapped.set(no, page, Place::Write, cpu.now());
+                let whose = (JobId::default(), volume.export());
+                fault.began.into_iter().for_each(|began| cpu.end(began, Event::SharedFault, whose, page.0, 1));
                 // That it may is known: nothing is asked.
                 let _ = core.node.on_local(cpu.now(), Local::Write, page);
                 self.make_room(cpu, core, no, page);
@@ -264,7 +270,7 @@ impl Shared {
     /// Whoever waits for a page in a mapping, and cannot have it, is told: an access fails.
     pub(crate) fn fail_faults(&self, core: &mut Core, page: PageNo, is_meant: impl Fn(&Fault) -> bool) {
         self.fill_now(core);
-        for fault in core.page(page).take_faults(is_meant).into_iter().filter(|fault| !fault.is_ahead) {
+        for fault in core.page(page).take_faults(is_meant).into_iter().filter(|fault| fault.began.is_some()) {
             let Some(member) = core.mapped.member(fault.no) else { continue };
             let memory = Arc::clone(&member.memory);
             let has = core.mapped.place(fault.no, page);

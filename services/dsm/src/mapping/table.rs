@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::trace::Began;
 use machine::Connection;
 use machine::mapping::Mapping;
 use policy::coherence::{Mode, PageNo};
@@ -179,6 +180,12 @@ impl Table {
         self.pages.entry(page).or_default().push(Entry { no, place, since: now, grant });
     }
 
+    /// The page is there only now: from now on it stays for [`WINDOW`].
+    pub(crate) fn begin_window(&mut self, no: MappingNo, page: PageNo, now: Instant) {
+        let entries = self.pages.get_mut(&page).into_iter().flatten();
+        entries.filter(|entry| entry.no == no).for_each(|entry| entry.since = now);
+    }
+
     pub(crate) fn remove(&mut self, no: MappingNo, page: PageNo) {
         let Some(entries) = self.pages.get_mut(&page) else { return };
         let Some(index) = entries.iter().position(|entry| entry.no == no) else { return };
@@ -240,8 +247,8 @@ impl Table {
 pub(crate) struct Fault {
     pub(crate) no: MappingNo,
     pub(crate) is_write: bool,
-    /// No thread does yet: it is expected to.
-    pub(crate) is_ahead: bool,
+    /// `None`: no thread does yet, it is expected to.
+    pub(crate) began: Option<Began>,
     pub(crate) deadline: Instant,
 }
 

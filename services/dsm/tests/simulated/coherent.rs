@@ -158,5 +158,5 @@ fn a_page_that_two_nodes_write_in_turn_is_seen_to_bounce_at_its_home() {
     let home = scene.nodes[0].as_ref().and_then(|node| node.shared.as_ref()).expect("it runs");
     assert_eq!(home.bounces(), [(["1".to_owned(), "2".to_owned()], 4)]);
     let counters = home.counters();
-    assert!(counters.holder_ns.get() > 0 && counters.home_ns.get() >= counters.holder_ns.get());
+    assert!(counters.holder.ns.get() > 0 && counters.home.ns.get() >= counters.holder.ns.get());
 }

@@ -1,0 +1,86 @@
+//! What a peer has sent.
+
+use kernel::Processor;
+use kernel::trace::Event;
+use policy::coherence::{Address, Envelope, Message};
+
+use crate::Shared;
+use crate::core::{Core, Decided};
+use crate::unflushed::Scope;
+use crate::waiting::Content;
+use crate::watch::Part;
+use crate::wire::Word;
+
+impl Shared {
+    /// Messages that have arrived together, in their order. What they bring for programs goes into their memory together.
+    pub(crate) fn on_messages(&self, cpu: &Processor, messages: impl Iterator<Item = (Envelope, Content)>) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        core.node.set_forwarding(cpu.switches().forwarding);
+        messages.for_each(|(envelope, content)| self.on_message(cpu, core, envelope, content));
+        self.drive(cpu, core);
+    }
+
+    /// What is not about a page.
+    pub(crate) fn on_word(&self, cpu: &Processor, from: Address, word: Word) {
+        match word {
+            Word::Flush { number, all, since } => {
+                let scope = if all { Scope::All } else { Scope::Own };
+                self.on_flush(cpu, from, number, (scope, since));
+            }
+            Word::Unflushed(lost) => {
+                let home = &mut self.core.lock().flushes.home;
+                home.lost_at = home.lost_at.max(Some(lost));
+            }
+            Word::Flushed { number, ok, mark } => {
+                self.core.lock().flushes.on_answer(number, ok, mark);
+                self.changed.wake_all();
+            }
+            Word::Died(of) => {
+                let mut core = self.core.lock();
+                self.note_loss(&mut core, of);
+            }
+            Word::Bye => {
+                self.core.lock().left.insert(from.node, from.incarnation);
+                self.on_end(cpu, from, true);
+            }
+            Word::Beat | Word::Page { .. } => {}
+        }
+    }
+
+    fn on_message(&self, cpu: &Processor, core: &mut Core, envelope: Envelope, content: Content) {
+        let Some(page) = envelope.message.page() else {
+            let actions = core.node.on_message(cpu.now(), envelope);
+            return self.note(core, actions, content);
+        };
+        // What is not answered is repeated by its sender.
+        if page.0 >= self.config.policy().pages || !self.answers() {
+            return;
+        }
+        let Some(envelope) = self.possible(core, envelope, &content) else {
+            let actions = core.node.ask_again(cpu.now(), page);
+            return self.note(core, actions, Content::None);
+        };
+        let (node, now) = (envelope.from.node, cpu.now());
+        match envelope.message {
+            Message::Recall { .. } => {
+                self.counters.invalidations.add(1);
+                cpu.trace(Event::SharedInvalidated, self.whose(), page.0, node.0.into());
+            }
+            Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
+            Message::GaveUp { .. } => {
+                self.counters.holder.add(core.watch.end(Part::Holder, page, node, now));
+            }
+            _ => {}
+        }
+        let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
+        match self.volume() {
+            Some(volume) if !waits => {
+                let actions = core.node.on_message(now, envelope);
+                self.act(cpu, core, &volume, page, Decided { actions, content });
+            }
+            _ => core.page(page).take_in(envelope, content),
+        }
+        core.due.push_back(page);
+    }
+}
