@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -297,6 +298,34 @@ fn what_stands_in_the_way_of_joining_is_said_once() {
     a.signal(libc::SIGTERM);
 }
 
+/// A thread that reads a mapping.
+struct Reader<const N: usize> {
+    thread: JoinHandle<[u64; N]>,
+    id: Pid,
+}
+
+impl<const N: usize> Reader<N> {
+    /// Reads words at these offsets.
+    fn start(mapping: &Arc<shm::Mapping>, offsets: [usize; N]) -> Reader<N> {
+        let (own, (say, hear)) = (Arc::clone(mapping), channel());
+        let thread = std::thread::spawn(move || {
+            say.send(rustix::thread::gettid()).expect("heard");
+            offsets.map(|at| own.atomic_u64(at).expect("inside").load(Ordering::SeqCst))
+        });
+        Reader { thread, id: hear.recv().expect("it runs") }
+    }
+
+    /// The host says that it is blocked, and in no system call.
+    fn waits_for_a_page(&self) -> bool {
+        let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", self.id.as_raw_nonzero()));
+        call.is_ok_and(|call| call.starts_with("-1 "))
+    }
+
+    fn seen(self) -> [u64; N] {
+        self.thread.join().expect("it went on")
+    }
+}
+
 #[test]
 fn a_program_sees_nothing_old_after_the_lease_of_its_node_and_goes_on_with_the_next_one() {
     let mut cluster = cluster!();
@@ -311,13 +340,10 @@ fn a_program_sees_nothing_old_after_the_lease_of_its_node_and_goes_on_with_the_n
     // Nobody's lease is renewed.
     cluster.etcd.kill();
     await_that("the lease is over", || mapping.losses() == 1);
-    let own = Arc::clone(&mapping);
-    let read = move || pages.map(|at| own.atomic_u64(at).expect("inside").load(Ordering::SeqCst));
-    let reader = std::thread::spawn(read);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!reader.is_finished(), "without a lease there is nothing to read");
+    let reader = Reader::start(&mapping, pages);
+    await_that("without a lease there is nothing to read", || reader.waits_for_a_page());
     cluster.etcd = cluster.etcd.restart(&cluster.common.file("etcd"));
-    let seen = reader.join().expect("went on");
+    let seen = reader.seen();
     // What was not flushed may be lost if the node begins anew.
     assert!([1, 2].contains(&seen[0]) && seen[1..] == [1, 1], "{seen:?}");
     word(0).store(3, Ordering::SeqCst);
@@ -368,12 +394,10 @@ fn a_program_reads_nothing_old_while_its_server_is_stopped_for_longer_than_its_l
     let mut at_b = connect(&b);
     // The first waits until the lease of the other node is over.
     pages.iter().for_each(|at| at_b.write_stable(*at as u64, &pattern(3)).expect("written by who lives"));
-    let own = Arc::clone(&mapping);
-    let reader = std::thread::spawn(move || pages.map(|at| read(&own, at)));
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!reader.is_finished(), "read while its server cannot know what is there: {:?}", reader.join());
+    let reader = Reader::start(&mapping, pages);
+    await_that("its server cannot know what is there, so the reader waits", || reader.waits_for_a_page());
     a.signal(libc::SIGCONT);
-    assert_eq!(reader.join().expect("went on"), [3; 4], "by its server, in its next epoch");
+    assert_eq!(reader.seen(), [3; 4], "by its server, in its next epoch");
     assert_eq!(mapping.losses(), 1);
     word(0).store(4, Ordering::SeqCst);
     assert_eq!(value(&at_b.read(1 << 20, BLOCK as u32).expect("read")), 3);

@@ -6,6 +6,7 @@
 //! Vyukov). Where to put and where to take are counted in different pages, and the words lie in others, so that who puts
 //! and who takes disturb each other little.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -67,15 +68,18 @@ impl<'a> Queue<'a> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [socket, volume, what, words @ ..] = &arguments[..] else {
+    run(&std::env::args().skip(1).collect::<Vec<_>>(), &mut std::io::stdout())
+}
+
+pub fn run(arguments: &[String], out: &mut impl Write) -> Result<(), Box<dyn std::error::Error>> {
+    let [socket, volume, what, words @ ..] = arguments else {
         return Err("usage: queue SOCKET VOLUME put WORD… | take COUNT".into());
     };
     let memory = awase_shm::Options::at(socket).open(volume)?;
     let queue = Queue::at(&memory, PAGE).ok_or("the volume is too small")?;
     match (what.as_str(), words) {
         ("put", words) => words.iter().try_for_each(|word| word.parse().map(|word| queue.put(word)))?,
-        ("take", [count]) => (0..count.parse()?).for_each(|_: u64| println!("{}", queue.take())),
+        ("take", [count]) => (0..count.parse()?).try_for_each(|_: u64| writeln!(out, "{}", queue.take()))?,
         _ => return Err("put WORD… or take COUNT is wanted".into()),
     }
     Ok(())

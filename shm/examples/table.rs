@@ -6,6 +6,7 @@
 //! Each row has a number of its version, which is odd while the row is changed: a reader that finds it odd, or another
 //! one after it has read, reads again (a sequence lock, one for each row).
 
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use awase_shm::Mapping;
@@ -56,15 +57,18 @@ impl<'a> Table<'a> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [socket, volume, what, row, values @ ..] = &arguments[..] else {
+    run(&std::env::args().skip(1).collect::<Vec<_>>(), &mut std::io::stdout())
+}
+
+pub fn run(arguments: &[String], out: &mut impl Write) -> Result<(), Box<dyn std::error::Error>> {
+    let [socket, volume, what, row, values @ ..] = arguments else {
         return Err("usage: table SOCKET VOLUME get ROW | set ROW VALUE…".into());
     };
     let memory = awase_shm::Options::at(socket).open(volume)?;
     let table = Table::at(&memory, AT).ok_or("the volume is too small")?;
     let row: usize = row.parse()?;
     let done = match what.as_str() {
-        "get" => table.get(row).map(|values| println!("{values:?}")),
+        "get" => table.get(row).map(|values| writeln!(out, "{values:?}")).transpose()?,
         "set" => {
             let values = values.iter().map(|value| value.parse()).collect::<Result<Vec<u64>, _>>()?;
             table.set(row, &values)

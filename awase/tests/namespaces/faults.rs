@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use shm::{Mapping, Options};
 use testkit::nbd::Client;
 use testkit::random::Random;
@@ -18,6 +19,8 @@ enum Fault {
     Killed,
     /// For longer than its lease.
     Stopped,
+    /// It runs a sixth of the time, for longer than its lease.
+    Slow,
     Unplugged,
     /// Nobody hears it.
     Mute,
@@ -27,17 +30,22 @@ enum Fault {
     Halfway,
 }
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 10] = [
     Fault::Killed,
     Fault::Killed,
     Fault::Killed,
     Fault::Killed,
     Fault::Stopped,
+    Fault::Slow,
     Fault::Unplugged,
     Fault::Mute,
     Fault::Deaf,
     Fault::Halfway,
 ];
+
+/// In which a slow node runs, and their number: three leases in all.
+const SLICE: Duration = Duration::from_millis(10);
+const SLICES: u32 = 100;
 
 struct Run {
     cluster: Cluster,
@@ -107,6 +115,7 @@ impl Run {
         match fault {
             Fault::Killed => self.kill(node),
             Fault::Stopped => self.stop(node),
+            Fault::Slow => self.slow_down(node),
             Fault::Unplugged => self.cut_off(node, |run, is_lost| run.cluster.network.plug(node, !is_lost)),
             Fault::Mute => self.cut_off(node, |run, is_lost| {
                 (0..=ETCD).filter(|to| *to != node).for_each(|to| run.cluster.network.lose(node, to, is_lost));
@@ -160,6 +169,27 @@ impl Run {
         self.cluster.server(node).signal(libc::SIGCONT);
         self.cluster.server(node).await_error("this node serves as a member");
         self.load.places[node].pause(false);
+        self.return_of(node);
+    }
+
+    fn slow_down(&mut self, node: usize) {
+        self.next_epoch(node);
+        // Where it is too slow for its lease, what it has not flushed is lost.
+        self.load.crash();
+        let server = self.cluster.server(node).id().cast_signed();
+        let signal = |signal| kill_process(Pid::from_raw(server).expect("a process"), signal).expect("signalled");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..SLICES {
+                    signal(Signal::STOP);
+                    std::thread::sleep(5 * SLICE);
+                    signal(Signal::CONT);
+                    std::thread::sleep(SLICE);
+                }
+            });
+            // The others need what it has.
+            self.await_service(&Run::others(node));
+        });
         self.return_of(node);
     }
 

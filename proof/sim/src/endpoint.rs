@@ -2,7 +2,7 @@
 //!
 //! Each end has an inbox: bytes that arrived, then bytes in flight. Both count against the buffer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::config::NetworkConfig;
 use crate::ids::HostId;
@@ -15,6 +15,8 @@ pub(crate) struct Network {
     pub(crate) config: NetworkConfig,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) listeners: Vec<Port>,
+    /// Of hosts that are slow, in nanoseconds.
+    pub(crate) delays: BTreeMap<HostId, u64>,
     pub(crate) random: Random,
 }
 
@@ -52,7 +54,13 @@ pub(crate) struct Port {
 
 impl Network {
     pub(crate) fn new(random: Random) -> Self {
-        Network { config: NetworkConfig::default(), endpoints: Vec::new(), listeners: Vec::new(), random }
+        Network {
+            config: NetworkConfig::default(),
+            endpoints: Vec::new(),
+            listeners: Vec::new(),
+            delays: BTreeMap::new(),
+            random,
+        }
     }
 
     pub(crate) fn add_endpoint(&mut self, host: HostId, peer: usize) -> usize {

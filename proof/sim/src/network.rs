@@ -1,6 +1,7 @@
 //! The simulated network: connections with bounded buffers that preserve order, delay arrivals and shorten transfers.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::config::NetworkConfig;
 use crate::endpoint::{Endpoint, Port};
@@ -16,6 +17,11 @@ impl World {
     pub fn set_network(&self, config: NetworkConfig) {
         assert!(config.buffer_bytes > 0, "a network without buffers");
         self.0.borrow_mut().network.config = config;
+    }
+
+    /// From now on whatever `host` sends or receives arrives later by this.
+    pub fn slow_down(&self, host: HostId, by: Duration) {
+        self.0.borrow_mut().network.delays.insert(host, by.as_nanos() as u64);
     }
 
     /// Opens a port of `host` for connections. It closes when the host dies.
@@ -226,7 +232,9 @@ impl Inner {
     /// When something sent now arrives at `index`: never before what was sent earlier.
     fn arrival_at(&mut self, index: usize, bytes: u64) -> u64 {
         let network = &mut self.network;
-        let ns = network.config.latency.draw(&mut network.random) + bytes * network.config.ns_per_kib / 1024;
+        let ends = [index, network.endpoints[index].peer].map(|end| network.endpoints[end].host);
+        let delay: u64 = ends.iter().filter_map(|host| network.delays.get(host)).sum();
+        let ns = network.config.latency.draw(&mut network.random) + bytes * network.config.ns_per_kib / 1024 + delay;
         let end = &mut network.endpoints[index];
         end.arrives_last = end.arrives_last.max(self.now + ns);
         end.arrives_last

@@ -73,6 +73,30 @@ fn histories_are_linearizable_while_connections_end_and_nodes_are_cut_off() {
 }
 
 #[test]
+fn a_slow_node_is_waited_for_and_shows_nothing_old() {
+    for seed in testkit::rounds::seeds(40) {
+        let mut random = Random(seed);
+        let nodes = 2 + random.below(3) as usize;
+        let mut scene = Scene::new(Setup::new(seed, nodes));
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        (0..nodes).for_each(|node| clients.start(&scene, node, 2, seed));
+        let slow = random.below(nodes as u64) as usize;
+        for _ in 0..4 {
+            scene.slow_down(slow, Duration::from_millis(random.below(150)));
+            scene.pass(Duration::from_millis(500 + random.below(1500)));
+        }
+        clients.stopping.set(true);
+        scene.pass(REST);
+        assert_eq!(read_all(&mut scene, &clients), [], "seed {seed}");
+        let ended = scene.told().iter().filter(|line| line.contains("not connected any more")).count();
+        assert_eq!(ended, 0, "seed {seed}: it is slow, not away");
+        assert!(scene.history.borrow().events.len() > 20, "seed {seed}: hardly anything was done");
+        check(&scene, seed);
+    }
+}
+
+#[test]
 fn histories_of_sixty_four_nodes_are_linearizable_while_some_are_cut_off_and_one_dies() {
     for seed in testkit::rounds::seeds(1) {
         let mut random = Random(seed);

@@ -219,6 +219,11 @@ impl Scene {
         }
     }
 
+    /// What a node sends and receives arrives later by this.
+    pub fn slow_down(&self, node: usize, by: Duration) {
+        self.world.slow_down(self.hosts[node], by);
+    }
+
     pub fn heal(&mut self) {
         self.cut.clear();
     }
