@@ -210,4 +210,8 @@ fn a_node_stopped_for_longer_than_its_lease_answers_nothing_from_the_database_th
     let since = module_calls(&metrics);
     assert!(since[0] >= counted[0] && since[1] >= counted[1], "counters fall from {counted:?} to {since:?}");
     assert_eq!(pair.session(1).number("SELECT balance(1)"), Ok(1002));
+    b.crash();
+    a.await_error(OPEN);
+    let again = module_calls(&metrics);
+    assert!(again[0] >= since[0] && again[1] >= since[1], "counters fall from {since:?} to {again:?}");
 }
