@@ -104,7 +104,7 @@ fn database(monitor: &Monitor) -> Value {
         "conflicts": counted.conflicts,
         "aborts": counted.aborts,
         "function_lookups": counted.lookups,
-        "table_lookups": store.table_lookups,
+        "table_lookups": counted.table_lookups,
         "functions": counted.functions.into_iter().map(function).collect::<Value>(),
         "checkpoints": store.checkpoints,
         "is_checkpointing": store.is_checkpointing,

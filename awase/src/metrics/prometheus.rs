@@ -345,10 +345,9 @@ fn databases(text: &mut Text, sample: &Sample) {
     const LOOKUPS: &str = "awase_name_lookups_total";
     text.family(LOOKUPS, "counter", "Functions and tables that were looked up by name (OLTP-5).");
     for (database, counted) in &sample.counted {
-        text.line(LOOKUPS, &[("database", database), ("of", "function")], counted.lookups);
-    }
-    for database in &sample.databases {
-        text.line(LOOKUPS, &[("database", &database.name), ("of", "table")], database.store.table_lookups);
+        for (of, count) in [("function", counted.lookups), ("table", counted.table_lookups)] {
+            text.line(LOOKUPS, &[("database", database), ("of", of)], count);
+        }
     }
     let mut family = |name, kind, about, value: fn(&DatabaseSample) -> u64| {
         text.family(name, kind, about);

@@ -13,6 +13,7 @@ pub struct Counters {
     conflicts: AtomicU64,
     aborts: AtomicU64,
     lookups: AtomicU64,
+    table_lookups: AtomicU64,
     functions: Mutex<BTreeMap<String, Arc<Tally>>>,
 }
 
@@ -35,6 +36,8 @@ pub struct Counted {
     pub aborts: u64,
     /// Functions that were looked up by their names.
     pub lookups: u64,
+    /// Tables that were looked up by their names.
+    pub table_lookups: u64,
     /// In the order of names.
     pub functions: Vec<CountedFunction>,
 }
@@ -68,6 +71,11 @@ impl Counters {
         self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A table was looked up by its name.
+    pub fn table_lookup(&self) {
+        self.table_lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Of an installed function.
     pub fn function(&self, name: &str) -> Arc<Tally> {
         let mut functions = self.functions.lock();
@@ -91,6 +99,7 @@ impl Counters {
             conflicts: read(&self.conflicts),
             aborts: read(&self.aborts),
             lookups: read(&self.lookups),
+            table_lookups: read(&self.table_lookups),
             functions: functions.iter().map(function).collect(),
         }
     }

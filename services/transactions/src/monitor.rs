@@ -44,6 +44,7 @@ impl Monitor {
 
     /// Of a database that was open before: counts on from there.
     pub fn counting(name: String, database: Arc<Database>, programs: Programs, counters: Arc<Counters>) -> Arc<Self> {
+        database.count_in(&counters);
         Arc::new(Monitor { name, database, programs, counters })
     }
 

@@ -167,7 +167,7 @@ fn define_values<G: Guest>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
     })?;
     linker.func_wrap(MODULE, "reply", |mut caller: Caller<'_, G>, at: u32, bytes: u32| {
         let long = |bytes| misuse(&format!("it returns {bytes} bytes; at most {REPLY_BYTES_MAX} are possible"));
-        let reply = read(&mut caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?;
+        let reply = read(&mut caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?.to_vec();
         caller.data_mut().invocation_mut().reply = Some(reply);
         wasmtime::Result::Ok(())
     })?;
@@ -196,14 +196,15 @@ async fn ask(caller: &mut Caller<'_, Suspendable>, request: Request) -> Answer {
 fn ask_table<G: Guest>(caller: &mut Caller<'_, G>, name: Bytes) -> wasmtime::Result<Request> {
     let long = |_| ProgramError::Store(StoreError::TableName);
     let name = read(caller, "the table's name", name, TABLE_NAME_BYTES_MAX, long)?;
-    Ok(Request::Table(String::from_utf8(name).map_err(|_| misuse("a table's name is not UTF-8"))?))
+    let name = str::from_utf8(name).map_err(|_| misuse("a table's name is not UTF-8"))?;
+    Ok(Request::Table(name.to_owned()))
 }
 
 fn ask_put<G: Guest>(caller: &mut Caller<'_, G>, table: u32, key: Bytes, row: Bytes) -> wasmtime::Result<Request> {
     let key = read_key(caller, key)?;
     let long = |bytes| ProgramError::Store(StoreError::RowTooLong(bytes));
     let row = read(caller, "the row", row, ROW_BYTES_MAX, long)?;
-    Ok(Request::Put { table, key, row })
+    Ok(Request::Put { table, key, row: row.into() })
 }
 
 fn told_table(answer: Answer) -> wasmtime::Result<u32> {
@@ -262,25 +263,26 @@ fn memory<G: Guest>(caller: &mut Caller<'_, G>) -> Result<Memory, ProgramError> 
 }
 
 /// Bytes of the program's memory. More than `max` of them: `long` of their number.
-fn read<G: Guest, T: for<'b> From<&'b [u8]>>(
-    caller: &mut Caller<'_, G>,
+fn read<'a, G: Guest>(
+    caller: &'a mut Caller<'_, G>,
     what: &str,
     (at, bytes): Bytes,
     max: usize,
     long: impl FnOnce(usize) -> ProgramError,
-) -> wasmtime::Result<T> {
+) -> wasmtime::Result<&'a [u8]> {
     let bytes = bytes as usize;
     if bytes > max {
         return Err(long(bytes).into());
     }
     charge(caller, bytes)?;
     let memory = memory(caller)?;
-    let content = memory.data(&caller).get(at as usize..).and_then(|content| content.get(..bytes));
-    Ok(content.ok_or_else(|| outside(what))?.into())
+    let content = memory.data(caller).get(at as usize..).and_then(|content| content.get(..bytes));
+    Ok(content.ok_or_else(|| outside(what))?)
 }
 
 fn read_key<G: Guest>(caller: &mut Caller<'_, G>, at: Bytes) -> wasmtime::Result<KeyBytes> {
-    read(caller, "the key", at, KEY_BYTES_MAX, |bytes| ProgramError::Store(StoreError::KeyTooLong(bytes)))
+    let long = |bytes| ProgramError::Store(StoreError::KeyTooLong(bytes));
+    read(caller, "the key", at, KEY_BYTES_MAX, long).map(KeyBytes::from_slice)
 }
 
 fn read_range<G: Guest>(caller: &mut Caller<'_, G>, low: Bytes, high: Bytes, flags: u32) -> wasmtime::Result<Range> {
@@ -324,9 +326,8 @@ fn write<G: Guest>(
 
 fn message<G: Guest>(caller: &mut Caller<'_, G>, (at, bytes): Bytes) -> wasmtime::Result<String> {
     let bytes = bytes.min(MESSAGE_BYTES_MAX as u32);
-    let message: Vec<u8> =
-        read(caller, "the message", (at, bytes), MESSAGE_BYTES_MAX, |_| misuse("the message is too long"))?;
-    Ok(String::from_utf8_lossy(&message).into_owned())
+    let message = read(caller, "the message", (at, bytes), MESSAGE_BYTES_MAX, |_| misuse("the message is too long"))?;
+    Ok(String::from_utf8_lossy(message).into_owned())
 }
 
 fn charge<G: Guest>(caller: &mut Caller<'_, G>, bytes: usize) -> wasmtime::Result<()> {

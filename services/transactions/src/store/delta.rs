@@ -8,8 +8,9 @@ use kernel::Processor;
 use super::spread::ENTRIES_A_SLICE;
 use super::{FullKey, Row, Sequence};
 
-/// What an entry takes in memory besides its key and row, in bytes: judged, from the size of its nodes.
-const ENTRY_BYTES: usize = 96;
+/// What an entry takes in memory besides its key and row, in bytes, measured with glibc's heap: 99 with short keys in any
+/// order, 121 in ascending order; 36 more with keys that are not inline.
+const ENTRY_BYTES: usize = 100;
 
 pub(super) type Bounds<'a> = (Bound<&'a FullKey>, Bound<&'a FullKey>);
 

@@ -4,23 +4,45 @@
 //! a branch on where it is. Compared as slices of bytes, they took a tenth more of a transaction that reads 27 rows.
 
 use std::cmp::Ordering;
+use std::fmt::{self, Debug, Formatter};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::TableNo;
-use super::compact::{Compact, INLINE, Place};
 
-#[derive(Clone, Debug)]
-pub(super) struct FullKey(Compact);
+/// The table's number and two or three numbers.
+const INLINE: usize = 24;
+
+#[derive(Clone)]
+pub(super) struct FullKey(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    /// So many of them are the key's; the others are zeroes.
+    Inline([u8; INLINE], u8),
+    Shared(Arc<[u8]>),
+}
 
 impl FullKey {
     pub(super) fn new(table: TableNo, key: &[u8]) -> FullKey {
-        FullKey(Compact::of(&[&table.0.to_be_bytes(), key]))
+        FullKey::joined(&table.0.to_be_bytes(), key)
+    }
+
+    fn joined(front: &[u8], back: &[u8]) -> FullKey {
+        let len = front.len() + back.len();
+        if len > INLINE {
+            return FullKey(Bytes::Shared(front.iter().chain(back).copied().collect()));
+        }
+        let mut bytes = [0; INLINE];
+        bytes[..front.len()].copy_from_slice(front);
+        bytes[front.len()..len].copy_from_slice(back);
+        FullKey(Bytes::Inline(bytes, len as u8))
     }
 }
 
 impl From<&[u8]> for FullKey {
     fn from(bytes: &[u8]) -> FullKey {
-        FullKey(bytes.into())
+        FullKey::joined(bytes, &[])
     }
 }
 
@@ -28,7 +50,16 @@ impl Deref for FullKey {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Bytes::Inline(bytes, len) => &bytes[..usize::from(*len)],
+            Bytes::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl Debug for FullKey {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 
@@ -36,9 +67,9 @@ impl Deref for FullKey {
 impl Ord for FullKey {
     #[inline]
     fn cmp(&self, other: &FullKey) -> Ordering {
-        match (&self.0.0, &other.0.0) {
+        match (&self.0, &other.0) {
             // Where one ends before the other, the zeroes after it are not greater than what the other has.
-            (Place::Inline(own, len), Place::Inline(others, others_len)) => {
+            (Bytes::Inline(own, len), Bytes::Inline(others, others_len)) => {
                 (words(own), len).cmp(&(words(others), others_len))
             }
             _ => (**self).cmp(&**other),
@@ -81,11 +112,13 @@ mod tests {
         }
         for one in &all {
             for other in &all {
-                let [short, long] = [one, other].map(|bytes| FullKey::from(bytes.as_slice()));
-                assert_eq!(short.cmp(&long), one.cmp(other), "{one:?} {other:?}");
-                assert_eq!(*short, **one);
+                let keys = [one, other].map(|bytes| FullKey::from(bytes.as_slice()));
+                assert_eq!(keys[0].cmp(&keys[1]), one.cmp(other), "{one:?} {other:?}");
+                assert_eq!(*keys[0], **one);
             }
         }
-        assert_eq!(*FullKey::new(TableNo(7), b"key"), *b"\0\0\0\x07key");
+        for key in [b"key".as_slice(), &[1; 40]] {
+            assert_eq!(*FullKey::new(TableNo(7), key), [b"\0\0\0\x07", key].concat());
+        }
     }
 }

@@ -9,17 +9,17 @@
 //! processor or need a thread, and syncs for each transaction that must be durable; LMDB maps a file; fjall has threads of
 //! its own. None of them uses the cache, the queues and the groups that this is about.
 //!
-//! Lock order: the state, then the map of pages; the log's groups after the state.
+//! Lock order: the state, then the map of pages; the log's groups after the state. Who reads the state does not take it again
+//! while holding it: a writer that waits meanwhile would stop both.
 
 mod bytes;
 mod checkpoint;
-mod compact;
 mod delta;
 mod key;
+mod last_written;
 mod layout;
 mod log;
 mod merge;
-mod newest;
 mod open;
 mod page;
 mod pages;
@@ -31,7 +31,7 @@ mod transaction;
 mod tree;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use kernel::Processor;
 use kernel::rendezvous::Rendezvous;
@@ -40,14 +40,15 @@ use machine::Errno;
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
+use crate::counters::Counters;
+
 use checkpoint::Tree;
-pub use compact::Compact as Row;
 use delta::Delta;
 use key::FullKey;
+use last_written::LastWritten;
 pub use layout::DATABASE_BYTES_MIN;
 use layout::{Layout, PageNo};
 use log::{Circle, Records};
-use newest::Newest;
 pub use open::OpenError;
 use pages::Pages;
 use space::Space;
@@ -78,6 +79,7 @@ pub struct TableNo(pub u32);
 const CATALOG: TableNo = TableNo(0);
 
 pub type Key = Box<[u8]>;
+pub type Row = Arc<[u8]>;
 
 /// Numbers commits in their order, which is that of the serial execution that they are equivalent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,6 +141,8 @@ pub struct Database {
     state: RwLock<State>,
     space: Mutex<Space>,
     log: Rendezvous<Records>,
+    /// Those of its monitor, if it has one.
+    counters: OnceLock<Arc<Counters>>,
     /// A group became durable, a checkpoint ended, or something failed or was mended.
     changed: WaitList,
 }
@@ -146,7 +150,7 @@ pub struct Database {
 struct State {
     tables: Tables,
     recent: Delta,
-    newest: Newest,
+    last_written: LastWritten,
     frozen: Option<Frozen>,
     tree: Arc<Tree>,
     /// Trees that may still be read, and the pages that are free after that.
@@ -177,8 +181,6 @@ pub struct Reading {
     pub checkpoints: u64,
     /// One is under way.
     pub is_checkpointing: bool,
-    /// Tables that were looked up by their names.
-    pub table_lookups: u64,
     /// In bytes: what a checkpoint would put into the tree, the log that a start would replay, the tree, and what is free.
     pub unmerged_bytes: u64,
     pub log_bytes: u64,
@@ -191,6 +193,11 @@ impl Database {
         Transaction::new(self)
     }
 
+    /// From now on tables that are looked up are counted.
+    pub(crate) fn count_in(&self, counters: &Arc<Counters>) {
+        self.counters.get_or_init(|| Arc::clone(counters));
+    }
+
     pub fn reading(&self) -> Reading {
         let state = self.state.read();
         let space = self.space.lock();
@@ -201,7 +208,6 @@ impl Database {
             durable: state.durable.0,
             checkpoints: state.generation - 1,
             is_checkpointing: state.is_checkpointing,
-            table_lookups: state.tables.lookups,
             unmerged_bytes: (state.recent.bytes() + frozen) as u64,
             log_bytes: state.circle.held() * page,
             tree_bytes: space.used() * page,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use kernel::rendezvous::Rendezvous;
 use kernel::wait::WaitList;
@@ -14,9 +14,9 @@ use thiserror::Error;
 
 use super::checkpoint::Tree;
 use super::delta::{Delta, Entry};
+use super::last_written::LastWritten;
 use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock};
 use super::log::Circle;
-use super::newest::Newest;
 use super::pages::{Pages, RUN_PAGES_MAX};
 use super::space::Space;
 use super::tables::Tables;
@@ -90,7 +90,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
     let state = State {
         tables: Tables::default(),
         recent: Delta::default(),
-        newest: Newest::default(),
+        last_written: LastWritten::default(),
         frozen: None,
         tree: Arc::new(Tree { root: superblock.root }),
         retired: Vec::new(),
@@ -113,6 +113,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
         state: RwLock::new(state),
         space: Mutex::new(space),
         log: Rendezvous::default(),
+        counters: OnceLock::new(),
         changed: WaitList::default(),
     })
 }

@@ -73,14 +73,19 @@ impl Reads {
     /// Has any of it changed since?
     pub(super) fn have_changed(&self, state: &State) -> bool {
         let Some(since) = self.since.filter(|since| *since < state.commits) else { return false };
-        // What was merged since left no trace in memory; only a transaction that took as long as a checkpoint is refused
-        // without need.
-        if since < state.merged {
-            return true;
+        if let Some(mut written) = state.last_written.after(since) {
+            let have_changed = written.any(|key| self.has(key));
+            if since >= state.merged {
+                debug_assert_eq!(have_changed, self.have_changed_in_memory(state, since), "since {since:?}");
+            }
+            return have_changed;
         }
-        if let Some(mut written) = state.newest.after(since) {
-            return written.any(|key| self.has(key));
-        }
+        // What was merged since left no trace in memory: a transaction that took as long as a checkpoint, in which more was
+        // written than is remembered, is refused without need.
+        since < state.merged || self.have_changed_in_memory(state, since)
+    }
+
+    fn have_changed_in_memory(&self, state: &State, since: Sequence) -> bool {
         self.have_changed_in(&state.recent, since)
             || state.frozen.as_ref().is_some_and(|frozen| self.have_changed_in(&frozen.delta, since))
     }

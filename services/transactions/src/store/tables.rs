@@ -23,8 +23,6 @@ pub(super) struct Tables {
     unstored: BTreeMap<TableNo, String>,
     /// The number given last. One of a forgotten name is not given again before all others were.
     last: TableNo,
-    /// Times that a table was looked up by its name.
-    pub lookups: u64,
 }
 
 impl Tables {
@@ -34,14 +32,19 @@ impl Tables {
         Tables { numbers, last, ..Tables::default() }
     }
 
+    /// The table of that name, if it has a number.
+    pub(super) fn get(&self, name: &str) -> Option<FoundTable> {
+        let found = |no: &TableNo| FoundTable { no: *no, is_stored: !self.unstored.contains_key(no) };
+        self.numbers.get(name).map(found)
+    }
+
     /// The table of that name; it is in the catalog from its first row on.
     pub(super) fn find(&mut self, name: &str) -> Result<FoundTable, StoreError> {
         if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
             return Err(StoreError::TableName);
         }
-        self.lookups += 1;
-        if let Some(&no) = self.numbers.get(name) {
-            return Ok(FoundTable { no, is_stored: !self.unstored.contains_key(&no) });
+        if let Some(found) = self.get(name) {
+            return Ok(found);
         }
         self.check_room(1)?;
         let no = self.next_number();

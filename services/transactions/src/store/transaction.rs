@@ -81,7 +81,14 @@ impl Transaction {
     }
 
     pub(crate) fn find_table(&mut self, name: &str) -> Result<FoundTable, StoreError> {
-        let found = self.database.state.write().tables.find(name)?;
+        if let Some(counters) = self.database.counters.get() {
+            counters.table_lookup();
+        }
+        let known = self.database.state.read().tables.get(name);
+        let found = match known {
+            Some(found) => found,
+            None => self.database.state.write().tables.find(name)?,
+        };
         if !found.is_stored {
             self.unstored.insert(found.no);
         }
@@ -310,13 +317,13 @@ impl Transaction {
 
     /// `None`: a checkpoint has to make room first.
     fn try_commit(&mut self, cpu: &Processor) -> Result<Option<Commit>, CommitError> {
+        if self.writes.is_empty() {
+            return if self.conflicts() { Err(Conflict.into()) } else { Ok(Some(self.read())) };
+        }
         let database = &self.database;
         let mut state = database.state.write();
         if self.have_changed(&state) {
             return Err(Conflict.into());
-        }
-        if self.writes.is_empty() {
-            return Ok(Some(Commit { database: Arc::clone(database), group: None, at: self.reads.newest }));
         }
         match state.failure {
             Some(errno) => return Err(StoreError::from(errno).into()),
@@ -336,7 +343,7 @@ impl Transaction {
             |records: &mut super::Records| records.push(at, self.writes.iter().map(|(key, row)| (key, row.as_ref())));
         let group = database.log.join(cpu, push, || database.lead(cpu));
         for (key, row) in std::mem::take(&mut self.writes) {
-            state.newest.push(at, &key);
+            state.last_written.push(at, &key);
             state.recent.insert(key, Entry { at, row });
         }
         let is_much = state.recent.bytes() > DELTA_BYTES_MAX && !state.is_checkpointing;

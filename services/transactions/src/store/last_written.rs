@@ -12,13 +12,13 @@ use super::{FullKey, Sequence};
 const KEYS_MAX: usize = 32;
 
 #[derive(Debug, Default)]
-pub(super) struct Newest {
+pub(super) struct LastWritten {
     keys: VecDeque<(Sequence, FullKey)>,
     /// The newest commit of which a key is remembered no more.
     forgotten: Sequence,
 }
 
-impl Newest {
+impl LastWritten {
     pub(super) fn push(&mut self, at: Sequence, key: &FullKey) {
         if self.keys.len() == KEYS_MAX
             && let Some((at, _)) = self.keys.pop_front()
@@ -41,21 +41,21 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_all_of_what_was_written_since_or_nothing() {
-        let mut newest = Newest::default();
+        let mut written = LastWritten::default();
         let key = |number: u64| FullKey::from(number.to_be_bytes().as_slice());
         let commits = KEYS_MAX as u64;
         // Two keys each.
         for number in 0..2 * commits {
-            newest.push(Sequence(1 + number / 2), &key(number));
+            written.push(Sequence(1 + number / 2), &key(number));
         }
-        let after = |since| newest.after(Sequence(since)).map(|keys| keys.cloned().collect::<Vec<_>>());
+        let after = |since| written.after(Sequence(since)).map(|keys| keys.cloned().collect::<Vec<_>>());
         assert_eq!(after(commits), Some(vec![]));
         assert_eq!(after(commits - 1), Some(vec![key(2 * commits - 1), key(2 * commits - 2)]));
         assert_eq!(after(commits / 2).map(|keys| keys.len()), Some(KEYS_MAX));
         assert_eq!(after(commits / 2 - 1), None);
         // Only one key of commit `commits / 2 + 1` is left.
-        newest.push(Sequence(commits + 1), &key(0));
-        assert_eq!(newest.after(Sequence(commits / 2)).map(Iterator::count), None);
-        assert_eq!(newest.after(Sequence(commits / 2 + 1)).map(Iterator::count), Some(KEYS_MAX - 1));
+        written.push(Sequence(commits + 1), &key(0));
+        assert_eq!(written.after(Sequence(commits / 2)).map(Iterator::count), None);
+        assert_eq!(written.after(Sequence(commits / 2 + 1)).map(Iterator::count), Some(KEYS_MAX - 1));
     }
 }
