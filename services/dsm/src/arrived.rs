@@ -49,12 +49,15 @@ impl Shared {
     }
 
     fn on_message(&self, cpu: &Processor, core: &mut Core, envelope: Envelope, content: Content) {
+        // What is not answered is repeated by its sender.
+        if !self.answers() {
+            return;
+        }
         let Some(page) = envelope.message.page() else {
             let actions = core.node.on_message(cpu.now(), envelope);
             return self.note(core, actions, content);
         };
-        // What is not answered is repeated by its sender.
-        if page.0 >= self.config.policy().pages || !self.answers() {
+        if page.0 >= self.config.policy().pages {
             return;
         }
         let Some(envelope) = self.possible(core, envelope, &content) else {

@@ -152,6 +152,28 @@ fn homes_move_and_leases_end_and_histories_are_linearizable_and_what_was_flushed
     assert!(moved > 0 || std::env::var_os("AWASE_SEED").is_some(), "nothing was ever stored");
 }
 
+#[test]
+fn nothing_is_lost_when_a_survey_is_answered_while_the_lease_of_the_home_is_over() {
+    for seed in testkit::rounds::seeds(9) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 2) });
+        scene.see_all();
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        scene.slow_down(1, Duration::from_millis(50));
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let own = clients.clone();
+        let read = scene.start(0, async move |cpu, volume| own.read(&cpu, &volume, 0, 3).await);
+        scene.pass(Duration::from_millis(20));
+        scene.set_lease(0, false);
+        scene.pass(Duration::from_millis(400));
+        scene.set_lease(0, true);
+        assert!(scene.run_until(None, |_| read.borrow().is_some()));
+        assert!(read.take().is_some_and(|read| read.is_ok()), "seed {seed}");
+        check(&scene, seed);
+    }
+}
+
 /// Of one seed.
 const KILLS: u64 = 25;
 
