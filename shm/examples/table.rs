@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use awase_shm::Mapping;
 
 /// After the counter and the queue of the other examples.
-const AT: usize = 64 << 10;
+pub const AT: usize = 64 << 10;
 
 const ROWS: usize = 4096;
 
 /// Of a row: its version, and three words.
 const WORDS: usize = 4;
 
-struct Table<'a>(&'a [AtomicU64]);
+pub struct Table<'a>(&'a [AtomicU64]);
 
 impl<'a> Table<'a> {
-    fn at(memory: &'a Mapping, at: usize) -> Option<Table<'a>> {
+    pub fn at(memory: &'a Mapping, at: usize) -> Option<Table<'a>> {
         memory.atomics_u64(at, ROWS * WORDS).map(Table)
     }
 
@@ -31,7 +31,7 @@ impl<'a> Table<'a> {
         row.split_first()
     }
 
-    fn get(&self, number: usize) -> Option<Vec<u64>> {
+    pub fn get(&self, number: usize) -> Option<Vec<u64>> {
         let (version, words) = self.row(number)?;
         loop {
             let before = version.load(Ordering::SeqCst);
@@ -43,7 +43,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn set(&self, number: usize, values: &[u64]) -> Option<()> {
+    pub fn set(&self, number: usize, values: &[u64]) -> Option<()> {
         let (version, words) = self.row(number)?;
         let claim = |now: u64| now.is_multiple_of(2).then_some(now + 1);
         // Others that change the row are waited for.

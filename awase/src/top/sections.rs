@@ -180,7 +180,7 @@ fn shared(view: &View) -> Option<Section> {
     (!rows.is_empty()).then_some(Section { title: "shared disks", head, rows })
 }
 
-/// Where the time of misses in shared disks goes, if there are any.
+/// How long misses in shared disks take: this node's own, and those of all nodes that this home serves.
 fn misses(view: &View) -> Option<Section> {
     let row = |(index, export): (usize, &Value)| {
         export["shared"].as_object()?;
@@ -193,7 +193,7 @@ fn misses(view: &View) -> Option<Section> {
         Some([text(&export["name"])].into_iter().chain(means).collect())
     };
     let rows: Vec<_> = items(&view.status["exports"]).enumerate().filter_map(row).collect();
-    let head = &["shared disk", "fetch", "of it at the home", "of that at the holder"];
+    let head = &["shared disk", "fetch", "as home: to the grant", "as home: to the holder's answer"];
     (!rows.is_empty()).then_some(Section { title: "mean time of a miss", head, rows })
 }
 

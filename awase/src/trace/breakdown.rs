@@ -11,7 +11,7 @@ use policy::unit::Instant;
 const STAGES: &[(&str, &[Event])] = &[
     ("waiting for memory", &[Event::MemoryAwaited]),
     ("waiting for another's read", &[Event::CacheLoadAwaited]),
-    ("waiting for other nodes", &[Event::SharedFetched, Event::SharedTaken]),
+    ("waiting for pages of shared disks", &[Event::SharedFetched, Event::SharedTaken]),
     ("in the disk's queue", &[Event::QueueWaited]),
     ("reading on the device", &[Event::DeviceRead]),
     ("writing on the device", &[Event::DeviceWrite, Event::DeviceOther]),

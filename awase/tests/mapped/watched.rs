@@ -48,6 +48,7 @@ fn what_happens_to_a_page_is_in_the_trace_and_the_metrics_of_each_node_that_it_c
     assert_eq!(word.load(SeqCst), 0);
     let mut at_c = connect(&nodes[2].server);
     at_c.write(SHARD as u64, &[7; PAGE]).expect("written");
+    at_c.write(SHARD as u64, &[7; PAGE]).expect("written at once");
     assert_eq!(word.load(SeqCst), u64::from_le_bytes([7; 8]));
     let mut at_a = connect(&nodes[0].server);
     at_a.read((SHARD + PAGE) as u64, PAGE as u32).expect("read");
@@ -99,5 +100,5 @@ fn what_happens_to_a_page_is_in_the_trace_and_the_metrics_of_each_node_that_it_c
     }
     let breakdown = cluster.sandboxes[0].run(&["trace", "--breakdown"]);
     let breakdown = String::from_utf8_lossy(&breakdown.stdout).into_owned();
-    assert!(breakdown.contains("waiting for other nodes"), "{breakdown}");
+    assert!(breakdown.contains("waiting for pages of shared disks"), "{breakdown}");
 }

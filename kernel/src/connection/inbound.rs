@@ -47,21 +47,25 @@ impl<'a, D: Decoder> Inbound<'a, D> {
 
     /// The next call.
     pub async fn next(&mut self) -> Step<D::Call> {
+        match self.next_received() {
+            Ok(next) => next,
+            Err(holds) => self.next_after(holds).await,
+        }
+    }
+
+    /// As [`Inbound::next`], after [`next_received`](Self::next_received) had none.
+    pub(super) async fn next_after(&mut self, mut holds: Holds) -> Step<D::Call> {
         loop {
-            match self.look() {
+            self.receive(holds).await?;
+            match self.next_received() {
                 Ok(next) => return next,
-                Err(holds) => self.receive(holds).await?,
+                Err(more) => holds = more,
             }
         }
     }
 
-    /// The next call, if it was received already.
-    pub(super) fn next_received(&mut self) -> Option<Step<D::Call>> {
-        self.look().ok()
-    }
-
-    /// The next call, or that more must be received, and what the incomplete message holds.
-    fn look(&mut self) -> Result<Step<D::Call>, Holds> {
+    /// The next call, if it was received already. Otherwise more must be received; what the incomplete message holds.
+    pub(super) fn next_received(&mut self) -> Result<Step<D::Call>, Holds> {
         loop {
             if !self.decoder.is_within_message() {
                 self.restart_timeout();

@@ -45,7 +45,8 @@ pub trait Handler {
         inbound: &mut Inbound<'_, Self::Decoder>,
     ) -> impl Future<Output = Step>;
 
-    /// All calls that were received together have been executed. Never called after the last ones of a session that ends.
+    /// Before each wait for the next call and each yield; perhaps with none since the last. Not where a session ends
+    /// otherwise: what is left then counts as lost with the connection.
     fn end_batch(&mut self, session: &Session) {
         let _ = session;
     }

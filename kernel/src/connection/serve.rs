@@ -42,10 +42,10 @@ async fn calls<H: Handler>(inbound: &mut Inbound<'_, H::Decoder>, handler: &mut 
     let outbound = Rc::clone(inbound.session().outbound());
     while !outbound.is_broken() {
         let next = match inbound.next_received() {
-            Some(next) => next,
-            None => {
+            Ok(next) => next,
+            Err(holds) => {
                 handler.end_batch(inbound.session());
-                inbound.next().await
+                inbound.next_after(holds).await
             }
         };
         let step = match next {

@@ -1,7 +1,7 @@
 //! How many pages to give ahead to a program that reads mapped memory in order. Of its reads only the faults are seen: those
 //! of pages that it does not have yet. So a stream goes on where the last window ended. Within a window, faults tell of
-//! pages that have not come yet: one in its last half is the time to fetch the next window, which then comes without a wait.
-//! Of pages that all come at once nothing tells how far the reader is.
+//! pages that have not come yet, or were taken away again: one in its last half is the time to fetch the next window, which
+//! then comes without a wait. Of pages that all come at once nothing tells how far the reader is.
 //!
 //! Nothing is given at the first fault. A window may end in a wait for what comes after it, so windows grow fast.
 //!
@@ -49,7 +49,7 @@ impl FaultAhead {
         let (mut given, mut window) = (block.run(1), 0);
         if let Some(stream) = found {
             if block + stream.window / 2 < stream.given.end {
-                // It has not come yet, or was taken away again.
+                // In the first half it has not come yet, or was taken away again.
                 self.streams.push(stream);
                 return None;
             }

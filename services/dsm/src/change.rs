@@ -26,7 +26,7 @@ impl Shared {
         }
         let entry = core.page(page);
         let mut changed = 0;
-        while let Some(Pending { wish, job, group, deadline }) = entry.changes.pop_front() {
+        while let Some(Pending { wish, job, group, since, deadline }) = entry.changes.pop_front() {
             let change = match wish {
                 Wish::Change(Change::Part { .. }) if is_lost => {
                     group.done(page, Err(Errno::IO));
@@ -51,7 +51,7 @@ impl Shared {
                     group.done(page, Ok(()));
                 }
                 Err(change) => {
-                    entry.changes.push_front(Pending { wish: Wish::Change(change), job, group, deadline });
+                    entry.changes.push_front(Pending { wish: Wish::Change(change), job, group, since, deadline });
                     break;
                 }
             }

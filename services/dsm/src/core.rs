@@ -197,7 +197,7 @@ impl Shared {
         while let Some(page) = core.due.pop_front() {
             self.pump(cpu, core, &volume, page);
         }
-        self.fill_last(cpu, core, volume.export());
+        self.fill_last(cpu, core);
         self.send_answers(core);
     }
 
@@ -342,10 +342,8 @@ impl Shared {
             core.watch.on_grant(page, self.me.node, mode);
         }
         let entry = core.page(page);
-        let faults = entry.faults.iter().filter(|fault| fault.began.is_some());
-        let deadlines = faults.map(|fault| fault.deadline).chain(entry.loads.iter().map(|load| load.deadline));
-        let first = deadlines.min().filter(|_| matches!(content, Content::Page(_)));
-        self.counters.fetch.add(first.map(|deadline| (cpu.now() + self.config.timeout).since(deadline)));
+        let first = entry.waits_since().filter(|_| matches!(content, Content::Page(_)));
+        self.counters.fetch.add(first.map(|since| cpu.now().since(since)));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
         self.retain_forwarded(cpu, core, page, &content);
@@ -387,7 +385,7 @@ impl Shared {
             }
             Content::Lost => {
                 core.page(page).finish_loads(page, &Err(Errno::IO));
-                self.fail_faults(core, page, |_| true);
+                self.fail_faults(cpu, core, page, |_| true);
             }
             Content::None => {}
         }
@@ -436,7 +434,7 @@ impl Shared {
             let entry = core.page(page);
             entry.finish_loads(page, &Err(Errno::IO));
             entry.changes.drain(..).for_each(|pending| pending.group.done(page, Err(Errno::IO)));
-            self.fail_faults(core, page, |_| true);
+            self.fail_faults(cpu, core, page, |_| true);
             return true;
         }
         let needs_content = writes || reads || core.lacks_content(page);

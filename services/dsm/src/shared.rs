@@ -109,7 +109,7 @@ pub struct Shared {
     pub(crate) first: Incarnation,
     /// Names of members, where those come and go.
     pub(crate) names: Mutex<BTreeMap<NodeId, String>>,
-    volume: OnceLock<Weak<Volume>>,
+    volume: OnceLock<(Weak<Volume>, ExportNo)>,
     report: Report,
 }
 
@@ -185,7 +185,7 @@ impl Shared {
     /// The volume in whose cache the pages are. To be called once, before the first request.
     pub fn set_volume(&self, volume: &Arc<Volume>) {
         // A second one would have another cache: the first stays.
-        let _ = self.volume.set(Arc::downgrade(volume));
+        let _ = self.volume.set((Arc::downgrade(volume), volume.export()));
     }
 
     pub fn name(&self) -> &str {
@@ -201,12 +201,12 @@ impl Shared {
     }
 
     pub(crate) fn volume(&self) -> Option<Arc<Volume>> {
-        self.volume.get().and_then(Weak::upgrade)
+        self.volume.get().and_then(|(volume, _)| volume.upgrade())
     }
 
     /// Whose records of the trace are those of this volume.
     pub(crate) fn whose(&self) -> (JobId, ExportNo) {
-        (JobId::default(), self.volume().map_or(ExportNo::NONE, |volume| volume.export()))
+        (JobId::default(), self.volume.get().map_or(ExportNo::NONE, |(_, export)| *export))
     }
 
     /// Tells people, of a node once until something else is to be told of it.
@@ -298,7 +298,8 @@ impl Shared {
     /// Reads pages: each into a frame of its own if it comes in one, else into one of `spare`.
     async fn read_pages(&self, cpu: &Processor, blocks: BlockRange, spare: Frames) -> Result<Frames, Errno> {
         let group = Group::new(spare.len().min(blocks.len() as usize));
-        let deadline = cpu.now() + self.config.timeout;
+        let since = cpu.now();
+        let deadline = since + self.config.timeout;
         let whose = (cpu.job(), self.whose().1);
         let began = cpu.begin(Event::SharedFetched, whose);
         {
@@ -310,7 +311,7 @@ impl Shared {
             }
             for (block, spare) in blocks.iter().zip(spare) {
                 let page = PageNo(block.0);
-                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, deadline });
+                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, since, deadline });
                 core.due.push_back(page);
             }
             self.drive(cpu, core);
@@ -358,10 +359,10 @@ impl Shared {
 
     async fn wish(&self, cpu: &Processor, wishes: Vec<(PageNo, Wish)>, job: JobId) -> Result<(), Errno> {
         let group = Group::new(wishes.len());
-        let deadline = cpu.now() + self.config.timeout;
+        let since = cpu.now();
+        let deadline = since + self.config.timeout;
         let whose = (job, self.whose().1);
         let (first, count) = (wishes.first().map_or(0, |(page, _)| page.0), wishes.len() as u64);
-        let began = cpu.begin(Event::SharedTaken, whose);
         {
             let mut core = self.core.lock();
             let core = &mut *core;
@@ -370,13 +371,14 @@ impl Shared {
             }
             for (page, wish) in wishes {
                 let group = Arc::clone(&group);
-                core.page(page).changes.push_back(Pending { wish, job, group, deadline });
+                core.page(page).changes.push_back(Pending { wish, job, group, since, deadline });
                 core.due.push_back(page);
             }
             self.drive(cpu, core);
         }
+        let began = group.is_pending().then(|| cpu.begin(Event::SharedTaken, whose));
         let done = group.all().await.map(drop);
-        cpu.end(began, Event::SharedTaken, whose, first, count);
+        began.into_iter().for_each(|began| cpu.end(began, Event::SharedTaken, whose, first, count));
         done
     }
 }

@@ -44,7 +44,7 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
             entry.expire(*page, cpu.now());
             core.due.push_back(*page);
         }
-        shared.expire_faults(core, cpu.now());
+        shared.expire_faults(cpu, core);
         if ticks.is_multiple_of(BEAT_EACH) {
             shared.try_poisoned(cpu, core);
         }

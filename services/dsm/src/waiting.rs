@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use kernel::trace::Began;
 use kernel::volume::Change;
 use kernel::{FRAME_BYTES, FrameRef};
 use machine::Errno;
@@ -53,6 +52,10 @@ impl<T> Group<T> {
         waker.into_iter().for_each(Waker::wake);
     }
 
+    pub(crate) fn is_pending(&self) -> bool {
+        self.state.lock().left > 0
+    }
+
     /// Waits for all of them.
     pub(crate) async fn all(&self) -> Result<Vec<(PageNo, T)>, Errno> {
         poll_fn(|cx| {
@@ -72,6 +75,7 @@ pub(crate) struct Load {
     pub(crate) group: Arc<Group<FrameRef>>,
     /// To be filled if the content does not come in a frame.
     pub(crate) spare: FrameRef,
+    pub(crate) since: Instant,
     pub(crate) deadline: Instant,
 }
 
@@ -87,6 +91,7 @@ pub(crate) struct Pending {
     pub(crate) wish: Wish,
     pub(crate) job: JobId,
     pub(crate) group: Arc<Group<()>>,
+    pub(crate) since: Instant,
     pub(crate) deadline: Instant,
 }
 
@@ -136,8 +141,6 @@ pub(crate) struct Filling {
     pub(crate) no: MappingNo,
     pub(crate) page: PageNo,
     pub(crate) content: Loaded,
-    /// A thread waits for it.
-    pub(crate) began: Option<Began>,
 }
 
 /// What comes with an action.
@@ -216,15 +219,24 @@ impl Page {
         }
     }
 
-    pub(crate) fn add_fault(&mut self, fault: Fault) {
-        match self.faults.iter_mut().find(|known| known.no == fault.no) {
-            Some(known) => {
-                known.is_write |= fault.is_write;
-                known.began = known.began.or(fault.began);
-                known.deadline = known.deadline.max(fault.deadline);
-            }
-            None => self.faults.push(fault),
-        }
+    /// Adds a fault, as one with that of the same mapping.
+    pub(crate) fn add_fault(&mut self, fault: Fault) -> &mut Fault {
+        let index = self.faults.iter().position(|known| known.no == fault.no).unwrap_or_else(|| {
+            self.faults.push(fault);
+            self.faults.len() - 1
+        });
+        let known = &mut self.faults[index];
+        known.is_write |= fault.is_write;
+        known.since = known.since.into_iter().chain(fault.since).min();
+        known.deadline = known.deadline.max(fault.deadline);
+        known
+    }
+
+    /// When the first of those that wait for the page began to.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        let loads = self.loads.iter().map(|load| load.since);
+        let changes = self.changes.iter().map(|pending| pending.since);
+        loads.chain(changes).chain(self.faults.iter().filter_map(|fault| fault.since)).min()
     }
 
     pub(crate) fn take_faults(&mut self, is_meant: impl Fn(&Fault) -> bool) -> SmallVec<[Fault; 1]> {

@@ -4,13 +4,10 @@
 
 use std::sync::Arc;
 
-use kernel::export::ExportNo;
-use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Processor};
 use machine::Errno;
 use machine::mapping::{self, Mapping};
 use policy::coherence::PageNo;
-use policy::unit::JobId;
 
 use crate::Shared;
 use crate::core::Core;
@@ -36,34 +33,45 @@ pub(super) fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writa
     }
 }
 
+impl Core {
+    /// For the next pages to be filled.
+    fn recycle(&mut self, mut filled: Vec<Filling>) {
+        filled.clear();
+        self.filling = filled;
+    }
+}
+
 impl Shared {
     /// Fills a page soon.
-    pub(super) fn fill_later(&self, core: &mut Core, filling: Filling) {
+    pub(super) fn fill_later(&self, cpu: &Processor, core: &mut Core, filling: Filling) {
         core.filling.push(filling);
         if core.filling.len() >= AT_ONCE {
-            self.fill_now(core);
+            self.fill_last(cpu, core);
         }
     }
 
-    /// Fills what is to be filled, at the end of what is done at a time.
-    pub(crate) fn fill_last(&self, cpu: &Processor, core: &mut Core, export: ExportNo) {
-        for Filling { no, page, began, .. } in &core.filling {
-            let Some(began) = *began else { continue };
-            core.mapped.begin_window(*no, *page, cpu.now());
-            cpu.end(began, Event::SharedFault, (JobId::default(), export), page.0, 0);
-        }
-        self.fill_now(core);
+    /// Fills what is to be filled, at the end of what is done at a time. What is filled stays from then on for a while.
+    pub(crate) fn fill_last(&self, cpu: &Processor, core: &mut Core) {
+        let filled = self.fill_runs(core);
+        let now = cpu.now();
+        filled.iter().for_each(|Filling { no, page, .. }| core.mapped.begin_window(*no, *page, now));
+        core.recycle(filled);
     }
 
     /// Fills what is to be filled. To be called before anything else is done to a mapping, and before others may lock.
     pub(crate) fn fill_now(&self, core: &mut Core) {
-        let mut filling = std::mem::take(&mut core.filling);
+        let filled = self.fill_runs(core);
+        core.recycle(filled);
+    }
+
+    /// Returns what was to be filled.
+    fn fill_runs(&self, core: &mut Core) -> Vec<Filling> {
+        let filling = std::mem::take(&mut core.filling);
         let follows = |one: &Filling, next: &Filling| next.no == one.no && next.page.0 == one.page.0 + 1;
         for run in filling.chunk_by(follows) {
             self.fill_run(core, run);
         }
-        filling.clear();
-        core.filling = filling;
+        filling
     }
 
     fn fill_run(&self, core: &mut Core, run: &[Filling]) {

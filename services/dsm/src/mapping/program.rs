@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use kernel::connection::{receive_exact, send_all};
 use kernel::request::Context;
-use kernel::trace::Event;
 use kernel::{Hold, Processor};
 use machine::mapping::Mapping;
 use machine::{Connection, Errno, Segments};
@@ -128,7 +127,7 @@ impl Shared {
 
     /// Ends a mapping: it gets no more pages, what it has written is stored, and it has none any more.
     async fn end_mapping(&self, cpu: &Processor, no: MappingNo) {
-        let Some(memory) = self.begin_end(no) else { return };
+        let Some(memory) = self.begin_end(cpu, no) else { return };
         cpu.cancel_faults(memory.faults());
         while self.store_some(cpu, no).await {}
         while self.take_some(no) {
@@ -146,13 +145,14 @@ impl Shared {
         !some.is_empty()
     }
 
-    fn begin_end(&self, no: MappingNo) -> Option<Arc<dyn Mapping>> {
+    fn begin_end(&self, cpu: &Processor, no: MappingNo) -> Option<Arc<dyn Mapping>> {
         let mut core = self.core.lock();
         let core = &mut *core;
         let memory = Arc::clone(&core.mapped.member(no)?.memory);
         core.mapped.set_ending(no);
-        for entry in core.pages.values_mut() {
-            entry.take_faults(|fault| fault.no == no);
+        for (page, entry) in &mut core.pages {
+            let ended = entry.take_faults(|fault| fault.no == no);
+            ended.into_iter().for_each(|fault| self.end_fault(cpu, *page, fault));
         }
         Some(memory)
     }
@@ -205,11 +205,12 @@ impl Shared {
     }
 
     /// Threads that have waited for too long get an error.
-    pub(crate) fn expire_faults(&self, core: &mut Core, now: Instant) {
+    pub(crate) fn expire_faults(&self, cpu: &Processor, core: &mut Core) {
+        let now = cpu.now();
         let is_over = |fault: &Fault| fault.deadline <= now;
         let over = core.pages.iter().filter(|(_, entry)| entry.faults.iter().any(is_over));
         for page in over.map(|(page, _)| *page).collect::<Vec<_>>() {
-            self.fail_faults(core, page, is_over);
+            self.fail_faults(cpu, core, page, is_over);
         }
     }
 
@@ -217,8 +218,7 @@ impl Shared {
     pub(crate) fn try_poisoned(&self, cpu: &Processor, core: &mut Core) {
         let deadline = cpu.now() + self.config.timeout;
         for (no, page) in core.mapped.some_poisoned(TRIED_AGAIN) {
-            let began = Some(cpu.begin(Event::SharedFault, self.whose()));
-            core.page(page).add_fault(Fault { no, is_write: false, began, deadline });
+            core.page(page).add_fault(Fault { no, is_write: false, since: None, began: None, deadline });
             core.due.push_back(page);
         }
     }

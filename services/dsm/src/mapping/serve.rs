@@ -22,7 +22,8 @@ impl Shared {
     /// Threads of a program wait for pages: gives them those that can be given now, and the others later. Called for what
     /// the host reports of a mapping ([`Op::Faults`](machine::Op::Faults)).
     pub fn on_faults(&self, cpu: &Processor, no: MappingNo, faults: &[mapping::Fault]) {
-        let deadline = cpu.now() + self.config.timeout;
+        let since = cpu.now();
+        let deadline = since + self.config.timeout;
         let mut core = self.core.lock();
         let core = &mut *core;
         self.counters.faults.add(faults.len() as u64);
@@ -35,8 +36,9 @@ impl Shared {
                 let _ = member.memory.wake(page.0);
                 continue;
             }
-            let began = Some(cpu.begin(Event::SharedFault, self.whose()));
-            core.page(page).add_fault(Fault { no, is_write: fault.is_write, began, deadline });
+            let is_write = fault.is_write;
+            let added = core.page(page).add_fault(Fault { no, is_write, since: Some(since), began: None, deadline });
+            added.began.get_or_insert_with(|| cpu.begin(Event::SharedFault, self.whose()));
             core.due.push_back(page);
             if !fault.is_write {
                 self.ask_ahead(cpu, core, page, (no, deadline));
@@ -54,7 +56,7 @@ impl Shared {
         for page in ahead.iter().map(|block| PageNo(block.0)) {
             let entries = core.mapped.entries(page);
             if entries.iter().all(|entry| entry.no != no && entry.place != Place::Write) {
-                core.page(page).add_fault(Fault { no, is_write: false, began: None, deadline });
+                core.page(page).add_fault(Fault { no, is_write: false, since: None, began: None, deadline });
                 core.due.push_back(page);
             }
         }
@@ -180,6 +182,7 @@ impl Shared {
     fn give_to_read(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: &Loaded) -> Served {
         let waiting = core.page(page).take_faults(|fault| !fault.is_write);
         for fault in waiting {
+            self.end_fault(cpu, page, fault);
             let Some(member) = core.mapped.member(fault.no).filter(|member| !member.is_ending) else { continue };
             let memory = Arc::clone(&member.memory);
             match core.mapped.place(fault.no, page) {
@@ -189,8 +192,7 @@ impl Shared {
                 None => {
                     core.mapped.set(fault.no, page, Place::Read, cpu.now());
                     self.make_room(cpu, core, fault.no, page);
-                    let Fault { no, began, .. } = fault;
-                    self.fill_later(core, Filling { no, page, content: content.clone(), began });
+                    self.fill_later(cpu, core, Filling { no: fault.no, page, content: content.clone() });
                 }
                 Some(Place::Poisoned) => {
                     // If it fails, the program has ended, or does not want to have it.
@@ -219,6 +221,7 @@ impl Shared {
         }
         core.page(page).faults.remove(0);
         let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else {
+            self.end_fault(cpu, page, fault);
             return Served::Given(Mode::Read);
         };
         let memory = Arc::clone(&member.memory);
@@ -230,11 +233,10 @@ impl Shared {
             Some(content) if !has => fill(&*memory, page, content, true),
             _ => memory.allow_writes(page.0),
         };
+        self.end_fault(cpu, page, fault);
         match given {
             Ok(()) => {
                 core.mapped.set(no, page, Place::Write, cpu.now());
-                let whose = (JobId::default(), volume.export());
-                fault.began.into_iter().for_each(|began| cpu.end(began, Event::SharedFault, whose, page.0, 1));
                 // That it may is known: nothing is asked.
                 let _ = core.node.on_local(cpu.now(), Local::Write, page);
                 self.make_room(cpu, core, no, page);
@@ -268,9 +270,16 @@ impl Shared {
     }
 
     /// Whoever waits for a page in a mapping, and cannot have it, is told: an access fails.
-    pub(crate) fn fail_faults(&self, core: &mut Core, page: PageNo, is_meant: impl Fn(&Fault) -> bool) {
+    pub(crate) fn fail_faults(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        page: PageNo,
+        is_meant: impl Fn(&Fault) -> bool,
+    ) {
         self.fill_now(core);
-        for fault in core.page(page).take_faults(is_meant).into_iter().filter(|fault| fault.began.is_some()) {
+        for fault in core.page(page).take_faults(is_meant).into_iter().filter(|fault| fault.since.is_some()) {
+            self.end_fault(cpu, page, fault);
             let Some(member) = core.mapped.member(fault.no) else { continue };
             let memory = Arc::clone(&member.memory);
             let has = core.mapped.place(fault.no, page);
@@ -284,6 +293,13 @@ impl Shared {
                 let _ = memory.wake(page.0);
             }
             core.mapped.set(fault.no, page, Place::Poisoned, Instant::ZERO);
+        }
+    }
+
+    /// What a thread waited for is decided.
+    pub(super) fn end_fault(&self, cpu: &Processor, page: PageNo, fault: Fault) {
+        if let Some(began) = fault.began {
+            cpu.end(began, Event::SharedFault, self.whose(), page.0, fault.is_write.into());
         }
     }
 }

@@ -242,12 +242,14 @@ impl Table {
     }
 }
 
-/// A thread of a program waits for a page.
+/// A page that a mapping is to have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) no: MappingNo,
     pub(crate) is_write: bool,
-    /// `None`: no thread does yet, it is expected to.
+    /// Since when a thread waits for it. `None`: none does, it is expected to, or accesses fail.
+    pub(crate) since: Option<Instant>,
+    /// For the trace.
     pub(crate) began: Option<Began>,
     pub(crate) deadline: Instant,
 }

@@ -23,6 +23,10 @@ impl Shared {
         retain: bool,
     ) -> Progress {
         let is_written = core.mapped.writer(page).is_some();
+        if core.filling.iter().any(|filling| filling.page == page) {
+            // No thread could access it yet.
+            self.fill_last(cpu, core);
+        }
         let concerns_mappings = is_written || (!retain && core.mapped.is_mapped(page));
         let until = core.mapped.newest(page, None).filter(|_| concerns_mappings).map(|since| since + WINDOW);
         let mut spare = Frames::new();

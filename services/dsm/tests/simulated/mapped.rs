@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dsm::MappingNo;
-use kernel::FRAME_BYTES;
+use kernel::{FRAME_BYTES, trace};
 use machine::Errno;
 use machine::mapping::{Fault, Faults, Mapping};
 use policy::coherence::ShardNo;
@@ -265,6 +265,39 @@ fn a_program_that_reads_in_order_is_given_the_next_pages_unless_somebody_writes_
         assert!(writer.store(&mut scene, 3, 7));
         assert!(!may_read(3) && reader.load(&mut scene, 3) == Some(7), "seed {seed}");
         assert_eq!(reader.load(&mut scene, 5), Some(9), "seed {seed}");
+    }
+}
+
+#[test]
+fn each_fault_is_a_span_in_the_trace_however_many_pages_come_at_a_time_and_also_if_it_fails() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { homes: 1, traced: true, ..Setup::new(seed, 2) });
+        scene.until_connected();
+        let running = scene.nodes[1].as_ref().expect("it runs");
+        let (kernel, shared) = (Arc::clone(&running.host.kernel), Arc::clone(running.shared()));
+        let trace = running.trace.expect("traced");
+        let cached = ByteRange::new(0, 128 * BLOCK_BYTES);
+        let read = async move |cpu, volume: Arc<kernel::Volume>| read(&cpu, &volume, cached, context()).await;
+        assert!(scene.run(1, read).is_ok());
+        let mut switches = (*kernel.switches()).clone();
+        (switches.read_ahead, switches.trace) = (Mode::Adaptive { blocks_max: 256 }, trace::Mode::Direct);
+        kernel.set_switches(switches);
+        let program = Program::start(&scene, 1);
+        // At once: later records may overwrite it.
+        let is_traced = |page| {
+            let moments = trace::Trace::read(trace).expect("a trace").moments.into_iter().map(|moment| moment.record);
+            moments.filter(|record| record.event == trace::Event::SharedFault && record.a == page).count() == 1
+        };
+        let mut faults = 0;
+        for page in 0..128 {
+            assert_eq!(program.load(&mut scene, page), Some(0), "seed {seed}");
+            let known = std::mem::replace(&mut faults, shared.counters().faults.get());
+            assert!(faults == known || is_traced(page), "seed {seed}: page {page}");
+        }
+        assert!((3..20).contains(&faults), "seed {seed}: {faults}");
+        scene.kill(0);
+        assert_eq!(program.load(&mut scene, 1000), None, "seed {seed}: its home is away");
+        assert!(is_traced(1000), "seed {seed}");
     }
 }
 

@@ -12,8 +12,9 @@ use dsm::{Connector, Dsm, Shared, SharedConfig};
 use kernel::connection::Peer;
 use kernel::device::{Checked, DeviceRef, FileDevice, RamDisk};
 use kernel::queue::Queued;
+use kernel::trace::{Mode, TraceMemory, Tracer, private_memory};
 use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Processor, Volume};
+use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::{Connection, Errno};
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::{DiskNo, Instant, ProcessorId};
@@ -25,6 +26,9 @@ use testkit::scene::{Host, accept, small_kernel};
 use members::Members;
 
 const PORT: u16 = 10810;
+
+/// Of a node that is traced.
+const TRACE_WORDS: usize = 1 << 16;
 
 /// A run with more steps counts as hanging.
 const STEPS_MAX: u64 = 30_000_000;
@@ -48,6 +52,7 @@ pub struct Setup {
     pub timeout: Duration,
     /// Nodes have leases, and homes move on a device that all reach.
     pub moves: bool,
+    pub traced: bool,
 }
 
 impl Setup {
@@ -62,6 +67,7 @@ impl Setup {
             network: NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) },
             timeout: Duration::from_secs(4),
             moves: false,
+            traced: false,
         }
     }
 }
@@ -69,6 +75,7 @@ impl Setup {
 /// A node that runs.
 pub struct Node {
     pub host: Host,
+    pub trace: Option<TraceMemory>,
     pub dsm: Arc<Dsm>,
     /// `None`: it has not registered yet.
     pub shared: Option<Arc<Shared>>,
@@ -146,11 +153,19 @@ impl Scene {
         let Setup { seed, size, backing, homes, memory, timeout, .. } = self.setup;
         self.incarnations[node] += 1;
         let config = small_kernel(1 + (seed % 2) as u16, memory, drawn_switches(seed));
-        let host = Host::boot(&self.world, self.hosts[node], config);
+        let trace = self.setup.traced.then(|| private_memory(TRACE_WORDS));
+        let kernel = match trace {
+            Some(memory) => {
+                let tracer = Arc::new(Tracer::new(Mode::Off, config.processors, memory, 0));
+                Kernel::traced(config, tracer)
+            }
+            None => Kernel::new(config),
+        };
+        let host = Host::with_kernel(&self.world, self.hosts[node], kernel.expect("address space"));
         let dsm = Dsm::new(Dial { from: node, wanted: Arc::clone(&self.wanted) });
         accept(&self.world, &host, PORT, &dsm, Peer::default);
         if self.setup.moves {
-            self.nodes[node] = Some(Node { host, dsm, shared: None, volume: None });
+            self.nodes[node] = Some(Node { host, trace, dsm, shared: None, volume: None });
             return self.register(node);
         }
         let storage: DeviceRef = match backing {
@@ -186,7 +201,7 @@ impl Scene {
         shared.set_volume(&volume);
         dsm.add(&shared);
         dsm.serve(&host.processors[0], &shared);
-        self.nodes[node] = Some(Node { host, dsm, shared: Some(shared), volume: Some(volume) });
+        self.nodes[node] = Some(Node { host, trace, dsm, shared: Some(shared), volume: Some(volume) });
     }
 
     /// The process of a node dies.
@@ -204,7 +219,7 @@ impl Scene {
         self.history.borrow_mut().crashes.push(self.world.now().ns());
         end(&self.world, self.hosts[node]);
         self.wanted.lock().expect("one thread").retain(|(from, _, _)| *from != node);
-        let Node { host, dsm, shared, volume } = running;
+        let Node { host, dsm, shared, volume, .. } = running;
         host.processors.iter().for_each(Processor::abandon);
         drop((dsm, shared, volume));
         drop(host);
