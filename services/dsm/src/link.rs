@@ -1,7 +1,7 @@
 //! The connection to a peer: one for each volume, made by the node with the lower number, made again whenever it ends.
 //!
-//! Words for a peer are queued by any processor; all that is queued when the link's task runs leaves in one send. Without
-//! a connection they are dropped: the policy repeats what matters.
+//! Words for a peer are queued by any processor; all that is queued when the link's task runs leaves in one send, and more
+//! when that has left. Without a connection they are dropped: the policy repeats what matters.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -115,6 +115,11 @@ impl Link {
         self.queue.lock().is_up
     }
 
+    /// Do words wait for earlier ones to leave? Then nothing has been ignored, and to repeat it would only make it later.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.queue.lock().words.is_empty()
+    }
+
     /// Waits until what was queued is on its way, or the connection has ended.
     async fn until_sent(&self) {
         let is_sent = || {
@@ -162,6 +167,7 @@ async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64
             let header = header.encode().into_iter().collect();
             outbound.push(Reply { header, frames, len, release, ..Reply::default() });
         }
+        outbound.until_sent().await;
         if outbound.is_broken() {
             break;
         }
@@ -474,6 +480,11 @@ mod tests {
     fn without_a_connection_nothing_is_queued() {
         let link = Link::default();
         link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
-        assert!(link.queue.lock().words.is_empty());
+        assert!(!link.is_behind());
+        link.queue.lock().is_up = true;
+        link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
+        assert!(link.is_behind());
+        link.end_any();
+        assert!(!link.is_behind());
     }
 }

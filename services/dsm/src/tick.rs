@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kernel::Processor;
 use kernel::connection::Sessions;
-use policy::coherence::{NodeId, PageNo};
+use policy::coherence::{Action, Envelope, NodeId, PageNo};
 
 use crate::Shared;
 use crate::waiting::{Content, RETRANSMIT_AFTER};
@@ -37,7 +37,13 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
     {
         let mut core = shared.core.lock();
         let core = &mut *core;
-        let actions = core.node.on_tick(cpu.now());
+        let mut actions = core.node.on_tick(cpu.now());
+        actions.retain(|action| match action {
+            Action::Send(Envelope { to, .. }) => {
+                shared.links.get(usize::from(to.node.0)).is_none_or(|link| !link.is_behind())
+            }
+            _ => true,
+        });
         shared.note(core, actions, Content::None);
         shared.save_forwarded(cpu, core, RETRANSMIT_AFTER);
         for (page, entry) in &mut core.pages {
