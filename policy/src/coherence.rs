@@ -310,9 +310,9 @@ impl Node {
         self.retransmit(now, self.places.config.timeout)
     }
 
-    /// A connection was made again: whatever was under way on the old one may be lost.
-    pub fn on_reconnected(&mut self, now: Instant) -> Actions {
-        self.retransmit(now, Duration::ZERO)
+    /// A connection was made again: whatever was under way on the old one, before `since`, may be lost.
+    pub fn on_reconnected(&mut self, now: Instant, since: Instant) -> Actions {
+        self.retransmit(now, now.since(since) + Duration::from_nanos(1))
     }
 
     fn retransmit(&mut self, now: Instant, timeout: Duration) -> Actions {

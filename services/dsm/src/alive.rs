@@ -76,6 +76,7 @@ impl Shared {
 
     /// A connection to a node was made.
     pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, theirs: &Hello) {
+        let since = cpu.now();
         {
             let mut core = self.core.lock();
             core.processes.insert(address.node, theirs.process.id);
@@ -91,7 +92,7 @@ impl Shared {
         }
         let mut core = self.core.lock();
         let core = &mut *core;
-        let actions = core.node.on_reconnected(cpu.now());
+        let actions = core.node.on_reconnected(cpu.now(), since);
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
         // Flushes are asked for on this connection.

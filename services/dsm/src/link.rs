@@ -3,12 +3,17 @@
 //! Words for a peer are queued by any processor; all that is queued when the link's task runs leaves in one send, and more
 //! when that has left. Without a connection they are dropped: the policy repeats what matters.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::select;
 use kernel::connection::{
     End, FixedHeader, Handler, Headerwise, Holds, Inbound, Limits, Outbound, Peer, Protocol, Release, Reply, Session,
     Sessions, Step,
@@ -39,6 +44,8 @@ const LEAVE: Duration = Duration::from_millis(50);
 pub(crate) struct Link {
     queue: Mutex<Queue>,
     filled: WaitList,
+    /// Woken when a connection ends.
+    ended: WaitList,
     /// When something was heard of the peer last. Nanoseconds.
     heard: AtomicU64,
     /// The last line that was reported.
@@ -80,6 +87,7 @@ impl Link {
         let generation = queue.generation;
         drop(queue);
         self.filled.wake_all();
+        self.ended.wake_all();
         generation
     }
 
@@ -93,6 +101,7 @@ impl Link {
         }
         drop(queue);
         self.filled.wake_all();
+        self.ended.wake_all();
         is_last
     }
 
@@ -104,6 +113,10 @@ impl Link {
     fn is(&self, generation: u64) -> bool {
         let queue = self.queue.lock();
         queue.is_up && queue.generation == generation
+    }
+
+    async fn until_ended(&self, generation: u64) {
+        self.ended.until(|| (!self.is(generation)).then_some(())).await;
     }
 
     /// The number of the last connection.
@@ -156,7 +169,8 @@ impl Link {
 /// Sends what is queued until the connection ends.
 async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64, out: Out) {
     let Out { connection, outbound, is_closed } = out;
-    while let Some(words) = shared.links[usize::from(node.0)].next(generation).await {
+    let link = &shared.links[usize::from(node.0)];
+    while let Some(words) = link.next(generation).await {
         shared.counters.batches.add(1);
         for (header, frame) in words {
             let len = if frame.is_some() { PAGE_BYTES } else { 0 };
@@ -167,12 +181,13 @@ async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64
             let header = header.encode().into_iter().collect();
             outbound.push(Reply { header, frames, len, release, ..Reply::default() });
         }
-        outbound.until_sent().await;
+        // A peer that takes nothing must not keep its connection.
+        select(pin!(outbound.until_sent()), pin!(link.until_ended(generation))).await;
         if outbound.is_broken() {
             break;
         }
     }
-    shared.links[usize::from(node.0)].end(generation);
+    link.end(generation);
     // Its number may be another connection's by now.
     if !is_closed.get() {
         cpu.shutdown(connection);
@@ -462,29 +477,5 @@ impl FixedHeader<HEADER_BYTES> for Header {
 
     fn has_payload(&self) -> bool {
         self.has_page()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_same_line_is_reported_once_until_there_is_another() {
-        let link = Link::default();
-        let news: Vec<bool> = ["away", "away", "here", "here", "away"].map(|line| link.is_news(line)).to_vec();
-        assert_eq!(news, [true, false, true, false, true]);
-    }
-
-    #[test]
-    fn without_a_connection_nothing_is_queued() {
-        let link = Link::default();
-        link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
-        assert!(!link.is_behind());
-        link.queue.lock().is_up = true;
-        link.push(Incarnation(2), Incarnation(2), Word::Beat, None);
-        assert!(link.is_behind());
-        link.end_any();
-        assert!(!link.is_behind());
     }
 }
