@@ -363,7 +363,7 @@ impl Copies {
         if let (Message::Taken { serial, .. }, Some(home)) = (message, places.named(page).filter(|_| is_taken))
             && serial.incarnation < home.since
         {
-            self.answer_survey(places, (home.at, home.since), out);
+            self.answer_survey(places, (home.at, home.since), page, out);
         }
     }
 
@@ -428,7 +428,7 @@ impl Copies {
 
     /// A home asks for what was granted before its term. It may have ignored what it was asked before.
     pub(super) fn on_survey(&mut self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
-        self.answer_survey(places, (home, since), out);
+        self.answer_survey(places, (home, since), PageNo(0), out);
         let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
         self.pages.for_waiting(|copy| match copy.saving() {
             Some(saving) if saving.serial.incarnation < since && is_its(copy.page) => {
@@ -440,10 +440,17 @@ impl Copies {
     }
 
     /// Nothing is retained of what was granted before this term: its home is told so, whether or not it has asked yet.
-    pub(super) fn answer_survey(&self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
+    /// `page`: the last that was stored. Most are stored in order, so the next is found at once.
+    pub(super) fn answer_survey(
+        &self,
+        places: &Places,
+        (home, since): (Address, Incarnation),
+        page: PageNo,
+        out: &mut Outbox,
+    ) {
         let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
         let is_old = |copy: &Copy| copy.saving().is_some_and(|saving| saving.serial.incarnation < since);
-        if !self.pages.waiting().any(|copy| is_old(copy) && is_its(copy.page)) {
+        if !self.pages.waiting_from(page).any(|copy| is_old(copy) && is_its(copy.page)) {
             out.send(home.node, Message::Surveyed { since, seen: places.seen(home) });
         }
     }

@@ -48,7 +48,7 @@ impl Node {
         // Those who have seen the map as well need not ask for it.
         let homes: BTreeSet<(Address, Incarnation)> =
             moved.iter().filter_map(|shard| places.shard_home(*shard)).map(|home| (home.at, home.since)).collect();
-        homes.into_iter().for_each(|home| self.copies.answer_survey(places, home, &mut out));
+        homes.into_iter().for_each(|home| self.copies.answer_survey(places, home, PageNo(0), &mut out));
         self.directory.advance_all(places, &mut out);
         let mut actions = self.end(out);
         // After what this node itself gave up, of which it asks itself, too.

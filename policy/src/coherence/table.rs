@@ -141,9 +141,10 @@ impl<T: Record> Table<T> {
         result
     }
 
-    /// Records that wait, in order of page.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &T> {
-        self.waiting.iter().filter_map(|page| self.get(*page))
+    /// Records that wait, in order of page: those from `page` on, then those before it.
+    pub(super) fn waiting_from(&self, page: PageNo) -> impl Iterator<Item = &T> {
+        let (before, behind) = (self.waiting.range(..page), self.waiting.range(page..));
+        behind.chain(before).filter_map(|page| self.get(*page))
     }
 
     /// Changes all records that wait.
@@ -229,7 +230,11 @@ mod tests {
                 prop_assert_eq!(from, model.range(page..).map(|(page, _)| *page).collect::<Vec<_>>());
                 let mut waiting = Vec::new();
                 table.for_waiting(|record| waiting.push((record.0.0, record.1)));
-                prop_assert_eq!(waiting, expected.into_iter().filter(|(_, number)| number % 2 == 1).collect::<Vec<_>>());
+                let is_odd = |(_, number): &(u64, u8)| number % 2 == 1;
+                prop_assert_eq!(waiting, expected.into_iter().filter(is_odd).collect::<Vec<_>>());
+                let from: Vec<u64> = table.waiting_from(PageNo(page)).map(|record| record.0.0).collect();
+                let odd = model.range(page..).chain(model.range(..page)).filter(|(_, number)| *number % 2 == 1);
+                prop_assert_eq!(from, odd.map(|(page, _)| *page).collect::<Vec<_>>());
             }
         }
     }
