@@ -310,7 +310,8 @@ impl Node {
         self.retransmit(now, self.places.config.timeout)
     }
 
-    /// A connection was made again: whatever was under way on the old one, before `since`, may be lost.
+    /// A connection was made again: whatever was under way on the old one may be lost. What was sent from `since` on is
+    /// under way on the new one.
     pub fn on_reconnected(&mut self, now: Instant, since: Instant) -> Actions {
         self.retransmit(now, now.since(since) + Duration::from_nanos(1))
     }

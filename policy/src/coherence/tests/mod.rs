@@ -6,6 +6,7 @@ mod leased;
 mod moving;
 mod mutants;
 mod random;
+mod reconnected;
 mod size;
 mod stale;
 mod void;
