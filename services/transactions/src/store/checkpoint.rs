@@ -139,23 +139,17 @@ impl Database {
         state.frozen.clone().map(|frozen| (frozen, Arc::clone(&state.tree), state.generation + 1))
     }
 
-    /// Pages of trees that nobody reads any more become free.
+    /// Pages that nobody reads any more become free.
     pub(super) fn release_retired(&self) {
         let mut state = self.state.write();
         let mut space = self.space.lock();
-        state.retired.retain(|(tree, pages)| {
-            let is_read = Arc::strong_count(tree) > 1;
-            if !is_read {
-                pages.iter().for_each(|page| space.release(*page));
-            }
-            is_read
-        });
+        state.retired.take_unread().into_iter().for_each(|page| space.release(page));
     }
 
     /// The map after this checkpoint: after a start nobody reads older trees.
     fn map_without(&self, replaced: &[PageNo], generation: u64) -> Vec<Vec<u8>> {
         let mut space: Space = self.space.lock().clone();
-        let retired: Vec<PageNo> = self.state.read().retired.iter().flat_map(|(_, pages)| pages.clone()).collect();
+        let retired: Vec<PageNo> = self.state.read().retired.pages().collect();
         replaced.iter().chain(&retired).for_each(|page| space.release(*page));
         space.encode(self.pages.identity, generation)
     }
@@ -183,7 +177,7 @@ impl Database {
     fn end_checkpoint(&self, superblock: &Superblock, frozen: &Frozen, replaced: Vec<PageNo>) {
         let mut state = self.state.write();
         let old = std::mem::replace(&mut state.tree, Arc::new(Tree { root: superblock.root }));
-        state.retired.push((old, replaced));
+        state.retired.push(old, replaced);
         state.frozen = None;
         state.merged = frozen.commits;
         state.generation = superblock.generation;

@@ -24,6 +24,7 @@ mod open;
 mod page;
 mod pages;
 mod reads;
+mod retired;
 mod space;
 mod spread;
 mod tables;
@@ -47,10 +48,11 @@ use delta::Delta;
 use key::FullKey;
 use last_written::LastWritten;
 pub use layout::DATABASE_BYTES_MIN;
-use layout::{Layout, PageNo};
+use layout::Layout;
 use log::{Circle, Records};
 pub use open::OpenError;
 use pages::Pages;
+use retired::Retired;
 use space::Space;
 use spread::Frozen;
 pub(crate) use tables::FoundTable;
@@ -154,7 +156,7 @@ struct State {
     frozen: Option<Frozen>,
     tree: Arc<Tree>,
     /// Trees that may still be read, and the pages that are free after that.
-    retired: Vec<(Arc<Tree>, Vec<PageNo>)>,
+    retired: Retired,
     commits: Sequence,
     /// All commits up to this one are on stable storage.
     durable: Sequence,

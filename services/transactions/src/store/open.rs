@@ -18,6 +18,7 @@ use super::last_written::LastWritten;
 use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock};
 use super::log::Circle;
 use super::pages::{Pages, RUN_PAGES_MAX};
+use super::retired::Retired;
 use super::space::Space;
 use super::tables::Tables;
 use super::{CATALOG, Database, Sequence, State, StoreError, TableNo};
@@ -93,7 +94,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
         last_written: LastWritten::default(),
         frozen: None,
         tree: Arc::new(Tree { root: superblock.root }),
-        retired: Vec::new(),
+        retired: Retired::default(),
         commits: superblock.commits,
         durable: superblock.commits,
         merged: superblock.commits,
