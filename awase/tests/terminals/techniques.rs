@@ -139,16 +139,20 @@ fn a_call_that_aborts_is_executed_at_once_and_once() {
 }
 
 #[test]
-fn a_call_is_one_record_of_the_trace_and_unthinned_two() {
-    for (mode, records) in [("direct", 1), ("unthinned", 2)] {
+fn a_call_is_one_record_of_the_trace_and_unthinned_two_and_so_is_what_its_program_asks_for() {
+    for (mode, of_call, of_request) in [("direct", 1, 0), ("unthinned", 2, 2)] {
         let bank = Bank::open();
+        // The program is initialized from then on.
+        bank.psql(&["SELECT balance(1)"]);
         control(&bank).set("trace", mode).expect("set");
         deposit(&bank);
         let mut trace = std::process::Command::new(env!("CARGO_BIN_EXE_awase"));
-        let shown = trace.arg("trace").arg(bank.sandbox.file("awase-data/trace")).args(["--event", "postgres.call"]);
-        let shown = shown.output().expect("awase trace");
+        let shown = trace.arg("trace").arg(bank.sandbox.file("awase-data/trace")).output().expect("awase trace");
         let text = String::from_utf8_lossy(&shown.stdout);
-        let found = text.lines().filter(|line| line.contains("postgres.call")).count() as u64;
-        assert_eq!(found, records * CALLS, "{mode}: {text}");
+        let found = |event: &str| text.lines().filter(|line| line.contains(event)).count() as u64;
+        assert_eq!(found("postgres.call "), 1 + of_call * CALLS, "{mode}: {text}");
+        // A deposit asks its database four times.
+        assert_eq!(found("requests 4 "), CALLS, "{mode}: {text}");
+        assert_eq!(found("program.put "), of_request * CALLS, "{mode}: {text}");
     }
 }

@@ -37,6 +37,12 @@ impl Processor {
         self.0.recorder.begin(event, whose, || self.ticks())
     }
 
+    /// Starts a span that other records imply, unless records are being thinned out.
+    #[inline]
+    pub fn begin_implied(&self, event: Event, whose: impl Into<Whose>) -> Began {
+        self.0.recorder.begin_implied(event, whose, || self.ticks())
+    }
+
     /// As `begin`, for consecutive spans: starts at this processor's previous record.
     #[inline]
     pub fn begin_after(&self, event: Event, whose: impl Into<Whose>) -> Began {

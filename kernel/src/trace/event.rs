@@ -165,6 +165,18 @@ events! {
     PostgresCall: Frequent Span "postgres.call" ("statements", "bytes");
     /// PostgreSQL's protocol: the same without calls.
     PostgresOther: Frequent Span "postgres.other" ("statements", "bytes");
+    /// A function of a program was executed; how often it asked its database for something.
+    ProgramCalled: Frequent Span "program.called" ("requests", "at_once");
+    /// A program asked for a table. This and the next four only with `unthinned`: a call has their number.
+    ProgramTable: Frequent Span "program.table" ("", "");
+    /// A program asked for a row.
+    ProgramGet: Frequent Span "program.get" ("", "");
+    /// A program wrote a row.
+    ProgramPut: Frequent Span "program.put" ("", "");
+    /// A program deleted a row.
+    ProgramDelete: Frequent Span "program.delete" ("", "");
+    /// A program asked for the first row of a range, or the last.
+    ProgramNext: Frequent Span "program.next" ("", "");
     /// A group of transactions was written to a database's log.
     LogWritten: Frequent Span "database.log" ("page", "bytes");
     /// What was committed was put into the tree of a database, in its cache.

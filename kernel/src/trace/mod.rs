@@ -280,6 +280,12 @@ impl Recorder {
         Began { stamp: Some(stamp) }
     }
 
+    /// Starts a span that other records imply, only in the mode [`Mode::Unthinned`].
+    #[inline]
+    pub fn begin_implied(&self, event: Event, whose: impl Into<Whose>, ticks: impl FnOnce() -> u64) -> Began {
+        if self.tracer.mode() == Mode::Unthinned { self.begin(event, whose, ticks) } else { Began { stamp: None } }
+    }
+
     #[inline]
     pub fn end(
         &self,

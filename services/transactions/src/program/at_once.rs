@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use kernel::Processor;
+use kernel::trace::Event;
 use wasmtime::{Store, Trap};
 
 use super::ProgramError;
@@ -14,7 +15,7 @@ use super::callee::{Callee, Parameters, Returned, SLICE, called, reason};
 use super::direct::{Direct, Waits};
 use super::engine::Runtime;
 use super::guest::{Guest, Invocation};
-use super::requests::Tables;
+use super::requests::Requests;
 use crate::store::Transaction;
 
 /// Executes a call at once. `None`: it must be executed where it can be suspended; nothing has happened. `comes_again`: then
@@ -39,12 +40,14 @@ pub(super) fn execute(
         invocation: Invocation::new(parameters.texts.clone(), parameters.nulls),
         cpu: cpu.clone(),
         names: Arc::clone(&callee.program.names),
-        tables: Tables::new(),
+        requests: Requests::default(),
         transaction: own,
     };
     let mut store = Store::new(&runtime.engine, guest);
+    let began = cpu.begin(Event::ProgramCalled, cpu.job());
     let called = call(&mut store, callee, parameters);
-    let Direct { invocation, transaction: own, .. } = store.into_data();
+    let Direct { invocation, transaction: own, requests, .. } = store.into_data();
+    cpu.end(began, Event::ProgramCalled, cpu.job(), requests.count, 1);
     *transaction = own;
     match called {
         Ok(result) => {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use kernel::Processor;
+use kernel::trace::Event;
 use parking_lot::Mutex;
 use wasmtime::{Store, Val};
 
@@ -18,7 +19,7 @@ use super::at_once;
 use super::callee::{Callee, Parameters, Returned, SLICE, called, reason};
 use super::engine::Runtime;
 use super::guest::{Exchange, Guest, Invocation, Suspendable};
-use super::requests::{Tables, perform};
+use super::requests::{Requests, perform};
 use crate::store::Transaction;
 
 /// Fuel of a call. Measured with a release build (100 million, scaled): 20 ms for an empty loop, 30 ms for one that computes
@@ -50,26 +51,26 @@ pub(super) async fn execute(
     let mut store = Store::new(&runtime.engine, guest);
     store.limiter(|guest| guest.invocation_mut());
     let mut results = callee.room();
-    {
+    let mut requests = Requests::default();
+    let began = cpu.begin(Event::ProgramCalled, cpu.job());
+    let ended = async {
         let mut running = pin!(run(&mut store, callee, &values, &mut results));
-        let mut tables = Tables::new();
-        let mut requests = 0;
+        let mut in_a_row = 0;
         loop {
             // The program waits for nothing but this task.
             let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             if let Poll::Ready(ended) = polled {
-                ended.map_err(|error| reason(&error))?;
-                break;
+                return ended.map_err(|error| reason(&error));
             }
             let request = exchange.lock().request.take();
             let is_request = request.is_some();
             if let Some(request) = request {
-                let answer = perform(cpu, &callee.program.names, &mut tables, request, transaction).await?;
+                let answer = perform(cpu, &callee.program.names, &mut requests, request, transaction).await?;
                 exchange.lock().answer = Some(answer);
-                requests += 1;
+                in_a_row += 1;
             }
-            if !is_request || requests == REQUESTS_A_SLICE {
-                requests = 0;
+            if !is_request || in_a_row == REQUESTS_A_SLICE {
+                in_a_row = 0;
                 if transaction.conflicts() {
                     // It may loop for ever on what it read at two times.
                     return Err(ProgramError::Timeout);
@@ -78,6 +79,9 @@ pub(super) async fn execute(
             }
         }
     }
+    .await;
+    cpu.end(began, Event::ProgramCalled, cpu.job(), requests.count, 0);
+    ended?;
     Ok(Returned::new(results.pop(), store.into_data().invocation, false))
 }
 

@@ -7,7 +7,7 @@ use kernel::Processor;
 use thiserror::Error;
 
 use super::guest::{Answer, Guest, Invocation, Request};
-use super::requests::{Names, Tables, perform};
+use super::requests::{Names, Requests, perform};
 use crate::store::Transaction;
 
 /// A guest that is executed at once.
@@ -15,7 +15,7 @@ pub(super) struct Direct {
     pub invocation: Invocation,
     pub cpu: Processor,
     pub names: Arc<Names>,
-    pub tables: Tables,
+    pub requests: Requests,
     pub transaction: Transaction,
 }
 
@@ -37,8 +37,8 @@ impl Guest for Direct {
 impl Direct {
     /// Performs what the program asks for, unless that takes an operation of the disk.
     pub(super) fn perform(&mut self, request: Request) -> wasmtime::Result<Answer> {
-        let Direct { cpu, names, tables, transaction, .. } = self;
-        match perform(cpu, names, tables, request, transaction).now_or_never() {
+        let Direct { cpu, names, requests, transaction, .. } = self;
+        match perform(cpu, names, requests, request, transaction).now_or_never() {
             Some(answer) => Ok(answer?),
             None => Err(Waits.into()),
         }

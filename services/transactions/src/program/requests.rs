@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kernel::Processor;
 use kernel::counters::Count;
+use kernel::trace::Event;
 use parking_lot::RwLock;
 
 use super::ProgramError;
@@ -18,8 +19,13 @@ const TABLES_MAX: usize = 256;
 #[derive(Default)]
 pub(super) struct Names(RwLock<BTreeMap<Box<str>, TableNo>>);
 
-/// The tables that one call has asked for by name; it knows them by their index.
-pub(super) type Tables = Vec<TableNo>;
+/// What one call has asked for.
+#[derive(Default)]
+pub(super) struct Requests {
+    pub count: u64,
+    /// The tables that it has asked for by name; it knows them by their index.
+    tables: Vec<TableNo>,
+}
 
 impl Names {
     /// The table of that name.
@@ -48,13 +54,14 @@ fn check_table(name: &str) -> Result<(), ProgramError> {
     }
 }
 
-fn counted(request: &Request) -> Count {
+/// How it is counted and traced.
+fn recorded(request: &Request) -> (Count, Event) {
     match request {
-        Request::Table(_) => Count::ProgramTables,
-        Request::Get { .. } => Count::ProgramGets,
-        Request::Put { .. } => Count::ProgramPuts,
-        Request::Delete { .. } => Count::ProgramDeletes,
-        Request::Next { .. } => Count::ProgramNexts,
+        Request::Table(_) => (Count::ProgramTables, Event::ProgramTable),
+        Request::Get { .. } => (Count::ProgramGets, Event::ProgramGet),
+        Request::Put { .. } => (Count::ProgramPuts, Event::ProgramPut),
+        Request::Delete { .. } => (Count::ProgramDeletes, Event::ProgramDelete),
+        Request::Next { .. } => (Count::ProgramNexts, Event::ProgramNext),
     }
 }
 
@@ -62,39 +69,48 @@ fn counted(request: &Request) -> Count {
 pub(super) async fn perform(
     cpu: &Processor,
     names: &Names,
-    tables: &mut Tables,
+    Requests { count, tables }: &mut Requests,
     request: Request,
     transaction: &mut Transaction,
 ) -> Result<Answer, ProgramError> {
-    let known = |table: u32| {
-        let wrong = || ProgramError::Trap(format!("it has asked for no table by name that would be number {table}"));
-        tables.get(table as usize).copied().ok_or_else(wrong)
-    };
-    cpu.count(counted(&request), 1);
-    Ok(match request {
-        Request::Table(name) => {
-            if tables.len() == TABLES_MAX {
-                return Err(ProgramError::Trap(format!("it asks for more than {TABLES_MAX} tables")));
+    let (counted, event) = recorded(&request);
+    cpu.count(counted, 1);
+    *count += 1;
+    let began = cpu.begin_implied(event, cpu.job());
+    let answer = async {
+        let known = |table: u32| {
+            let wrong =
+                || ProgramError::Trap(format!("it has asked for no table by name that would be number {table}"));
+            tables.get(table as usize).copied().ok_or_else(wrong)
+        };
+        Ok(match request {
+            Request::Table(name) => {
+                if tables.len() == TABLES_MAX {
+                    return Err(ProgramError::Trap(format!("it asks for more than {TABLES_MAX} tables")));
+                }
+                tables.push(names.table(cpu, &name, transaction)?);
+                Answer::Table(tables.len() as u32 - 1)
             }
-            tables.push(names.table(cpu, &name, transaction)?);
-            Answer::Table(tables.len() as u32 - 1)
-        }
-        Request::Get { table, key } => Answer::Row(transaction.get(cpu, known(table)?, &key).await?),
-        Request::Put { table, key, row } => {
-            transaction.put_row(known(table)?, &key, row)?;
-            Answer::Done
-        }
-        Request::Delete { table, key } => {
-            transaction.delete(known(table)?, &key)?;
-            Answer::Done
-        }
-        Request::Next { table, range } => {
-            let table = known(table)?;
-            if range.is_empty() {
-                return Ok(Answer::Entry(None));
+            Request::Get { table, key } => Answer::Row(transaction.get(cpu, known(table)?, &key).await?),
+            Request::Put { table, key, row } => {
+                transaction.put_row(known(table)?, &key, row)?;
+                Answer::Done
             }
-            let bounds = (range.low.as_ref().map(KeyBytes::as_slice), range.high.as_ref().map(KeyBytes::as_slice));
-            Answer::Entry(transaction.next(cpu, table, bounds, range.backwards).await?)
-        }
-    })
+            Request::Delete { table, key } => {
+                transaction.delete(known(table)?, &key)?;
+                Answer::Done
+            }
+            Request::Next { table, range } => {
+                let table = known(table)?;
+                if range.is_empty() {
+                    return Ok(Answer::Entry(None));
+                }
+                let bounds = (range.low.as_ref().map(KeyBytes::as_slice), range.high.as_ref().map(KeyBytes::as_slice));
+                Answer::Entry(transaction.next(cpu, table, bounds, range.backwards).await?)
+            }
+        })
+    }
+    .await;
+    cpu.end(began, event, cpu.job(), 0, 0);
+    answer
 }
