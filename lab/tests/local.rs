@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lab::local::{Effort, Host, LocalError, LocalRun, Measured, ServerConfig, named};
-use lab::{Cell, Results, Table};
+use lab::{Cell, Results, Source, Table};
 use tempfile::TempDir;
 use testkit::server::AWASE;
 
@@ -162,6 +162,13 @@ fn the_six_techniques_are_measured_alone_and_together_with_a_server_and_terminal
     drop(host);
     assert_eq!(names_in(directory.path()), 0, "nothing is left");
     check(&measured.tables, |rate| rate > 0.0 && rate.is_finite());
+    for (plot, name) in measured.plots.iter().zip(["here-alone", "here-cumulative"]) {
+        let of_mixes: Vec<_> = plot.series.iter().filter(|series| series.source == Source::Local).collect();
+        let is_full =
+            of_mixes.iter().all(|series| series.points.iter().map(|(group, _)| *group).eq((0..7).map(f64::from)));
+        assert!(plot.name == name && of_mixes.len() == 2 && is_full, "{plot:?}");
+    }
+    assert_eq!(measured.plots.len(), 2);
     let published = |name: &str| lab::named("oltp").expect("the experiment").sheet().form(name);
     let tables = ["techniques", "rates", "gains"].map(|name| {
         let mut table = published(name);

@@ -37,6 +37,9 @@ const SOCKET_NAME: &str = "nbd.sock";
 /// The exported directory.
 const DIRECTORY: &str = "files";
 
+/// A database beside that of a program, in memory.
+pub(super) const IN_MEMORY: &str = "in_memory";
+
 /// Size of a database; its file is sparse.
 const DATABASE_SIZE: &str = "256MiB";
 
@@ -188,6 +191,13 @@ impl Server {
         let kernel_entries = processors.filter_map(|processor| processor["kernel_entries"].as_u64()).sum();
         Ok(Spent { cpu, kernel_entries })
     }
+
+    /// Transactions that its databases have committed.
+    pub(crate) fn commits(&self) -> Result<u64, LocalError> {
+        let status = self.control().and_then(|mut control| control.status()).map_err(failed)?;
+        let databases = status["databases"].as_array().into_iter().flatten();
+        Ok(databases.filter_map(|database| database["commits"].as_u64()).sum())
+    }
 }
 
 fn command(program: &Path, config: &ServerConfig, scratch: &Scratch, data: &Path) -> Result<Command, LocalError> {
@@ -221,7 +231,7 @@ fn command(program: &Path, config: &ServerConfig, scratch: &Scratch, data: &Path
     Ok(command)
 }
 
-/// Makes a new database with a program, beside the image. Returns the configuration that has it.
+/// Makes a new database with a program, beside the image, and one in memory. Returns the configuration that has it.
 fn with_database(of: Program, scratch: &Scratch, data: &Path) -> io::Result<PathBuf> {
     let (programs, config) = (data.join("programs"), data.join("awase.toml"));
     let file = scratch.image.with_file_name(of.name);
@@ -232,7 +242,8 @@ fn with_database(of: Program, scratch: &Scratch, data: &Path) -> io::Result<Path
     fs::create_dir(&programs)?;
     fs::write(programs.join(of.name).with_extension("wasm"), of.bytes)?;
     let text = format!(
-        "[[database]]\nname = {:?}\npath = {file:?}\nsize = {DATABASE_SIZE:?}\nprograms = {programs:?}\n",
+        "[[database]]\nname = {:?}\npath = {file:?}\nsize = {DATABASE_SIZE:?}\nprograms = {programs:?}\n\
+         [[database]]\nname = {IN_MEMORY:?}\nkind = \"ram\"\nsize = {DATABASE_SIZE:?}\nprograms = {programs:?}\n",
         of.name
     );
     fs::write(&config, text)?;
