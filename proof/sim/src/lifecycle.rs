@@ -49,6 +49,7 @@ impl Inner {
     /// Ends all processors of `host`. Returns their operations.
     fn stop_processors(&mut self, host: HostId) -> Vec<Operation> {
         let mut died = Vec::new();
+        self.hosts[usize::from(host.0)].is_paused = false;
         for index in self.alive.clone() {
             if self.processors[index].host == host {
                 died.extend(self.stop_processor(index));

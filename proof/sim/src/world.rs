@@ -60,6 +60,8 @@ pub(crate) struct Inner {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) memory: MemoryFacts,
+    /// None of its processors runs.
+    pub(crate) is_paused: bool,
 }
 
 /// Events at the same time happen in the order in which they were scheduled.
@@ -130,7 +132,7 @@ impl World {
     pub fn add_host(&self, name: &str) -> HostId {
         let mut inner = self.0.borrow_mut();
         let memory = MemoryFacts { total: 1 << 30, available: 1 << 29, group: None };
-        inner.hosts.push(Host { name: name.to_owned(), memory });
+        inner.hosts.push(Host { name: name.to_owned(), memory, is_paused: false });
         HostId((inner.hosts.len() - 1) as u16)
     }
 
@@ -145,6 +147,11 @@ impl World {
         if let Some(index) = inner.find(host, id) {
             inner.processors[index].kicked = true;
         }
+    }
+
+    /// The process on `host` is stopped (`SIGSTOP`), or goes on. Meanwhile what was sent to it arrives.
+    pub fn pause(&self, host: HostId, is_paused: bool) {
+        self.0.borrow_mut().hosts[usize::from(host.0)].is_paused = is_paused;
     }
 
     /// Processes events, and lets time pass, until a processor has something to do. Of several, the seed chooses.
@@ -219,13 +226,17 @@ impl Inner {
 
     fn choose_due(&mut self) -> Option<usize> {
         let now = self.now;
-        let due: SmallVec<[usize; 16]> =
-            self.alive.iter().copied().filter(|&index| self.processors[index].is_due(now)).collect();
+        let due: SmallVec<[usize; 16]> = self.running().filter(|&index| self.processors[index].is_due(now)).collect();
         match due.len() {
             0 => None,
             1 => Some(due[0]),
             _ => Some(self.random.pick(&due)),
         }
+    }
+
+    fn running(&self) -> impl Iterator<Item = usize> {
+        let is_paused = |index: usize| self.hosts[usize::from(self.processors[index].host.0)].is_paused;
+        self.alive.iter().copied().filter(move |index| !is_paused(*index))
     }
 
     fn run_slice(&mut self, index: usize) -> Step {
@@ -241,7 +252,7 @@ impl Inner {
 
     fn next_time(&self) -> Option<u64> {
         let event = self.events.peek().map(|Reverse(event)| event.at);
-        let wake = self.alive.iter().filter_map(|&index| self.processors[index].wake_at).min();
+        let wake = self.running().filter_map(|index| self.processors[index].wake_at).min();
         event.into_iter().chain(wake).min()
     }
 

@@ -8,6 +8,7 @@ pub mod failing_disk;
 pub mod group;
 pub mod history;
 pub mod ledger;
+pub mod litmus;
 pub mod mutate;
 pub mod nbd;
 pub mod nbd_load;

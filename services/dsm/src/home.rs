@@ -21,6 +21,9 @@ use crate::waiting::{Content, Loaded};
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Between looks at a lease that is over.
+const LEASE_RETRY: Duration = Duration::from_millis(50);
+
 /// Frames that are only for [`Shared::store_bytes`].
 const RESERVED: usize = 16;
 
@@ -88,10 +91,18 @@ impl Shared {
         }
     }
 
-    /// What storage cannot read is lost to whoever asks, as long as it cannot.
+    /// What storage cannot read is lost to whoever asks, as long as it cannot. While the lease does not last nothing is known
+    /// of that: it is read when the lease is renewed.
     async fn read_into(&self, cpu: &Processor, page: PageNo, mut frames: Frames) -> Content {
-        let read = self.perform(cpu, Action::Read(block(page).run(1).bytes(), frames.clone())).await;
-        match (read, frames.pop()) {
+        let result = loop {
+            let lasted = self.answers();
+            let read = self.perform(cpu, Action::Read(block(page).run(1).bytes(), frames.clone())).await;
+            if read.is_ok() || (lasted && self.answers()) || self.has_ended() {
+                break read;
+            }
+            cpu.sleep(LEASE_RETRY).await;
+        };
+        match (result, frames.pop()) {
             (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame)),
             _ => Content::Lost,
         }

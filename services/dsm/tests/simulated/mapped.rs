@@ -1,15 +1,12 @@
-//! Programs that have mapped the volume, at simulated nodes. What the host would do for them is a model that knows which
-//! pages each may read and write: a page is copied out only when nobody writes it any more, and never filled twice.
+//! Programs that have mapped the volume, at simulated nodes, and what clients and other nodes see of them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dsm::MappingNo;
 use kernel::{FRAME_BYTES, trace};
-use machine::Errno;
-use machine::mapping::{Fault, Faults, Mapping};
+use machine::mapping::Fault;
 use policy::coherence::ShardNo;
 use policy::readahead::Mode;
 use policy::unit::{BLOCK_BYTES, ByteRange};
@@ -17,168 +14,9 @@ use testkit::random::Random;
 use testkit::scene::context;
 use testkit::scene::disk::{fill, read};
 
+use crate::programs::{Program, State, scene};
 use crate::scene::members::SHARDS;
 use crate::scene::{Backing, Scene, Setup};
-
-const PORT: u16 = 7;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    ReadOnly,
-    Writable,
-    Poisoned,
-}
-
-#[derive(Default)]
-struct Pages(BTreeMap<u64, (State, Box<[u8]>)>);
-
-/// A program's memory.
-struct Memory {
-    pages: Mutex<Pages>,
-    len: u64,
-    /// The program has ended: it takes nothing any more.
-    is_gone: AtomicBool,
-}
-
-impl Memory {
-    fn pages(&self) -> std::sync::MutexGuard<'_, Pages> {
-        self.pages.lock().expect("one thread")
-    }
-
-    fn state(&self, page: u64) -> Option<State> {
-        self.pages().0.get(&page).map(|(state, _)| *state)
-    }
-
-    fn change(&self, page: u64, from: State, to: State) -> Result<(), Errno> {
-        let mut pages = self.pages();
-        let (state, _) = pages.0.get_mut(&page).filter(|(state, _)| *state == from).ok_or(Errno::INVALID)?;
-        *state = to;
-        Ok(())
-    }
-}
-
-impl Mapping for Memory {
-    fn faults(&self) -> Faults {
-        Faults(0)
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn decode(&self, _received: &[u8]) -> Vec<Fault> {
-        Vec::new()
-    }
-
-    fn fill(&self, page: u64, bytes: &[u8; 4096], is_writable: bool) -> Result<(), Errno> {
-        if self.is_gone.load(Ordering::Relaxed) {
-            return Err(Errno::INVALID);
-        }
-        let state = if is_writable { State::Writable } else { State::ReadOnly };
-        let before = self.pages().0.insert(page, (state, bytes[..].into()));
-        assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is filled twice");
-        Ok(())
-    }
-
-    fn allow_writes(&self, page: u64) -> Result<(), Errno> {
-        self.change(page, State::ReadOnly, State::Writable)
-    }
-
-    fn forbid_writes(&self, page: u64) -> Result<(), Errno> {
-        self.change(page, State::Writable, State::ReadOnly)
-    }
-
-    fn copy_out(&self, page: u64, into: &mut [u8; 4096]) -> Result<(), Errno> {
-        let pages = self.pages();
-        let (state, bytes) = pages.0.get(&page).ok_or(Errno::INVALID)?;
-        assert_eq!(*state, State::ReadOnly, "page {page} is copied while the program may write it");
-        into.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn remove(&self, page: u64) -> Result<(), Errno> {
-        let before = self.pages().0.remove(&page);
-        assert!(before.is_none_or(|(state, _)| state != State::Writable), "page {page} is removed while it is written");
-        Ok(())
-    }
-
-    fn clear(&self) -> Result<(), Errno> {
-        self.pages().0.clear();
-        Ok(())
-    }
-
-    fn poison(&self, page: u64) -> Result<(), Errno> {
-        let before = self.pages().0.insert(page, (State::Poisoned, Box::default()));
-        assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is poisoned while it is there");
-        Ok(())
-    }
-
-    fn wake(&self, _page: u64) -> Result<(), Errno> {
-        Ok(())
-    }
-}
-
-/// A program at a node.
-struct Program {
-    node: usize,
-    no: MappingNo,
-    memory: Arc<Memory>,
-}
-
-impl Program {
-    fn start(scene: &Scene, node: usize) -> Program {
-        let running = scene.nodes[node].as_ref().expect("it runs");
-        let host = running.host.id;
-        let memory = Arc::new(Memory {
-            pages: Mutex::default(),
-            len: running.shared().config().size / BLOCK_BYTES,
-            is_gone: AtomicBool::new(false),
-        });
-        // What the program says there, it does not.
-        let connection = scene.world.connect(host, host, PORT).expect("connected");
-        let cpu = &running.host.processors[0];
-        let no = running.shared().map(cpu, memory.clone(), connection).expect("mapped");
-        Program { node, no, memory }
-    }
-
-    /// Waits until a thread of the program may access a page, as the host makes it wait; false: that is a signal.
-    fn touch(&self, scene: &mut Scene, page: u64, is_write: bool) -> bool {
-        let is_over = |memory: &Memory| match memory.state(page) {
-            Some(State::Writable | State::Poisoned) => true,
-            Some(State::ReadOnly) => !is_write,
-            None => false,
-        };
-        if !is_over(&self.memory) {
-            let running = scene.nodes[self.node].as_ref().expect("it runs");
-            let cpu = running.host.processors[0].clone();
-            running.shared().on_faults(&cpu, self.no, &[Fault { page, is_write }]);
-            scene.world.kick(running.host.id, cpu.id());
-            let memory = Arc::clone(&self.memory);
-            assert!(scene.run_until(None, |_| is_over(&memory)), "page {page} never came");
-        }
-        self.memory.state(page) != Some(State::Poisoned)
-    }
-
-    fn load(&self, scene: &mut Scene, page: u64) -> Option<u8> {
-        self.touch(scene, page, false).then(|| self.memory.pages().0[&page].1[0])
-    }
-
-    fn store(&self, scene: &mut Scene, page: u64, value: u8) -> bool {
-        let may = self.touch(scene, page, true);
-        if may {
-            self.memory.pages().0.get_mut(&page).expect("there").1.fill(value);
-        }
-        may
-    }
-}
-
-fn scene(setup: Setup) -> Scene {
-    let scene = Scene::new(setup);
-    for node in scene.nodes.iter().flatten() {
-        scene.world.listen(node.host.id, PORT);
-    }
-    scene
-}
 
 /// Steps of programs and clients, one after the other, so there is one right answer.
 fn read_what_was_written_last(mut scene: Scene, seed: u64, before_step: impl Fn(&mut Scene, &mut Random)) {
@@ -315,7 +153,7 @@ fn a_program_has_nothing_once_the_lease_of_its_node_is_over() {
         let first = Program::start(&scene, 0);
         assert!(first.store(&mut scene, 3, 1) && first.load(&mut scene, 4) == Some(0));
         scene.set_lease(0, false);
-        assert!(first.memory.pages().0.is_empty(), "seed {seed}: others may take over");
+        assert!(first.memory.held() == 0, "seed {seed}: others may take over");
         let shared = Arc::clone(scene.nodes[0].as_ref().expect("it runs").shared());
         let cpu = scene.nodes[0].as_ref().expect("it runs").host.processors[0].clone();
         shared.on_faults(&cpu, first.no, &[Fault { page: 3, is_write: false }]);
@@ -331,7 +169,7 @@ fn a_program_has_nothing_once_the_lease_of_its_node_is_over() {
         // Not renewed: what was not flushed is lost, and nothing old is seen.
         scene.deregister(0);
         scene.see_all();
-        assert!(second.memory.pages().0.is_empty(), "seed {seed}: others have taken over");
+        assert!(second.memory.held() == 0, "seed {seed}: others have taken over");
         let other = Program::start(&scene, 1);
         assert_eq!(other.load(&mut scene, 3), Some(2), "seed {seed}");
         assert!(other.store(&mut scene, 3, 4));
@@ -339,7 +177,7 @@ fn a_program_has_nothing_once_the_lease_of_its_node_is_over() {
         scene.see_all();
         let third = Program::start(&scene, 0);
         assert_eq!([3, 300].map(|page| third.load(&mut scene, page)), [Some(4), Some(0)], "seed {seed}");
-        let is_empty = |program: &Program| program.memory.pages().0.is_empty();
+        let is_empty = |program: &Program| program.memory.held() == 0;
         assert!(is_empty(&first) && is_empty(&second) && shared.mappings() == 0, "seed {seed}");
     }
 }
@@ -398,7 +236,7 @@ fn a_mapping_that_is_full_gives_up_what_it_was_given_first() {
         let pages: Vec<u64> = (0..24).map(|number| number % 2 * 256 + number).collect();
         for (number, page) in pages.iter().enumerate() {
             assert!(programs[0].store(&mut scene, *page, number as u8 + 1));
-            let held = programs[0].memory.pages().0.len();
+            let held = programs[0].memory.held();
             // One may be on its way out.
             assert!(held <= 5, "{held} pages");
         }

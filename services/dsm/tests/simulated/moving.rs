@@ -174,6 +174,30 @@ fn nothing_is_lost_when_a_survey_is_answered_while_the_lease_of_the_home_is_over
     }
 }
 
+#[test]
+fn nothing_is_lost_for_who_asks_a_home_whose_lease_is_over_for_a_moment() {
+    for (seed, us) in (0..12).flat_map(|us| [(1, us * 50), (2, us * 500)]) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        // The second waits until the home has read the page for the first.
+        let reads = [1, 2].map(|node| {
+            let own = clients.clone();
+            scene.start(node, async move |cpu, volume| own.read(&cpu, &volume, node, 3).await)
+        });
+        scene.pass(Duration::from_micros(us));
+        scene.set_lease(0, false);
+        scene.pass(Duration::from_millis(200));
+        scene.set_lease(0, true);
+        assert!(scene.run_until(None, |_| reads.iter().all(|read| read.borrow().is_some())));
+        for read in reads {
+            assert_eq!(read.take(), Some(Ok(0)), "seed {seed}, {us} us");
+        }
+    }
+}
+
 /// Of one seed.
 const KILLS: u64 = 25;
 

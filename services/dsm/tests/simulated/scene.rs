@@ -239,6 +239,16 @@ impl Scene {
         self.world.slow_down(self.hosts[node], by);
     }
 
+    /// A node's process is stopped, or goes on.
+    pub fn pause(&self, node: usize, is_paused: bool) {
+        self.world.pause(self.hosts[node], is_paused);
+    }
+
+    /// Connections that were made, but for those that were cut.
+    pub fn connections(&self) -> usize {
+        self.made.len()
+    }
+
     pub fn heal(&mut self) {
         self.cut.clear();
     }

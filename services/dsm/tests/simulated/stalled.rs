@@ -1,0 +1,66 @@
+//! Connections on which little or nothing gets through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::{Processor, Volume};
+use policy::unit::{BLOCK_BYTES, ByteRange};
+use sim::NetworkConfig;
+use testkit::scene::context;
+use testkit::scene::disk::{fill, first_byte};
+
+use crate::scene::{Backing, Scene, Setup};
+
+const PAGES: u64 = 256;
+
+/// Node 0 has written pages whose home is node 1.
+fn written(seed: u64, network: NetworkConfig, timeout: Duration) -> Scene {
+    let setup = Setup { backing: Backing::Memory, homes: 2, network, timeout, ..Setup::new(seed, 2) };
+    let mut scene = Scene::new(setup);
+    scene.until_connected();
+    let write = async |cpu: Processor, volume: Arc<Volume>| {
+        fill(&cpu, &volume, ByteRange::new(0, PAGES * BLOCK_BYTES), 7, context()).await
+    };
+    assert_eq!(scene.run(0, write), Ok(()));
+    scene
+}
+
+async fn flush(cpu: Processor, volume: Arc<Volume>) -> Result<(), machine::Errno> {
+    volume.flush(&cpu, context()).await
+}
+
+#[test]
+fn a_connection_ends_and_is_made_anew_though_its_peer_takes_nothing() {
+    for seed in testkit::rounds::seeds(10) {
+        let network = NetworkConfig { buffer_bytes: 64 << 10, ..NetworkConfig::default() };
+        let mut scene = written(seed, network, Duration::from_secs(4));
+        scene.pause(1, true);
+        let flushed = scene.start(0, flush);
+        let made = scene.connections();
+        scene.pass(Duration::from_secs(12));
+        assert!(flushed.borrow().is_some_and(|flushed| flushed.is_err()), "seed {seed}");
+        assert!(scene.connections() > made, "seed {seed}: it has the old one still");
+        scene.pause(1, false);
+        scene.until_connected();
+        let byte = scene.run(1, async |cpu, volume| first_byte(&cpu, &volume, PAGES - 1).await);
+        assert_eq!((scene.run(0, flush), byte), (Ok(()), Ok(7)), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_waits_to_be_sent_is_not_sent_again_each_second() {
+    let mut most = 0;
+    for seed in testkit::rounds::seeds(10) {
+        // All pages take 16 s.
+        let network = NetworkConfig { buffer_bytes: 64 << 10, ns_per_kib: 15_000_000, ..NetworkConfig::default() };
+        let mut scene = written(seed, network, Duration::from_secs(60));
+        let sent = |scene: &Scene| scene.shared().next().expect("it runs").counters().messages.get();
+        let before = sent(&scene);
+        assert_eq!(scene.run(0, flush), Ok(()), "seed {seed}");
+        // Some were stored before, with some seeds.
+        let sent = sent(&scene) - before;
+        assert!(sent < 3 * PAGES, "seed {seed}: {sent} messages for {PAGES} pages");
+        most = most.max(sent);
+    }
+    assert!(most > PAGES / 2 || std::env::var_os("AWASE_SEED").is_some(), "nothing waited");
+}
