@@ -19,7 +19,7 @@ use policy::unit::{BlockNo, Instant};
 
 use crate::Shared;
 use crate::deaths::Deaths;
-use crate::mapping::{Place, Served, Table};
+use crate::mapping::{Fault, Place, Served, Table};
 use crate::unflushed::Flushes;
 use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
@@ -49,6 +49,8 @@ pub(crate) struct Core {
     pub(crate) watch: Watch,
     /// Programs that have mapped the volume.
     pub(crate) mapped: Table,
+    /// What threads of mappings that were stopped waited for, until it is recorded.
+    pub(crate) stopped: Vec<(PageNo, Fault)>,
     /// Pages on their way into mappings; none while the state is not locked.
     pub(crate) filling: Vec<Filling>,
 }

@@ -154,6 +154,7 @@ impl Shared {
             flushes: Flushes::default(),
             watch: Watch::default(),
             mapped: Table::default(),
+            stopped: Vec::new(),
             filling: Vec::new(),
         };
         core.flushes.meet(me);

@@ -19,6 +19,9 @@ const TIMED_MAX: usize = 4096;
 /// What takes longer is not timed any more: most likely it will not end.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
+/// Between searches for those, when there is no room for others.
+const SEARCH_EACH: Duration = Duration::from_secs(1);
+
 /// Pairs of nodes that are counted, at most.
 const PAIRS_MAX: usize = 1024;
 
@@ -43,6 +46,7 @@ pub(crate) struct Watch {
     moves: Vec<Option<Moves>>,
     bounces: BTreeMap<(NodeId, NodeId), u64>,
     since: BTreeMap<(Part, PageNo, NodeId), Instant>,
+    searched: Option<Instant>,
 }
 
 impl Watch {
@@ -79,8 +83,10 @@ impl Watch {
     /// a request may be ignored as an old one.
     pub(crate) fn begin(&mut self, part: Part, page: PageNo, node: NodeId, now: Instant) {
         let is_under_way = |since: &Instant| now.since(*since) < GIVEN_UP_AFTER;
-        if self.since.len() >= TIMED_MAX {
+        let is_due = self.searched.is_none_or(|searched| now.since(searched) >= SEARCH_EACH);
+        if self.since.len() >= TIMED_MAX && is_due {
             self.since.retain(|_, since| is_under_way(since));
+            self.searched = Some(now);
         }
         if self.since.len() < TIMED_MAX {
             let since = self.since.entry((part, page, node)).or_insert(now);
@@ -143,6 +149,19 @@ mod tests {
             watch.on_grant(PageNo(page), B, Mode::Write);
         }
         assert_eq!(watch.bounces().count(), 0);
+    }
+
+    #[test]
+    fn what_never_ended_is_searched_for_once_a_second() {
+        let mut watch = Watch::default();
+        let begin = |watch: &mut Watch, page: u64, ms: u64| {
+            watch.begin(Part::Home, PageNo(page), A, Instant::ZERO + Duration::from_millis(ms));
+            watch.since.len()
+        };
+        let (full, one) = (TIMED_MAX, 1);
+        assert_eq!((0..full as u64).map(|page| begin(&mut watch, page, 0)).last(), Some(full));
+        let counts = [9500, 10_100, 10_500].map(|ms| begin(&mut watch, TIMED_MAX as u64 + ms, ms));
+        assert_eq!(counts, [full, full, one]);
     }
 
     #[test]

@@ -68,8 +68,16 @@ impl Shared {
             // It fails only for memory that its program has sealed: then that is wrong, and nothing else.
             let _ = memory.clear();
         }
-        core.pages.values_mut().for_each(|entry| entry.faults.clear());
+        for (page, entry) in &mut core.pages {
+            core.stopped.extend(entry.take_faults(|_| true).into_iter().map(|fault| (*page, fault)));
+        }
         self.stopped.wake_all();
+    }
+
+    /// What its threads waited for is in the trace, too.
+    fn end_stopped(&self, cpu: &Processor, no: MappingNo) {
+        let stopped: Vec<_> = self.core.lock().stopped.extract_if(.., |(_, fault)| fault.no == no).collect();
+        stopped.into_iter().for_each(|(page, fault)| self.end_fault(cpu, page, fault));
     }
 
     /// Waits until a mapping is stopped, or has ended by itself, and closes the connection of one that is stopped.
@@ -82,6 +90,7 @@ impl Shared {
     ) {
         let is_stopped = |core: &Core| core.mapped.member(no).is_none_or(|member| member.is_stopped);
         self.stopped.until(|| is_stopped(&self.core.lock()).then_some(())).await;
+        self.end_stopped(cpu, no);
         cpu.cancel_faults(memory.faults());
         // The program hands its memory over again when it sees the end: nobody else may take its faults then.
         let is_unread = |core: &Core| core.mapped.member(no).is_none_or(|member| !member.is_read);

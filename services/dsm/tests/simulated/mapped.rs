@@ -139,6 +139,32 @@ fn each_fault_is_a_span_in_the_trace_however_many_pages_come_at_a_time_and_also_
     }
 }
 
+#[test]
+fn a_fault_that_ends_with_the_lease_is_a_span_in_the_trace() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { moves: true, traced: true, ..Setup::new(seed, 2) });
+        scene.change_map(|_| 1);
+        scene.see_all();
+        scene.until_connected();
+        let running = scene.nodes[0].as_ref().expect("it runs");
+        let (kernel, memory) = (Arc::clone(&running.host.kernel), running.trace.expect("traced"));
+        let mut switches = (*kernel.switches()).clone();
+        switches.trace = trace::Mode::Direct;
+        kernel.set_switches(switches);
+        let program = Program::start(&scene, 0);
+        // Its home never answers.
+        scene.pause(1, true);
+        scene.pass(Duration::from_millis(10));
+        program.fault(&scene, 3, false);
+        scene.pass(Duration::from_millis(10));
+        scene.set_lease(0, false);
+        scene.pass(Duration::from_millis(300));
+        let records = trace::Trace::read(memory).expect("a trace").moments.into_iter().map(|moment| moment.record);
+        let spans = records.filter(|record| record.event == trace::Event::SharedFault && record.a == 3).count();
+        assert_eq!(spans, 1, "seed {seed}");
+    }
+}
+
 fn flush(scene: &mut Scene, node: usize) {
     let flushed = scene.run(node, async move |cpu, volume: Arc<kernel::Volume>| volume.flush(&cpu, context()).await);
     assert_eq!(flushed, Ok(()));
