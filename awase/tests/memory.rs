@@ -24,6 +24,13 @@ const LIMIT: u64 = 400 * MIB;
 
 const NEIGHBOUR: u64 = 200 * MIB;
 
+/// What the neighbour takes as fast as a core writes it: less than the reserve, a quarter of the limit, so that it does not
+/// matter how long the server waits for a processor.
+const BURST: u64 = 50 * MIB;
+
+/// Of a burst, what the pipe and the neighbour take besides.
+const BURST_WITHOUT_DATA: u64 = 8 * MIB;
+
 /// Code, stacks, metadata, rings.
 const SERVER_WITHOUT_CACHE: u64 = 32 * MIB;
 
@@ -111,6 +118,15 @@ fn read_until_large(client: &mut Client, server: &Server) {
     }
 }
 
+/// Waits until the server leaves `bytes` of the group's limit.
+fn until_fits(group: &Group, bytes: u64) {
+    let start = Instant::now();
+    while group.used() + bytes > LIMIT {
+        assert!(start.elapsed() < GIVEN_BACK_WITHIN, "{} MiB are used, and stay so", group.used() / MIB);
+        std::thread::yield_now();
+    }
+}
+
 fn shrinks(engine: &str) {
     let _guard = ONE_AT_A_TIME.lock();
     let Some(group) = Group::new(engine, LIMIT) else { skip!("no control group can be created") };
@@ -128,7 +144,10 @@ fn shrinks(engine: &str) {
 
     let start = Instant::now();
     let mut neighbour = Neighbour::new(&group, NEIGHBOUR);
-    neighbour.take(NEIGHBOUR);
+    for _ in 0..NEIGHBOUR / BURST {
+        until_fits(&group, BURST + BURST_WITHOUT_DATA);
+        neighbour.take(BURST);
+    }
     let taken = start.elapsed();
     let left = LIMIT - NEIGHBOUR;
     let mut at = 0;

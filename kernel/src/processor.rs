@@ -80,6 +80,8 @@ struct Inner {
     /// Of its run, what was charged to another activity before. Ticks.
     charged_before: Cell<u64>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    /// Tasks that go on in the next time slice.
+    yielded: RefCell<Vec<Waker>>,
     operations: Rc<Operations>,
     completions: RefCell<Vec<Completion>>,
     /// What services have on each processor, by type.
@@ -164,6 +166,7 @@ impl Processor {
             activity: Cell::new(Activity::Service),
             charged_before: Cell::new(0),
             timers: RefCell::default(),
+            yielded: RefCell::default(),
             operations: Rc::default(),
             completions: RefCell::default(),
             own: RefCell::default(),
@@ -312,7 +315,7 @@ impl Processor {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            cx.waker().wake_by_ref();
+            self.0.yielded.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -336,8 +339,8 @@ impl Processor {
         self.trace(Event::ProcessorStopped, NOBODY, 0, 0);
     }
 
-    /// One time slice: takes post and completions, wakes due timers, runs ready tasks. Parks first if there is nothing
-    /// to do.
+    /// One time slice: takes post and completions, wakes due timers, runs ready tasks, each until it waits or yields. Parks
+    /// first if there is nothing to do.
     pub fn turn(&self) {
         let before = CURRENT.replace(Some(self.clone()));
         set_thread_processor(self.id());
@@ -362,6 +365,7 @@ impl Processor {
         }
         drop(self.0.own.take());
         self.0.ready.borrow_mut().clear();
+        self.0.yielded.borrow_mut().clear();
         self.0.timers.borrow_mut().clear();
     }
 
@@ -400,7 +404,7 @@ impl Processor {
     }
 
     fn run_ready(&self) {
-        if self.0.ready.borrow().is_empty() {
+        if self.0.ready.borrow().is_empty() && self.0.yielded.borrow().is_empty() {
             return;
         }
         self.publish_running();
@@ -411,6 +415,7 @@ impl Processor {
                 break;
             }
         }
+        self.0.yielded.borrow_mut().drain(..).for_each(Waker::wake);
         self.publish_running();
     }
 

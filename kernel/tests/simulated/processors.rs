@@ -326,3 +326,10 @@ fn tasks_that_are_ready_have_their_turn_however_much_is_complete() {
     assert!(at_once.iter().all(|happened| *happened == Happened::Read), "{at_once:?}");
     assert_eq!(queued[..3], [Happened::Spun, Happened::Spun, Happened::Read]);
 }
+
+#[test]
+fn a_task_that_yields_runs_once_in_a_time_slice() {
+    let turn = turn_of_completion(true, 2, 1);
+    let spun = turn.iter().filter(|happened| **happened == Happened::Spun).count();
+    assert_eq!(spun, 2, "{turn:?}");
+}
