@@ -68,7 +68,7 @@ impl Database {
     /// Returns what is in the tree now, if nobody else has it.
     async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<Option<Delta>, StoreError> {
         let Some((frozen, tree, generation)) = self.freeze() else { return Ok(None) };
-        self.release_retired();
+        self.release_retired(&mut self.state.write());
         let began = cpu.begin(Event::CheckpointMerged, JobId::default());
         let mut changes = Vec::with_capacity(frozen.delta.len());
         for (key, entry) in frozen.delta.iter() {
@@ -92,6 +92,7 @@ impl Database {
         let superblock = self.superblock(generation, &frozen, root);
         self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await?;
         cpu.end(began, Event::CheckpointStored, JobId::default(), generation, 0);
+        drop(tree);
         self.end_checkpoint(&superblock, &frozen, replaced);
         drop(changes);
         Ok(Arc::into_inner(frozen.delta))
@@ -140,8 +141,7 @@ impl Database {
     }
 
     /// Pages that nobody reads any more become free.
-    pub(super) fn release_retired(&self) {
-        let mut state = self.state.write();
+    pub(super) fn release_retired(&self, state: &mut State) {
         let mut space = self.space.lock();
         state.retired.take_unread().into_iter().for_each(|page| space.release(page));
     }
@@ -178,6 +178,7 @@ impl Database {
         let mut state = self.state.write();
         let old = std::mem::replace(&mut state.tree, Arc::new(Tree { root: superblock.root }));
         state.retired.push(old, replaced);
+        self.release_retired(&mut state);
         state.frozen = None;
         state.merged = frozen.commits;
         state.generation = superblock.generation;

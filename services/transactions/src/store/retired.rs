@@ -15,7 +15,7 @@ impl Retired {
         self.0.push_back((tree, replaced));
     }
 
-    /// All pages that are still in use.
+    /// All pages that are not free yet.
     pub(super) fn pages(&self) -> impl Iterator<Item = PageNo> {
         self.0.iter().flat_map(|(_, pages)| pages.iter().copied())
     }

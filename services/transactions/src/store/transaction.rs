@@ -301,7 +301,6 @@ impl Transaction {
             if let Some(commit) = self.try_commit(cpu)? {
                 return Ok(commit);
             }
-            database.release_retired();
             let generation = database.await_checkpoint(cpu);
             database.changed.until(|| database.state.read().is_over(generation).then_some(())).await;
         }
@@ -332,9 +331,13 @@ impl Transaction {
         }
         let only_deletes = self.writes.values().all(Option::is_none);
         let reserved = if only_deletes { 0 } else { RESERVED_PAGES };
-        if !database.has_room(&state, self.writes.len(), self.written_bytes, reserved) {
-            let may_help = !state.recent.is_empty() || state.frozen.is_some();
-            return if may_help { Ok(None) } else { Err(StoreError::Full.into()) };
+        let has_room = |state: &State| database.has_room(state, self.writes.len(), self.written_bytes, reserved);
+        if !has_room(&state) {
+            database.release_retired(&mut state);
+            if !has_room(&state) {
+                let may_help = !state.recent.is_empty() || state.frozen.is_some();
+                return if may_help { Ok(None) } else { Err(StoreError::Full.into()) };
+            }
         }
         state.tables.store(&self.unstored, &mut self.writes)?;
         state.commits.0 += 1;

@@ -1,6 +1,6 @@
 //! What is opened as a database, what is refused, and a database that is full.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use kernel::{ForcedUnitAccess, Processor, Volume};
@@ -112,6 +112,49 @@ fn a_full_database_refuses_new_rows_and_takes_them_again_after_deletions() {
             put(&cpu, &database, number, &row).await.expect("room again");
         }
         assert_eq!(count(&cpu, &database).await, filled - filled / 2 + filled / 4);
+    });
+}
+
+/// Changes these rows, or deletes them.
+async fn change(
+    cpu: &Processor,
+    database: &Arc<Database>,
+    rows: Range<u32>,
+    row: Option<&[u8]>,
+) -> Result<(), CommitError> {
+    let mut transaction = database.begin();
+    let table = transaction.table("rows")?;
+    for number in rows {
+        match row {
+            Some(row) => transaction.put(table, &number.to_be_bytes(), row)?,
+            None => transaction.delete(table, &number.to_be_bytes())?,
+        }
+    }
+    Ok(transaction.commit(cpu).await?.durable(cpu).await?)
+}
+
+#[test]
+fn what_a_nearly_full_database_refuses_it_refuses_after_a_restart_too() {
+    let (server, volume) = server(DATABASE_BYTES_MIN);
+    server.run(async move |cpu, _, _| {
+        let database = Database::open(&cpu, Arc::clone(&volume)).await.expect("a new database");
+        let row = [7; 1000];
+        let mut filled = 0;
+        while put(&cpu, &database, filled, &row).await.is_ok() {
+            filled += 1;
+        }
+        while change(&cpu, &database, 0..40, Some(&row)).await.is_err() {
+            change(&cpu, &database, filled - 20..filled, None).await.expect("deletions are possible");
+            filled -= 20;
+        }
+        let mut rows = 40;
+        while change(&cpu, &database, 0..rows, Some(&row)).await.is_ok() {
+            rows += 1;
+        }
+        drop(database);
+        let database = Database::open(&cpu, volume).await.expect("a database that is nearly full");
+        let again = change(&cpu, &database, 0..rows, Some(&row)).await;
+        assert_eq!(again, Err(CommitError::Store(StoreError::Full)), "{rows} rows");
     });
 }
 
