@@ -315,6 +315,7 @@ impl Processor {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
+            debug_assert!(here().is_some_and(|here| Rc::ptr_eq(&here.0, &self.0)), "yields to its own processor only");
             self.0.yielded.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })

@@ -165,9 +165,11 @@ events! {
     PostgresCall: Frequent Span "postgres.call" ("statements", "bytes");
     /// PostgreSQL's protocol: the same without calls.
     PostgresOther: Frequent Span "postgres.other" ("statements", "bytes");
-    /// A function of a program was executed; how often it asked its database for something.
+    /// A function of a program was executed; how often it asked its database for something. `at_once` 0: it was suspended
+    /// where it asked; 1: it was not; 2: nor was it, and was given up, since it would have waited: it is executed once more.
     ProgramCalled: Frequent Span "program.called" ("requests", "at_once");
-    /// A program asked for a table. This and the next four only with `unthinned`: a call has their number.
+    /// A program asked for a table. As all requests of programs only with `unthinned` (a call has their number), and without
+    /// an end where it would have waited in a call that was given up for that.
     ProgramTable: Frequent Span "program.table" ("", "");
     /// A program asked for a row.
     ProgramGet: Frequent Span "program.get" ("", "");

@@ -47,14 +47,15 @@ pub(super) fn execute(
     let began = cpu.begin(Event::ProgramCalled, cpu.job());
     let called = call(&mut store, callee, parameters);
     let Direct { invocation, transaction: own, requests, .. } = store.into_data();
-    cpu.end(began, Event::ProgramCalled, cpu.job(), requests.count, 1);
+    let is_given_up = called.as_ref().is_err_and(is_to_be_suspended);
+    cpu.end(began, Event::ProgramCalled, cpu.job(), requests.count, if is_given_up { 2 } else { 1 });
     *transaction = own;
     match called {
         Ok(result) => {
             attempts.succeeded();
             Ok(Some(Returned::new(result, invocation, true)))
         }
-        Err(error) if is_to_be_suspended(&error) => {
+        Err(_) if is_given_up => {
             attempts.given_up(comes_again);
             transaction.roll_back(savepoint);
             Ok(None)
