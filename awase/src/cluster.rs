@@ -21,7 +21,7 @@ use policy::unit::ProcessorId;
 
 use crate::accepting::HostSockets;
 use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
-use crate::guard::Guard;
+use crate::guard::{self, Guard};
 use crate::membership::{self, Claims, Member};
 use crate::processors::Processors;
 use dial::Addresses;
@@ -203,7 +203,9 @@ impl Cluster {
 fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> anyhow::Result<Nodes> {
     let cluster = &config.settings.cluster;
     let Some(address) = cluster.address() else { anyhow::bail!("cluster.listen is missing") };
-    let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses);
+    let disks = config.exports.iter().filter(|export| export.kind == Disk::Shared).count();
+    let pages_max = guard::pages_max(cluster.lease) / disks.max(1);
+    let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses, pages_max);
     let settings = membership::Settings {
         etcd: cluster.etcd.clone(),
         prefix: PREFIX.into(),

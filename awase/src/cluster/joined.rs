@@ -61,6 +61,8 @@ pub struct Node {
     cluster: String,
     dsm: Arc<Dsm>,
     addresses: Addresses,
+    /// That programs have of one disk at a time.
+    mapped_pages_max: usize,
     fence: OnceLock<Arc<Fence>>,
     releases: OnceLock<Releases>,
     replace: OnceLock<Replace>,
@@ -80,12 +82,19 @@ impl Lease for EpochLease {
 }
 
 impl Node {
-    pub fn new(name: String, cluster: String, dsm: Arc<Dsm>, addresses: Addresses) -> Arc<Node> {
+    pub fn new(
+        name: String,
+        cluster: String,
+        dsm: Arc<Dsm>,
+        addresses: Addresses,
+        mapped_pages_max: usize,
+    ) -> Arc<Node> {
         Arc::new(Node {
             name,
             cluster,
             dsm,
             addresses,
+            mapped_pages_max,
             fence: OnceLock::new(),
             releases: OnceLock::new(),
             replace: OnceLock::new(),
@@ -291,7 +300,9 @@ impl Node {
             homes: state.homes.iter().filter(|_| is_on_device).map(|(shard, home)| (*shard, *home)).collect(),
             before,
         };
-        Shared::join(config, me, Arc::clone(storage), Box::new(print_line), joined)
+        let shared = Shared::join(config, me, Arc::clone(storage), Box::new(print_line), joined);
+        shared.limit_mapped(self.mapped_pages_max);
+        shared
     }
 
     /// As whom this node serves now.

@@ -256,7 +256,8 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
     cluster.lease: time(Duration::from_secs(1)..=Duration::from_secs(3600), "whole seconds from 1s to 60min such as \"2s\"")
             .unless(|lease| (lease.subsec_nanos() > 0).then(|| "is not a number of whole seconds".into())),
         "With `cluster.etcd`: a node of which etcd hears nothing for so long is dead. Others take over after that, and it \
-         answers nothing any more before. At least one and a half of etcd's election timeouts; the same on all nodes";
+         answers nothing any more before. At least one and a half of etcd's election timeouts; the same on all nodes. \
+         For each second of it, programs of a node have at most 128 MiB of its shared disks in memory";
     cluster.advertise: named([(None, "none")])
             .or(optional(parsed("", |text| address(text, CLUSTER_PORT))), "an address such as \"10.0.0.1:10810\""),
         "With `cluster.etcd`: where the other nodes reach this one, if that is another address than `cluster.listen`";

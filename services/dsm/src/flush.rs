@@ -37,9 +37,9 @@ const MOVING: Duration = Duration::from_millis(20);
 impl Shared {
     /// Makes all that was stored for this node before durable.
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
+        self.store_mapped(cpu).await?;
+        self.until_saved(cpu).await?;
         let deadline = cpu.now() + self.config.timeout;
-        self.store_mapped(cpu, deadline).await?;
-        self.until_saved(cpu, deadline).await?;
         if self.config.shards.is_some() {
             return self.perform(cpu, Action::Flush).await;
         }
@@ -66,9 +66,9 @@ impl Shared {
     /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
     /// What its programs have written it gives up now: a client's write may be in a page that a mapping has taken over.
     pub(crate) async fn flush_all(&self, cpu: &Processor, deaths: u64) -> Result<(), Errno> {
+        self.store_mapped(cpu).await?;
+        self.until_saved(cpu).await?;
         let deadline = cpu.now() + self.config.timeout;
-        self.store_mapped(cpu, deadline).await?;
-        self.until_saved(cpu, deadline).await?;
         if let Some(shards) = self.config.shards {
             return self.flush_moving(cpu, shards, (deaths, deadline)).await;
         }
@@ -180,10 +180,10 @@ impl Shared {
     }
 
     /// Waits until the homes have all that this node had given up before.
-    async fn until_saved(&self, cpu: &Processor, deadline: Instant) -> Result<(), Errno> {
+    async fn until_saved(&self, cpu: &Processor) -> Result<(), Errno> {
         let newest = self.core.lock().saves;
         let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
-        self.until(cpu, deadline, |core| is_stored(core).then_some(())).await
+        self.until_none_left(cpu, |core| if is_stored(core) { 0 } else { core.saving.len() }).await
     }
 
     /// False: the home has lost something that was not flushed.
@@ -325,6 +325,30 @@ impl Shared {
             _ if self.has_ended() => Some(Err(ENDED)),
             Some(value) => Some(Ok(value)),
             None => (cpu.now() >= deadline).then_some(Err(Errno::IO)),
+        };
+        self.changed.until(look).await
+    }
+
+    /// Waits until nothing is left, looked at as by [`until`](Self::until). The timeout begins anew whenever less is left
+    /// than ever before: much work may take long.
+    ///
+    /// # Errors
+    /// After a timeout in which nothing was done.
+    pub(crate) async fn until_none_left(
+        &self,
+        cpu: &Processor,
+        mut left: impl FnMut(&Core) -> usize,
+    ) -> Result<(), Errno> {
+        let (mut least, mut deadline) = (usize::MAX, cpu.now());
+        let look = || match left(&self.core.lock()) {
+            _ if self.has_ended() => Some(Err(ENDED)),
+            0 => Some(Ok(())),
+            left => {
+                if left < least {
+                    (least, deadline) = (left, cpu.now() + self.config.timeout);
+                }
+                (cpu.now() >= deadline).then_some(Err(Errno::IO))
+            }
         };
         self.changed.until(look).await
     }

@@ -9,7 +9,7 @@ use kernel::{Hold, Processor};
 use machine::mapping::Mapping;
 use machine::{Connection, Errno, Segments};
 use policy::coherence::PageNo;
-use policy::unit::{Instant, JobId};
+use policy::unit::JobId;
 
 use super::MAPPINGS_MAX;
 use super::table::{Fault, MappingNo, Place};
@@ -27,6 +27,9 @@ const FLUSH: u64 = 1;
 
 /// Pages of a mapping that ends, stored at a time.
 const STORED_AT_ONCE: usize = 64;
+
+/// Pages that programs have written, flushed at a time.
+const FLUSHED_AT_ONCE: usize = 1024;
 
 /// Pages that it may only read, taken from it at a time: others wait meanwhile.
 const TAKEN_AT_ONCE: usize = 256;
@@ -74,6 +77,12 @@ impl Shared {
         self.core.lock().mapped.pages_max = pages_max;
     }
 
+    /// From now on, all mappings together have about so many pages at most: what can be taken from them at once when the
+    /// lease of this node is over.
+    pub fn limit_mapped(&self, pages_max: usize) {
+        self.core.lock().mapped.all_max = pages_max;
+    }
+
     /// Programs that have mapped the volume.
     pub fn mappings(&self) -> usize {
         self.core.lock().mapped.len()
@@ -113,16 +122,30 @@ impl Shared {
         of_volume.and(self.flush_own(cpu).await)
     }
 
-    /// Stores what programs have written at the homes.
-    pub(crate) async fn store_mapped(&self, cpu: &Processor, deadline: Instant) -> Result<(), Errno> {
-        let written: Vec<PageNo> = {
-            let mut core = self.core.lock();
-            let written: Vec<PageNo> = core.mapped.written(None).collect();
-            self.store_dirty(cpu, &mut core, written.iter().copied());
-            written
+    /// Stores what programs have written at the homes, however much that is.
+    pub(crate) async fn store_mapped(&self, cpu: &Processor) -> Result<(), Errno> {
+        let written: Vec<PageNo> = self.core.lock().mapped.written(None).collect();
+        for some in written.chunks(FLUSHED_AT_ONCE) {
+            self.store_dirty(cpu, &mut self.core.lock(), some.iter().copied());
+            self.until_stored(cpu, some, Core::is_stored).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all these pages are stored. The timeout begins anew whenever something is, also before them.
+    async fn until_stored(
+        &self,
+        cpu: &Processor,
+        pages: &[PageNo],
+        is_stored: impl Fn(&Core, PageNo) -> bool,
+    ) -> Result<(), Errno> {
+        let mut left = pages.iter();
+        let next = |core: &Core| {
+            let stored = left.as_slice().iter().take_while(|page| is_stored(core, **page)).count();
+            left = left.as_slice()[stored..].iter();
+            if left.len() == 0 { 0 } else { left.len() + core.saving.len() }
         };
-        let are_stored = |core: &Core| written.iter().all(|page| core.is_stored(*page));
-        self.until(cpu, deadline, |core| are_stored(core).then_some(())).await
+        self.until_none_left(cpu, next).await
     }
 
     /// Ends a mapping: it gets no more pages, what it has written is stored, and it has none any more.
@@ -168,12 +191,8 @@ impl Shared {
         if some.is_empty() {
             return false;
         }
-        let deadline = cpu.now() + self.config.timeout;
-        let are_stored = |core: &Core| {
-            let is_stored = |page: &PageNo| core.is_stored(*page) && core.mapped.place(no, *page) != Some(Place::Write);
-            some.iter().all(is_stored)
-        };
-        if self.until(cpu, deadline, |core| are_stored(core).then_some(())).await.is_err() {
+        let is_stored = |core: &Core, page| core.is_stored(page) && core.mapped.place(no, page) != Some(Place::Write);
+        if self.until_stored(cpu, &some, is_stored).await.is_err() {
             cpu.sleep(RETRY).await;
         }
         true
@@ -199,9 +218,10 @@ impl Shared {
                 });
             });
         }
-        let deadline = cpu.now() + self.config.timeout;
-        // After the deadline some are left whose homes do not answer: what they have written is lost with this process.
-        let _ = self.until(cpu, deadline, |core| (core.mapped.len() == 0).then_some(())).await;
+        // After a timeout in which nothing was stored some are left whose homes do not answer: what they have written is
+        // lost with this process.
+        let left = |core: &Core| if core.mapped.len() == 0 { 0 } else { core.mapped.work() + core.saving.len() };
+        let _ = self.until_none_left(cpu, left).await;
     }
 
     /// Threads that have waited for too long get an error.

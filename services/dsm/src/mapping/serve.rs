@@ -157,8 +157,9 @@ impl Shared {
         if core.mapped.writer(page).is_some() {
             return Served::Later;
         }
-        let is_full = core.mapped.held(first.no) >= core.mapped.pages_max;
-        if is_full && core.saving.len() >= SAVING_MAX {
+        let is_late =
+            core.saving.len() >= SAVING_MAX || core.mapped.all_held() >= core.mapped.all_max.saturating_add(SAVING_MAX);
+        if core.mapped.is_full(first.no) && is_late {
             return Served::Later;
         }
         let content = match granted.flatten() {
@@ -253,11 +254,9 @@ impl Shared {
         }
     }
 
-    /// Takes pages from a mapping that has too many, but not `page`.
+    /// Takes a page from a mapping that has too many, now that `no` has got `page`, which stays.
     fn make_room(&self, cpu: &Processor, core: &mut Core, no: MappingNo, page: PageNo) {
-        if core.mapped.held(no) <= core.mapped.pages_max {
-            return;
-        }
+        let Some(no) = core.mapped.overfull(no) else { return };
         // One more for each that is on its way out already.
         let Some(oldest) = core.mapped.oldest(no).find(|oldest| *oldest != page && !core.is_leaving(*oldest)) else {
             return;

@@ -65,12 +65,14 @@ pub(crate) struct Table {
     last_grant: u64,
     /// The most pages that one mapping has.
     pub(crate) pages_max: usize,
+    /// The most that all have together.
+    pub(crate) all_max: usize,
 }
 
 impl Default for Table {
     fn default() -> Self {
         let (members, pages, written) = Default::default();
-        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max: PAGES_MAX }
+        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max: PAGES_MAX, all_max: usize::MAX }
     }
 }
 
@@ -213,6 +215,20 @@ impl Table {
         self.members.get(&no).map_or(0, |member| member.order.len())
     }
 
+    /// Has a mapping so many pages, or have all together, that one must go for each new one?
+    pub(crate) fn is_full(&self, no: MappingNo) -> bool {
+        self.held(no) >= self.pages_max || self.all_held() >= self.all_max
+    }
+
+    /// The mapping that must give up a page now that `no` has a new one: itself, or the one that has most.
+    pub(crate) fn overfull(&self, no: MappingNo) -> Option<MappingNo> {
+        if self.held(no) > self.pages_max {
+            return Some(no);
+        }
+        let most = || self.members.iter().max_by_key(|(_, member)| member.order.len());
+        if self.all_held() > self.all_max { most().map(|(no, _)| *no) } else { None }
+    }
+
     /// Those granted first, of a mapping that must give up some: the least recently granted.
     pub(crate) fn oldest(&self, no: MappingNo) -> impl Iterator<Item = PageNo> {
         self.members.get(&no).into_iter().flat_map(|member| member.order.values().copied())
@@ -235,10 +251,20 @@ impl Table {
         some
     }
 
+    /// What is to be done until all mappings have ended: each has its end, each page is to be taken, and stored before if
+    /// it is written.
+    pub(crate) fn work(&self) -> usize {
+        self.members.len() + self.all_held() + self.written.len()
+    }
+
+    /// Pages that mappings may read or write, all together.
+    pub(crate) fn all_held(&self) -> usize {
+        self.members.values().map(|member| member.order.len()).sum()
+    }
+
     /// Pages that mappings may only read, and that they may write.
     pub(crate) fn counts(&self) -> [usize; 2] {
-        let held: usize = self.members.values().map(|member| member.order.len()).sum();
-        [held - self.written.len(), self.written.len()]
+        [self.all_held() - self.written.len(), self.written.len()]
     }
 }
 

@@ -10,3 +10,4 @@ mod moving;
 mod programs;
 mod scene;
 mod stalled;
+mod stored;

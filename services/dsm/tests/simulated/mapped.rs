@@ -274,6 +274,31 @@ fn a_mapping_that_is_full_gives_up_what_it_was_given_first() {
 }
 
 #[test]
+fn all_mappings_together_have_no_more_than_their_limit_and_the_largest_gives_up_pages_for_others() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup::new(seed, 2));
+        scene.nodes.iter().flatten().for_each(|node| node.shared().limit_mapped(8));
+        let [writer, reader, other] = [0, 0, 1].map(|node| Program::start(&scene, node));
+        let held = |program: &Program| program.memory.held();
+        let pages: Vec<u64> = (0..16).map(|number| number % 2 * 256 + number * 16).collect();
+        for (number, page) in pages.iter().enumerate() {
+            assert!(writer.store(&mut scene, *page, number as u8 + 1));
+            // One may be on its way out.
+            assert!(held(&writer) <= 9, "seed {seed}: {} pages", held(&writer));
+        }
+        for (number, page) in pages.iter().enumerate() {
+            assert_eq!(reader.load(&mut scene, *page), Some(number as u8 + 1), "seed {seed}, page {page}");
+            let [wrote, read] = [&writer, &reader].map(held);
+            assert!(wrote + read <= 9, "seed {seed}: {wrote} and {read} pages");
+        }
+        assert!(held(&reader) >= 3, "seed {seed}: it has only {}", held(&reader));
+        for (number, page) in pages.iter().enumerate() {
+            assert_eq!(other.load(&mut scene, *page), Some(number as u8 + 1), "seed {seed}, page {page}");
+        }
+    }
+}
+
+#[test]
 fn what_a_program_writes_is_not_lost_where_another_ended_before_it_got_the_page() {
     for seed in testkit::rounds::seeds(6) {
         let mut scene = scene(Setup::new(seed, 2));

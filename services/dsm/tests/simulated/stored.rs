@@ -1,0 +1,85 @@
+//! Much that programs have written, and homes that take longer than a timeout to store it, or do not answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::{Processor, Volume};
+use policy::unit::Instant;
+use sim::NetworkConfig;
+use testkit::scene::context;
+use testkit::scene::disk::first_byte;
+
+use crate::programs::{Program, scene};
+use crate::scene::{Backing, Scene, Setup};
+
+/// With up to 8 KiB on their way, they take more than 5 s.
+const PAGES: u64 = 256;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A program of node 0 has written pages whose home is node 1.
+fn written(seed: u64) -> (Scene, Program) {
+    let network = NetworkConfig { buffer_bytes: 8 << 10, ns_per_kib: 15_000_000, ..NetworkConfig::default() };
+    let setup = Setup { backing: Backing::Memory, homes: 2, network, timeout: TIMEOUT, ..Setup::new(seed, 2) };
+    let mut scene = scene(setup);
+    scene.until_connected();
+    let program = Program::start(&scene, 0);
+    for page in 0..PAGES {
+        assert!(program.store(&mut scene, page, content(page)), "seed {seed}");
+    }
+    (scene, program)
+}
+
+fn content(page: u64) -> u8 {
+    page as u8 | 1
+}
+
+/// Returns how long it takes.
+fn end_mappings(scene: &mut Scene) -> Duration {
+    let shared = Arc::clone(scene.shared().next().expect("it runs"));
+    let begin: Instant = scene.world.now();
+    scene.run(0, async move |cpu: Processor, _: Arc<Volume>| shared.end_mappings(&cpu).await);
+    scene.world.now().since(begin)
+}
+
+fn all_are_at_the_home(scene: &mut Scene, seed: u64) {
+    scene.kill(0);
+    for page in 0..PAGES {
+        let byte = scene.run(1, async move |cpu, volume| first_byte(&cpu, &volume, page).await);
+        assert_eq!(byte, Ok(content(page)), "seed {seed}: page {page}");
+    }
+}
+
+#[test]
+fn a_node_that_ends_stores_all_that_programs_have_written_however_long_that_takes() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, program) = written(seed);
+        let took = end_mappings(&mut scene);
+        assert!(took > 2 * TIMEOUT, "seed {seed}: {took:?} is no test");
+        assert_eq!(program.memory.held(), 0, "seed {seed}");
+        all_are_at_the_home(&mut scene, seed);
+    }
+}
+
+#[test]
+fn a_node_whose_home_stores_nothing_ends_after_a_timeout() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, _program) = written(seed);
+        scene.pause(1, true);
+        let took = end_mappings(&mut scene);
+        assert!(took >= TIMEOUT && took < TIMEOUT + TIMEOUT / 2, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn a_flush_of_much_that_programs_have_written_takes_as_long_as_that_takes() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, _program) = written(seed);
+        let begin = scene.world.now();
+        let flushed = scene.run(0, async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await);
+        let took = scene.world.now().since(begin);
+        assert_eq!(flushed, Ok(()), "seed {seed}: after {took:?}");
+        assert!(took > 2 * TIMEOUT, "seed {seed}: {took:?} is no test");
+        all_are_at_the_home(&mut scene, seed);
+    }
+}
