@@ -20,31 +20,61 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")))
 }
 
-/// The seeds of a simulated test: `AWASE_SEED` alone if set, else the first `AWASE_SEEDS` or `few`. No seed is started
-/// later than `AWASE_SEED_SECONDS` after the first.
-pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
-    let range = match number("AWASE_SEED") {
+/// The seeds of a simulated test; a failure prints the seed and the command that replays it.
+pub struct Seeds {
+    left: std::ops::Range<u64>,
+    name: String,
+    now: Option<u64>,
+    start: Instant,
+    limit: Option<Duration>,
+}
+
+/// `AWASE_SEED` alone if set, else the first `AWASE_SEEDS` or `few`. No seed is started later than `AWASE_SEED_SECONDS`
+/// after the first.
+pub fn seeds(few: u64) -> Seeds {
+    let left = match number("AWASE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("AWASE_SEEDS").unwrap_or(few),
     };
-    let (start, limit) = (Instant::now(), number("AWASE_SEED_SECONDS").map(Duration::from_secs));
-    range.take_while(move |seed| {
-        let is_over = limit.is_some_and(|limit| start.elapsed() >= limit);
-        if is_over {
-            println!("{seed} seeds in {:.0?}", start.elapsed());
-        }
-        !is_over
-    })
+    let limit = number("AWASE_SEED_SECONDS").map(Duration::from_secs);
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    Seeds { left, name, now: None, start: Instant::now(), limit }
 }
 
-/// Runs `test` with each seed; a failure prints the seed and the command that replays it.
-pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    for seed in seeds(few) {
-        if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
-            eprintln!("failed with seed {seed}; again: AWASE_SEED={seed} cargo test {name}");
-            std::panic::resume_unwind(panic);
+impl Seeds {
+    /// Whether so many have been tried.
+    pub fn have_been(&self, count: u64) -> bool {
+        self.now.is_some_and(|now| now + 1 >= count) && number("AWASE_SEED").is_none()
+    }
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let next = self.left.next()?;
+        if self.limit.is_some_and(|limit| self.start.elapsed() >= limit) {
+            println!("{next} seeds in {:.0?}", self.start.elapsed());
+            return None;
+        }
+        self.now = Some(next);
+        self.now
+    }
+}
+
+impl Drop for Seeds {
+    fn drop(&mut self) {
+        if let Some(seed) = self.now.filter(|_| std::thread::panicking()) {
+            eprintln!("failed with seed {seed}; again: AWASE_SEED={seed} cargo test {}", self.name);
         }
     }
+}
+
+/// Runs `test`, which is known as `name`, with each seed.
+pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64)) {
+    let mut seeds = seeds(few);
+    name.clone_into(&mut seeds.name);
+    seeds.for_each(test);
 }
 
 /// Seeds, one for each round: at least `least`, and then until the time is over.

@@ -88,9 +88,11 @@ impl Watch {
             self.since.retain(|_, since| is_under_way(since));
             self.searched = Some(now);
         }
-        if self.since.len() < TIMED_MAX {
-            let since = self.since.entry((part, page, node)).or_insert(now);
+        let key = (part, page, node);
+        if let Some(since) = self.since.get_mut(&key) {
             *since = if is_under_way(since) { *since } else { now };
+        } else if self.since.len() < TIMED_MAX {
+            self.since.insert(key, now);
         }
     }
 

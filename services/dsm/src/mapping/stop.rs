@@ -69,7 +69,8 @@ impl Shared {
             let _ = memory.clear();
         }
         for (page, entry) in &mut core.pages {
-            core.stopped.extend(entry.take_faults(|_| true).into_iter().map(|fault| (*page, fault)));
+            let traced = entry.take_faults(|_| true).into_iter().filter(|fault| fault.began.is_some());
+            core.stopped.extend(traced.map(|fault| (*page, fault)));
         }
         self.stopped.wake_all();
     }

@@ -353,16 +353,17 @@ impl<'a> Run<'a> {
         let writes = |thread: &Thread, variable| {
             thread.accesses.iter().any(|access| !matches!(access, Access::Load(_)) && access.variable() == variable)
         };
-        let has_died = |variable: usize| {
+        let deaths = |variable: usize| {
             let home = (self.places[variable].0 / PAGES) as usize % self.scene.nodes.len();
-            let is_home_dead = !self.scene.setup.moves && self.died.contains(&home);
-            let is_writer_dead = |thread| writes(thread, variable) && self.died.contains(&node_of(thread));
-            is_home_dead || threads.iter().any(is_writer_dead)
+            let writers = threads.iter().filter(|thread| writes(thread, variable)).map(node_of);
+            let concerned: BTreeSet<usize> = writers.chain((!self.scene.setup.moves).then_some(home)).collect();
+            concerned.intersection(&self.died).count()
         };
+        let node = |thread: &Thread| (node_of(thread), !self.died.contains(&node_of(thread)));
         Crash {
             done: threads.iter().map(|thread| thread.next).collect(),
-            nodes: threads.iter().map(node_of).collect(),
-            undone: std::array::from_fn(has_died),
+            nodes: threads.iter().map(node).collect(),
+            undone: std::array::from_fn(deaths),
         }
     }
 
