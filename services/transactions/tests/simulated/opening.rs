@@ -86,16 +86,22 @@ fn a_page_that_is_not_what_was_written_is_an_error_and_not_a_wrong_row() {
     });
 }
 
+/// Puts rows until there is no room for one more. Returns how many there are.
+async fn fill_up(cpu: &Processor, database: &Arc<Database>, row: &[u8]) -> u32 {
+    let mut filled = 0;
+    while put(cpu, database, filled, row).await.is_ok() {
+        filled += 1;
+    }
+    filled
+}
+
 #[test]
 fn a_full_database_refuses_new_rows_and_takes_them_again_after_deletions() {
     let (server, volume) = server(DATABASE_BYTES_MIN);
     server.run(async move |cpu, _, _| {
         let database = Database::open(&cpu, Arc::clone(&volume)).await.expect("a new database");
         let row = [7; 1000];
-        let mut filled = 0;
-        while put(&cpu, &database, filled, &row).await.is_ok() {
-            filled += 1;
-        }
+        let filled = fill_up(&cpu, &database, &row).await;
         assert_eq!(put(&cpu, &database, filled, &row).await, Err(CommitError::Store(StoreError::Full)));
         // A third of the volume at least is of use: a tree is replaced page by page.
         assert!(u64::from(filled) * 1000 > DATABASE_BYTES_MIN / 3, "full after {filled} rows");
@@ -139,10 +145,7 @@ fn what_a_nearly_full_database_refuses_it_refuses_after_a_restart_too() {
     server.run(async move |cpu, _, _| {
         let database = Database::open(&cpu, Arc::clone(&volume)).await.expect("a new database");
         let row = [7; 1000];
-        let mut filled = 0;
-        while put(&cpu, &database, filled, &row).await.is_ok() {
-            filled += 1;
-        }
+        let mut filled = fill_up(&cpu, &database, &row).await;
         while change(&cpu, &database, 0..40, Some(&row)).await.is_err() {
             change(&cpu, &database, filled - 20..filled, None).await.expect("deletions are possible");
             filled -= 20;
