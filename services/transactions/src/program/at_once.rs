@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use kernel::Processor;
 use kernel::trace::Event;
-use wasmtime::{Store, Trap};
+use wasmtime::Trap;
 
 use super::ProgramError;
-use super::callee::{Callee, Parameters, Returned, SLICE, called, reason};
-use super::direct::{Direct, Waits};
-use super::engine::Runtime;
-use super::guest::{Guest, Invocation};
+use super::callee::{Callee, Parameters, Returned, reason};
+use super::direct::{Direct, Waits, With};
+use super::guest::Invocation;
+use super::instance::CallInstance;
 use super::requests::Requests;
 use crate::store::Transaction;
 
@@ -31,27 +31,23 @@ pub(super) fn execute(
     comes_again: bool,
 ) -> Result<Option<Returned>, ProgramError> {
     let Some(attempts) = callee.attempts.filter(|attempts| attempts.is_worth(comes_again)) else { return Ok(None) };
-    let Ok(runtime) = Runtime::get() else { return Ok(None) };
-    let (Some(_place), Some(savepoint)) = (runtime.places.try_take(), transaction.savepoint()) else {
-        return Ok(None);
-    };
-    let own = transaction.take();
-    let guest = Direct {
+    let Some(savepoint) = transaction.savepoint() else { return Ok(None) };
+    let Some(mut instance) = CallInstance::take(cpu, callee.program) else { return Ok(None) };
+    let (names, own) = (Arc::clone(&callee.program.names), transaction.take());
+    *instance.store.data_mut() = Direct {
         invocation: Invocation::new(parameters.texts.clone(), parameters.nulls),
-        cpu: cpu.clone(),
-        names: Arc::clone(&callee.program.names),
-        requests: Requests::default(),
-        transaction: own,
+        with: Some(With { cpu: cpu.clone(), names, requests: Requests::default(), transaction: own }),
     };
-    let mut store = Store::new(&runtime.engine, guest);
     let began = cpu.begin(Event::ProgramCalled, cpu.job());
-    let called = call(&mut store, callee, parameters);
-    let Direct { invocation, transaction: own, requests, .. } = store.into_data();
+    let called = instance.call(callee, parameters);
+    let Direct { invocation, with } = std::mem::take(instance.store.data_mut());
+    let With { requests, transaction: own, .. } = with.unwrap_or_else(|| unreachable!("the call has put it there"));
     let is_given_up = called.as_ref().is_err_and(is_to_be_suspended);
     cpu.end(began, Event::ProgramCalled, cpu.job(), requests.count, if is_given_up { 2 } else { 1 });
     *transaction = own;
     match called {
         Ok(result) => {
+            instance.give_back(cpu);
             attempts.succeeded();
             Ok(Some(Returned::new(result, invocation, true)))
         }
@@ -62,20 +58,6 @@ pub(super) fn execute(
         }
         Err(error) => Err(reason(&error)),
     }
-}
-
-fn call(
-    store: &mut Store<Direct>,
-    callee: &Callee<'_>,
-    parameters: &Parameters,
-) -> wasmtime::Result<Option<wasmtime::Val>> {
-    store.limiter(|guest| guest.invocation_mut());
-    store.set_fuel(SLICE)?;
-    let instance = callee.program.at_once.instantiate(&mut *store)?;
-    let function = called(store, callee, &instance)?;
-    let mut results = callee.room();
-    function.call(store, &parameters.values, &mut results)?;
-    Ok(results.pop())
 }
 
 fn is_to_be_suspended(error: &wasmtime::Error) -> bool {

@@ -11,8 +11,14 @@ use super::requests::{Names, Requests, perform};
 use crate::store::Transaction;
 
 /// A guest that is executed at once.
+#[derive(Default)]
 pub(super) struct Direct {
     pub invocation: Invocation,
+    /// What it works with. `None`: between two calls.
+    pub with: Option<With>,
+}
+
+pub(super) struct With {
     pub cpu: Processor,
     pub names: Arc<Names>,
     pub requests: Requests,
@@ -37,7 +43,8 @@ impl Guest for Direct {
 impl Direct {
     /// Performs what the program asks for, unless that takes an operation of the disk.
     pub(super) fn perform(&mut self, request: Request) -> wasmtime::Result<Answer> {
-        let Direct { cpu, names, requests, transaction, .. } = self;
+        let with = self.with.as_mut().unwrap_or_else(|| unreachable!("a guest asks for something within a call"));
+        let With { cpu, names, requests, transaction } = with;
         match perform(cpu, names, requests, request, transaction).now_or_never() {
             Some(answer) => Ok(answer?),
             None => Err(Waits.into()),

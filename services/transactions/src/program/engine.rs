@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use std::task::{Poll, Waker};
 
 use parking_lot::Mutex;
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
 
 /// Memory of one call, at most. Bytes.
 pub const MEMORY_BYTES_MAX: usize = 16 << 20;
@@ -30,7 +30,7 @@ pub(super) const CALLS_MAX: u32 = 1000;
 
 /// Of a call's memory that was written, this much is cleared for the next call rather than returned to the host, which
 /// takes a system call and page faults. Bytes.
-const MEMORY_KEPT: usize = 64 << 10;
+pub(super) const MEMORY_KEPT: usize = 64 << 10;
 
 static RUNTIME: LazyLock<Result<Runtime, String>> =
     LazyLock::new(|| Runtime::new().map_err(|error| format!("{error:#}")));
@@ -65,7 +65,8 @@ fn config() -> Config {
         .max_memory_size(MEMORY_BYTES_MAX)
         .table_elements(TABLE_ENTRIES_MAX)
         .linear_memory_keep_resident(MEMORY_KEPT)
-        .table_keep_resident(MEMORY_KEPT);
+        .table_keep_resident(MEMORY_KEPT)
+        .pagemap_scan(Enabled::Auto);
     let mut config = Config::new();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
@@ -122,6 +123,13 @@ impl Places {
         let mut free = self.0.lock();
         free.count = free.count.checked_sub(1)?;
         Some(Place(self))
+    }
+}
+
+impl Place<'_> {
+    /// Most places are free.
+    pub fn is_spare(&self) -> bool {
+        self.0.0.lock().count > CALLS_MAX / 2
     }
 }
 

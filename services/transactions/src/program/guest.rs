@@ -12,6 +12,7 @@ use super::engine::MEMORY_BYTES_MAX;
 use crate::store::{Key, Row};
 
 /// What every call has, however it is executed.
+#[derive(Default)]
 pub(super) struct Invocation {
     pub memory: Option<Memory>,
     /// The arguments that are text or bytea, at their places.
@@ -24,7 +25,7 @@ pub(super) struct Invocation {
 
 impl Invocation {
     pub(super) fn new(texts: Vec<Option<Arc<[u8]>>>, nulls: u32) -> Invocation {
-        Invocation { memory: None, texts, nulls, reply: None, returns_null: false }
+        Invocation { texts, nulls, ..Invocation::default() }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Programs: WebAssembly modules whose functions read and write tables.
 //!
 //! A program is a function of its arguments and of what it reads: it has no clock, no randomness, no files and no
-//! network, only the calls of [`host`]. Each call has an instance of its own, which begins as the module says, and ends
-//! with the call.
+//! network, only the calls of [`host`]. Each call has an instance to itself, which begins as the module says.
 
 mod at_once;
 mod attempts;
@@ -15,8 +14,10 @@ mod function;
 mod guest;
 mod host;
 mod installed;
+mod instance;
 mod module;
 mod requests;
+mod state;
 
 use thiserror::Error;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
+use wasmtime::wasmparser::{Parser, Payload};
 use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
 
 use super::describe::{self, Description, DescriptionError, SECTION, check_name};
@@ -13,6 +14,7 @@ use super::engine::Runtime;
 use super::guest::Suspendable;
 use super::host;
 use super::requests::Names;
+use super::state::{self, State};
 use crate::{Argument, Signature, Type};
 
 /// Longest module. Bytes.
@@ -64,6 +66,8 @@ pub struct Program {
     pub(super) instance: InstancePre<Suspendable>,
     pub(super) at_once: InstancePre<Direct>,
     pub(super) memory: Option<ModuleExport>,
+    /// `None`: each call needs a new instance.
+    pub(super) state: Option<Arc<State>>,
     pub(super) init: Option<ModuleExport>,
     /// What `init` did is known to be committed and durable, or there is no `init`.
     initialized: AtomicBool,
@@ -86,7 +90,10 @@ impl Program {
             let text = format!("{error:#}");
             ModuleError::Invalid(text.split_whitespace().collect::<Vec<_>>().join(" "))
         };
-        let module = Module::from_binary(&runtime.engine, bytes).map_err(invalid)?;
+        let compile = |bytes: &[u8]| Module::from_binary(&runtime.engine, bytes);
+        let with_state = state::with_exports(bytes).and_then(|bytes| compile(&bytes).ok());
+        let state = with_state.as_ref().and_then(State::new).map(Arc::new);
+        let module = with_state.map_or_else(|| compile(bytes), Ok).map_err(invalid)?;
         check_imports(&module)?;
         let memory = module.get_export("memory").is_some_and(|export| export.memory().is_some());
         if !memory && module.imports().len() > 0 {
@@ -111,6 +118,7 @@ impl Program {
             bytes: bytes.into(),
             instance: linker.instantiate_pre(&module).map_err(invalid)?,
             at_once: at_once.instantiate_pre(&module).map_err(invalid)?,
+            state,
             memory: memory.then(|| module.get_export_index("memory")).flatten(),
             init,
             initialized: AtomicBool::new(init.is_none()),
@@ -242,30 +250,9 @@ fn infer(module: &Module) -> Result<Vec<Description>, ModuleError> {
 
 /// The content of all custom sections of that name, joined, in a module that is valid; `None` if there is none.
 fn custom_section(module: &[u8], name: &str) -> Option<Vec<u8>> {
-    const PREAMBLE_BYTES: usize = 8;
-    const CUSTOM: u8 = 0;
-    let mut rest = module.get(PREAMBLE_BYTES..)?;
-    let mut found = None;
-    while let Some((&id, after)) = rest.split_first() {
-        let (length, after) = leb128(after)?;
-        let (section, after) = after.split_at_checked(length)?;
-        rest = after;
-        let (length, section) = leb128(section).filter(|_| id == CUSTOM).unwrap_or((0, &[]));
-        if let Some((_, content)) = section.split_at_checked(length).filter(|(own, _)| *own == name.as_bytes()) {
-            found.get_or_insert_with(Vec::new).extend_from_slice(content);
-        }
-    }
-    found
-}
-
-/// An unsigned number of at most 32 bits in LEB128, and what follows.
-fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let mut value = 0_u64;
-    for (index, byte) in bytes.iter().take(5).enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Some((usize::try_from(value).ok()?, &bytes[index + 1..]));
-        }
-    }
-    None
+    let sections = Parser::new(0).parse_all(module).filter_map(|payload| match payload {
+        Ok(Payload::CustomSection(section)) if section.name() == name => Some(section.data()),
+        _ => None,
+    });
+    sections.map(<[u8]>::to_vec).reduce(|joined, next| [joined, next].concat())
 }

@@ -3,6 +3,7 @@
 mod at_once;
 mod installing;
 mod misbehaviour;
+mod reused;
 mod scene;
 mod shipped;
 mod values;
