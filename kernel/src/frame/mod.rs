@@ -60,8 +60,18 @@ impl FrameRef {
         if self.pool().references(self.no) != 1 {
             return None;
         }
+        self.pool().set_verified(self.no, false);
         // SAFETY: this is the only reference and it is borrowed exclusively.
         Some(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), FRAME_BYTES) })
+    }
+
+    /// Whether somebody has found its content to be right, by a checksum in it, since it was written or read.
+    pub fn is_verified(&self) -> bool {
+        self.pool().is_verified(self.no)
+    }
+
+    pub fn set_verified(&self) {
+        self.pool().set_verified(self.no, true);
     }
 
     /// A segment for `len` bytes from `offset`.
@@ -146,4 +156,32 @@ fn push_joined(segments: &mut Segments, next: Segment) {
         }
     }
     segments.push(next);
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::pages::PageSize;
+
+    use super::pool::PoolConfig;
+    use super::*;
+
+    #[test]
+    fn a_frame_with_new_content_is_not_verified() {
+        let pool =
+            FramePool::new(PoolConfig { bytes_max: 4 << 20, chunk_bytes: 4 << 20, register: false, processors: 1 })
+                .expect("address space");
+        assert!(pool.grow(1, PageSize::Small));
+        let mut taken = Frames::new();
+        pool.take(1, &mut taken);
+        let no = taken[0].no();
+        assert!(!taken[0].is_verified());
+        taken[0].set_verified();
+        assert!(taken[0].clone().is_verified());
+        assert!(taken[0].bytes_mut().is_some() && !taken[0].is_verified());
+        taken[0].set_verified();
+        taken.clear();
+        pool.take(pool.frames_free() as usize, &mut taken);
+        let again = taken.iter().find(|frame| frame.no() == no).expect("it is free again");
+        assert!(!again.is_verified());
+    }
 }

@@ -54,7 +54,8 @@ pub struct FramePool {
 /// Metadata of a frame: 16 bytes.
 struct Meta {
     references: AtomicU32,
-    _spare: AtomicU32,
+    /// 1: as [`FrameRef::is_verified`].
+    verified: AtomicU32,
     /// Cache key of the block in this frame, for retiring its chunk.
     owner: AtomicU64,
 }
@@ -348,12 +349,21 @@ impl Shared {
                 let meta = self.meta(no);
                 meta.references.store(1, Ordering::Relaxed);
                 meta.owner.store(NO_OWNER, Ordering::Relaxed);
+                meta.verified.store(0, Ordering::Relaxed);
                 into.push(FrameRef { pool: self, no });
             }
         });
         if !stolen.is_empty() {
             self.list_as_free(&stolen);
         }
+    }
+
+    pub(super) fn is_verified(&self, no: FrameNo) -> bool {
+        self.meta(no).verified.load(Ordering::Relaxed) == 1
+    }
+
+    pub(super) fn set_verified(&self, no: FrameNo, verified: bool) {
+        self.meta(no).verified.store(u32::from(verified), Ordering::Relaxed);
     }
 
     fn put_back(&self, no: FrameNo) {

@@ -54,7 +54,7 @@ impl Merge<'_> {
         let mut root = Root { page: top.page, height: level };
         while root.height > 0 {
             let frame = self.database.pages.read(self.cpu, root.page).await?;
-            let page = Page::check(frame.bytes(), self.database.pages.identity, root.page, root.height)?;
+            let page = Page::check(&frame, self.database.pages.identity, root.page, root.height)?;
             if page.len() > 1 {
                 break;
             }
@@ -136,7 +136,7 @@ impl Merge<'_> {
     /// The cells of a page that is about to be replaced.
     async fn take(&mut self, no: PageNo, level: u8) -> Result<Vec<Cell>, StoreError> {
         let frame = self.database.pages.read(self.cpu, no).await?;
-        let page = Page::check(frame.bytes(), self.database.pages.identity, no, level)?;
+        let page = Page::check(&frame, self.database.pages.identity, no, level)?;
         let cells = page.cells().map(|(key, value)| (FullKey::from(key), Row::from(value))).collect();
         self.replaced.push(no);
         self.spread.on_page().await;

@@ -13,6 +13,8 @@
 //! The value of a leaf's cell is a row; of an inner page's, the number of the child whose keys are not before this cell's
 //! key (what is before the first cell's key belongs to the first child).
 
+use kernel::FrameRef;
+
 use super::bytes::{put, u16_at, u32_at, u64_at};
 use super::layout::{PAGE_BYTES, PageNo};
 use super::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError};
@@ -38,10 +40,16 @@ pub(super) struct Page<'a>(&'a [u8]);
 impl<'a> Page<'a> {
     /// # Errors
     /// If it is not the page of that number and level: the medium returned something else than was written.
-    pub(super) fn check(bytes: &'a [u8], identity: u64, no: PageNo, level: u8) -> Result<Page<'a>, StoreError> {
-        let is_right = u32_at(bytes, 0) == crc32fast::hash(&bytes[4..])
-            && (u32_at(bytes, 4), u64_at(bytes, 8), u64_at(bytes, 16)) == (u32::from(level), identity, no.0);
-        if is_right { Ok(Page(bytes)) } else { Err(StoreError::Damaged(no.0)) }
+    pub(super) fn check(frame: &'a FrameRef, identity: u64, no: PageNo, level: u8) -> Result<Page<'a>, StoreError> {
+        let bytes = frame.bytes();
+        let is_expected = (u32_at(bytes, 4), u64_at(bytes, 8), u64_at(bytes, 16)) == (u32::from(level), identity, no.0);
+        if !frame.is_verified() {
+            if u32_at(bytes, 0) != crc32fast::hash(&bytes[4..]) {
+                return Err(StoreError::Damaged(no.0));
+            }
+            frame.set_verified();
+        }
+        if is_expected { Ok(Page(bytes)) } else { Err(StoreError::Damaged(no.0)) }
     }
 
     pub(super) fn len(self) -> usize {

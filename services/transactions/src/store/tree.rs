@@ -16,7 +16,7 @@ pub(super) async fn get(pages: &Pages, cpu: &Processor, root: Root, key: &[u8]) 
     let (mut no, mut level) = (root.page, root.height);
     loop {
         let frame = pages.read(cpu, no).await?;
-        let page = Page::check(frame.bytes(), pages.identity, no, level)?;
+        let page = Page::check(&frame, pages.identity, no, level)?;
         if level == 0 {
             return Ok(page.get(key).map(Row::from));
         }
@@ -65,7 +65,7 @@ async fn seek(
     loop {
         let level = root.height - path.len() as u8;
         let frame = pages.read(cpu, no).await?;
-        let page = Page::check(frame.bytes(), pages.identity, no, level)?;
+        let page = Page::check(&frame, pages.identity, no, level)?;
         if level > 0 {
             let index = match bound {
                 Some(Bound::Included(key) | Bound::Excluded(key)) => page.branch(key),
@@ -113,7 +113,7 @@ fn neighbour(
 ) -> Result<Option<PageNo>, StoreError> {
     while let Some(mut step) = path.pop() {
         let level = root.height - path.len() as u8;
-        let page = Page::check(step.frame.bytes(), pages.identity, step.no, level)?;
+        let page = Page::check(&step.frame, pages.identity, step.no, level)?;
         let index = if backwards { step.index.checked_sub(1) } else { Some(step.index + 1) };
         if let Some(index) = index.filter(|index| *index < page.len()) {
             let child = page.child(index);
