@@ -149,6 +149,8 @@ pub struct Volume {
     early: Mutex<Early>,
     /// Dirty blocks at most, by the disk's measured rate.
     dirty_limit: AtomicU64,
+    /// Nanoseconds for which write-back leaves the flush of what it has written to others.
+    flush_delay: AtomicU64,
     /// Was anything abandoned before the device had it?
     has_abandoned: AtomicBool,
     closing: AtomicBool,
@@ -259,6 +261,7 @@ impl Volume {
             growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
             early: Mutex::new(early),
+            flush_delay: AtomicU64::new(0),
             dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),
             has_abandoned: AtomicBool::new(false),
             closing: AtomicBool::new(false),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use policy::early::EarlyWrite;
 use policy::pace::{self, Pace};
-use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class, Instant};
 use policy::writeback::{self, Admission, WriteBack};
 
 use super::Volume;
@@ -45,12 +45,14 @@ pub(super) struct Task {
 struct Policies {
     write_back: WriteBack,
     pace: Pace,
+    /// Something was seen then that is written and not flushed.
+    unflushed_since: Option<Instant>,
 }
 
 impl Policies {
     fn new(config: writeback::Config) -> Self {
         let pace = Pace::new(pace::Config { age: config.age, ..pace::Config::default() });
-        Policies { write_back: WriteBack::new(config), pace }
+        Policies { write_back: WriteBack::new(config), pace, unflushed_since: None }
     }
 }
 
@@ -60,20 +62,21 @@ async fn run(cpu: Processor, volume: Weak<Volume>) {
     let left = volume.write_back.policies.lock().take();
     let mut policies = left.unwrap_or_else(|| Box::new(Policies::new(volume.memory.write_back().clone())));
     while !volume.is_closing() && volume.has_work() {
-        let Policies { write_back, pace } = &mut *policies;
+        let Policies { write_back, pace, unflushed_since } = &mut *policies;
         follow_switches(&cpu, write_back);
         let failures = volume.state.lock().failures;
         volume.follow_disk(&cpu, pace, write_back.config().smooth);
         // Before anything is tried again: what is in flight cannot be abandoned.
         volume.look_for_trouble(&cpu).await;
         volume.write_some(&cpu, write_back, pace).await;
-        volume.flush_some(&cpu);
+        volume.flush_some(&cpu, unflushed_since);
         let failed = {
             let state = volume.state.lock();
             state.failures > failures || state.is_flush_in_doubt()
         };
         volume.pause(&cpu, write_back, pace, failed).await;
     }
+    policies.unflushed_since = None;
     *volume.write_back.policies.lock() = Some(policies);
     volume.write_back.is_running.store(false, Ordering::SeqCst);
     // For what became dirty before the task was seen to have ended.
@@ -128,6 +131,12 @@ impl Volume {
     /// Small writes wait for the first flush, which carries them (as one call of NFS does).
     pub fn await_first_flush(&self) {
         self.early.lock().policy = EarlyWrite::new();
+    }
+
+    /// From now on, write-back that has nothing more to write flushes what has waited for `delay`: somebody else will have
+    /// done so before, together with other volumes.
+    pub fn delay_flushes(&self, delay: Duration) {
+        self.flush_delay.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Blocks have become dirty. Issues them at once if the policy prefers that. `were_cached`: were any of them?
@@ -248,16 +257,24 @@ impl Volume {
         !state.dirty.is_empty() || !state.under_way.is_empty() || state.awaits_flush()
     }
 
-    /// Starts a flush of the device if the last one failed, if there is nothing more to write, if unflushed blocks take
-    /// too much of the cache, or if memory is short: unflushed blocks cannot be evicted. Writing continues meanwhile.
-    fn flush_some(&self, cpu: &Processor) {
-        let (is_flushed, is_idle, is_in_doubt) = {
+    /// Starts a flush of the device if the last one failed, if there is nothing more to write and the delay is over, if
+    /// unflushed blocks take too much of the cache, or if memory is short: unflushed blocks cannot be evicted. Writing
+    /// continues meanwhile.
+    fn flush_some(&self, cpu: &Processor, unflushed_since: &mut Option<Instant>) {
+        let (is_flushed, is_written, is_full, is_in_doubt) = {
             let state = self.state.lock();
-            let is_idle = state.dirty.is_empty() && state.under_way.is_empty();
-            (!state.awaits_flush(), is_idle || state.cleared.is_full(), state.is_flush_in_doubt())
+            let is_written = state.dirty.is_empty() && state.under_way.is_empty();
+            (!state.awaits_flush(), is_written, state.cleared.is_full(), state.is_flush_in_doubt())
         };
-        let is_time = is_idle || is_in_doubt || self.is_much_unflushed() || self.memory.is_memory_short();
-        if is_flushed || self.flushes.is_running() || !is_time {
+        if is_flushed {
+            *unflushed_since = None;
+            return;
+        }
+        let delay = Duration::from_nanos(self.flush_delay.load(Ordering::Relaxed));
+        let is_old = cpu.now().since(*unflushed_since.get_or_insert(cpu.now())) >= delay;
+        let is_idle = is_written && is_old;
+        let is_time = is_idle || is_full || is_in_doubt || self.is_much_unflushed() || self.memory.is_memory_short();
+        if self.flushes.is_running() || !is_time {
             return;
         }
         let Some(volume) = self.this.upgrade() else { return };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use kernel::{Frames, Processor};
 use machine::Errno;
 use policy::unit::{ByteOffset, ByteRange, Stability};
@@ -15,8 +16,14 @@ use crate::content::{Content, Data};
 use crate::device::RemoteFile;
 use crate::node::{Node, NodeId};
 
-/// Between a close that does not commit and the commit: many files live shorter.
+/// Longest time between a close that does not commit and the commit: many files live shorter.
 const COMMIT_DELAY: Duration = Duration::from_millis(500);
+
+/// Between a write to a file that stays open, without `closecommit`, and the commit: as the journal of a local disk has it.
+const OPEN_COMMIT_DELAY: Duration = Duration::from_secs(5);
+
+/// Commits at a time.
+const COMMITS_AT_ONCE_MAX: usize = 64;
 
 /// A write that waits to be written to the cache.
 pub struct WriteAhead {
@@ -59,6 +66,9 @@ impl Files {
         let is_writable = !self.options.read_only;
         let device = RemoteFile::new(&self.server, handle, (self.disk, self.transfers), is_writable, size, noted);
         let content = Content::open(cpu, device, &self.queue, self.options.read_only)?;
+        if !self.options.commits_at_close {
+            content.volume.delay_flushes(OPEN_COMMIT_DELAY);
+        }
         node.state.lock().content = Some(Arc::clone(&content));
         Ok(content)
     }
@@ -201,21 +211,36 @@ impl Files {
         }
     }
 
-    /// Makes what was written durable in a while. What fails is told to who opens the file next.
+    /// Makes what was written durable in a while, with what other files have got until then: of commits that come together
+    /// a server makes one flush. What fails is told to who opens the file next.
     fn commit_later(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
         if std::mem::replace(&mut node.state.lock().commits_later, true) {
             return;
         }
-        let (files, node, here) = (Arc::clone(self), Arc::clone(node), cpu.clone());
+        let is_first = {
+            let mut due = self.due.lock();
+            due.push(Arc::clone(node));
+            due.len() == 1
+        };
+        if !is_first {
+            return;
+        }
+        let (files, here) = (Arc::clone(self), cpu.clone());
         cpu.spawn(async move {
             here.sleep(COMMIT_DELAY).await;
-            node.state.lock().commits_later = false;
-            if let Some(content) = node.content() {
-                // The error is kept for the next opening, and the data to be written again.
-                let _ = content.flush(&here).await;
-            }
-            files.forget_unused(&node);
+            let due = std::mem::take(&mut *files.due.lock());
+            let due = stream::iter(due);
+            due.for_each_concurrent(COMMITS_AT_ONCE_MAX, |node| files.commit_now(&here, node)).await;
         });
+    }
+
+    async fn commit_now(&self, cpu: &Processor, node: Arc<Node>) {
+        node.state.lock().commits_later = false;
+        if let Some(content) = node.content() {
+            // The error is kept for the next opening, and the data to be written again.
+            let _ = content.flush(cpu).await;
+        }
+        self.forget_unused(&node);
     }
 
     /// Makes what was written durable.

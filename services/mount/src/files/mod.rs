@@ -107,6 +107,8 @@ pub struct Files {
     openings: Mutex<Openings>,
     /// Files whose content is cached, not open, in the order of their closing.
     closed: Mutex<VecDeque<NodeId>>,
+    /// Files that were closed without a commit, to be committed together.
+    due: Mutex<Vec<Arc<Node>>>,
     /// For writes that are answered and not in the cache.
     room_ahead: Room,
     /// Numbers names of removed files, and verifiers of exclusive creation.
@@ -148,6 +150,7 @@ impl Files {
             streams: Mutex::default(),
             openings: Mutex::default(),
             closed: Mutex::default(),
+            due: Mutex::default(),
             room_ahead: Room::default(),
             serial: AtomicU64::new(serial),
         }))

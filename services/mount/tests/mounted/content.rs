@@ -191,6 +191,42 @@ fn what_was_closed_without_a_commit_outlives_a_server_that_loses_it() {
 }
 
 #[test]
+fn files_that_are_closed_one_after_another_without_a_commit_are_committed_at_the_same_time() {
+    const CLOSED: [&str; 4] = ["a", "b", "c", "d"];
+    let tried = AtomicU32::new(0);
+    for_seeds("files_that_are_closed_one_after_another_without_a_commit_are_committed_at_the_same_time", 6, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount_with(mount::Options { commits_at_close: false, ..options() }, 1);
+        let own = Arc::clone(&files);
+        let took = scene.run(async move |cpu| {
+            let mut closed = Vec::new();
+            for name in CLOSED {
+                let mut model = Model::create(&cpu, &own, name).await;
+                model.write(&cpu, 0, &[3; 5000], Stability::Unstable).await;
+                own.flush_closing(&cpu, model.opening).await.tell().expect("closed");
+                own.close_file(&cpu, model.opening).await;
+                closed.push(cpu.now());
+                cpu.sleep(Duration::from_millis(80)).await;
+            }
+            cpu.now().since(closed[0])
+        });
+        if took > Duration::from_millis(450) {
+            // On a network as slow as this one the first are due before the last is closed.
+            return;
+        }
+        tried.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(files.unstored().files, 4, "seed {seed}");
+        while files.unstored().files == 4 {
+            scene.run(async move |cpu| cpu.sleep(Duration::from_millis(1)).await);
+        }
+        // The last one was closed 240 ms after the first.
+        scene.run(async move |cpu| cpu.sleep(Duration::from_millis(120)).await);
+        assert_eq!(files.unstored().files, 0, "seed {seed}");
+    });
+    assert!(tried.into_inner() > 0, "all networks were slow");
+}
+
+#[test]
 fn what_fsync_promised_outlives_a_client_that_is_killed() {
     for_seeds("what_fsync_promised_outlives_a_client_that_is_killed", 6, |seed| {
         let mut scene = Scene::new(seed);
