@@ -279,6 +279,8 @@ impl Volume {
         }
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
+        // What is written from now on waits anew.
+        *unflushed_since = None;
         cpu.spawn_path_for(self.payer(), async move {
             // The error is counted, and the next flush returns it.
             let context = Context::asynchronous(here.job());
@@ -301,7 +303,15 @@ impl Volume {
         };
         let (end, early) = (cpu.now() + tick, cpu.now() + if failed { RETRY } else { TICK_AWAITED });
         let is_short = || policy.admit(self.memory.dirty_facts()) == Admission::Wait || self.is_at_limit();
-        let is_awaited = || self.memory.is_write_back_awaited() || is_short();
+        // A volume that only waits to be flushed has nothing that a writer waits for, unless memory is short.
+        let waits_only = {
+            let state = self.state.lock();
+            state.dirty.is_empty() && state.under_way.is_empty() && self.flush_delay.load(Ordering::Relaxed) > 0
+        };
+        let is_awaited = || match waits_only {
+            true => self.memory.is_memory_short(),
+            false => self.memory.is_write_back_awaited() || is_short(),
+        };
         let mut timers = Some([early, end]);
         let set_timers = std::future::poll_fn(|cx| {
             timers.take().into_iter().flatten().for_each(|at| cpu.wake_at(at, cx.waker().clone()));

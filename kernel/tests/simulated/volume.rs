@@ -135,6 +135,33 @@ fn flushes_that_come_while_one_is_under_way_share_the_next() {
 }
 
 #[test]
+fn flushes_that_are_delayed_come_once_in_each_delay_while_data_keeps_coming_and_after_it() {
+    const PART: u64 = 64 << 10;
+    let flushes = |delay| {
+        let server = server(5, 64 * MIB, Switches::default());
+        let volume = server.volume(ForcedUnitAccess::Never);
+        volume.delay_flushes(delay);
+        server.run(async move |cpu, world, disk| {
+            // The cache grows, so that what is not flushed is never much of it.
+            write(&cpu, &volume, ByteRange::new(4 * MIB, 4 * MIB), 1).await.expect("cached");
+            volume.flush(&cpu, context()).await.expect("flushed");
+            let before = world.disk_counters(disk).flushes;
+            for part in 0..64 {
+                write(&cpu, &volume, ByteRange::new(part * PART, PART), 1).await.expect("cached");
+                cpu.sleep(Duration::from_millis(300)).await;
+            }
+            let meanwhile = world.disk_counters(disk).flushes - before;
+            cpu.sleep(Duration::from_secs(40)).await;
+            assert_eq!(world.read_durable(disk, ByteRange::new(0, 8 * MIB)), vec![1; 8 << 20]);
+            meanwhile
+        })
+    };
+    // In 19 s.
+    let (at_once, delayed) = (flushes(Duration::ZERO), flushes(Duration::from_secs(2)));
+    assert!(at_once > 30 && (5..=10).contains(&delayed), "{at_once} and {delayed} flushes");
+}
+
+#[test]
 fn flushing_one_volume_writes_nothing_of_another() {
     let (world, host) = boot(4, small_kernel(2, 16 * MIB, Switches::default()));
     let (one, other) = (
