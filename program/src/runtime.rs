@@ -11,8 +11,9 @@ pub fn begin() {
 #[cfg(not(all(target_arch = "wasm32", feature = "std")))]
 pub fn begin() {}
 
-#[cfg(all(target_arch = "wasm32", not(feature = "std")))]
-mod small {
+/// The allocator, in place of std's, which asks for more memory in each call; what has grown is not used again for the next.
+#[cfg(target_arch = "wasm32")]
+mod allocator {
     use core::alloc::{GlobalAlloc, Layout};
     use core::arch::wasm32::{memory_grow, memory_size};
     use core::cell::Cell;
@@ -88,6 +89,7 @@ mod small {
         }
     }
 
+    #[cfg(not(feature = "std"))]
     #[panic_handler]
     fn panic(panic: &core::panic::PanicInfo<'_>) -> ! {
         crate::sys::panic(&alloc::format!("{panic}"))

@@ -154,6 +154,7 @@ impl Shard {
         let frame = self.share(slot, pool);
         // SAFETY: inside the frame; there is no other reference, and none can be made while the shard is borrowed.
         unsafe { frame.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        frame.clear_verified();
         true
     }
 

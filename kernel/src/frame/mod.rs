@@ -60,7 +60,7 @@ impl FrameRef {
         if self.pool().references(self.no) != 1 {
             return None;
         }
-        self.pool().set_verified(self.no, false);
+        self.clear_verified();
         // SAFETY: this is the only reference and it is borrowed exclusively.
         Some(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), FRAME_BYTES) })
     }
@@ -72,6 +72,11 @@ impl FrameRef {
 
     pub fn set_verified(&self) {
         self.pool().set_verified(self.no, true);
+    }
+
+    /// After its content was changed in place.
+    pub(crate) fn clear_verified(&self) {
+        self.pool().set_verified(self.no, false);
     }
 
     /// A segment for `len` bytes from `offset`.

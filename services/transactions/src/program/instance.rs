@@ -39,8 +39,6 @@ impl CallInstance {
             if let Some(index) = waiting.iter().rposition(|instance| instance.is_of(state)) {
                 return Some(waiting.remove(index));
             }
-            // Those of programs that were replaced.
-            waiting.retain(|instance| instance.state().is_some());
         }
         let runtime = Runtime::get().ok()?;
         let place = runtime.places.try_take()?;
@@ -84,10 +82,51 @@ impl CallInstance {
         if is_new && self.place.is_spare() {
             let waiting = cpu.own::<Waiting>();
             let mut waiting = waiting.0.borrow_mut();
+            // Those of programs that were replaced.
+            waiting.retain(|instance| instance.state().is_some());
             if waiting.len() == WAITING_MAX {
                 waiting.remove(0);
             }
             waiting.push(self);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::ForcedUnitAccess;
+    use testkit::scene::disk::Server;
+
+    use super::*;
+    use crate::Monitor;
+    use crate::program::Programs;
+    use crate::store::Database;
+
+    /// After some calls of a function that needs that much memory, how many instances wait for the next.
+    fn waiting_after_calls(pages: u32) -> usize {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!(
+            r#"(module (memory (export "memory") {pages}) (func (export "f") (i32.store (i32.const 8) (i32.const 1))))"#
+        );
+        std::fs::write(directory.path().join("test.wasm"), wat::parse_str(text).unwrap()).unwrap();
+        let (programs, _) = Programs::load(directory.path());
+        let server = Server::new(1);
+        let volume = server.volume(ForcedUnitAccess::Never);
+        server.run(async move |cpu, _, _| {
+            let database = Database::open(&cpu, volume).await.unwrap();
+            let monitor = Monitor::new("test".to_owned(), database, programs);
+            let function = monitor.programs().find("f").unwrap();
+            for _ in 0..3 {
+                monitor.call(&cpu, &function, &[]).await.unwrap();
+            }
+            let waiting = cpu.own::<Waiting>().0.borrow().len();
+            drop(monitor);
+            waiting
+        })
+    }
+
+    #[test]
+    fn an_instance_waits_for_the_next_call_if_its_memory_can_be_restored() {
+        assert_eq!([1, 2, 17, 32, 33].map(waiting_after_calls), [1, 1, 1, 1, 0]);
     }
 }

@@ -18,6 +18,9 @@ use super::engine::MEMORY_KEPT;
 /// Of the names under which global variables are exported for this.
 const EXPORT: &str = "awase:state ";
 
+/// Variables that are restored; compilers have one or two.
+const VARIABLES_MAX: usize = 64;
+
 /// Longest memory that is restored. Bytes.
 const MEMORY_BYTES_MAX: u64 = 2 << 20;
 
@@ -63,7 +66,7 @@ pub(super) fn with_exports(module: &[u8]) -> Option<Vec<u8>> {
         if let Payload::ExportSection(exports) = payload {
             let entries = exports.original_position();
             data.clear();
-            (exports.count() + variables.len() as u32).encode(&mut data);
+            exports.count().checked_add(variables.len() as u32)?.encode(&mut data);
             data.extend_from_slice(module.get(entries..exports.range().end)?);
             for index in &variables {
                 name(*index).as_str().encode(&mut data);
@@ -109,7 +112,7 @@ fn variables(module: &[u8]) -> Result<Option<Vec<u32>>, BinaryReaderError> {
             _ => {}
         }
     }
-    Ok((memories <= 1).then_some(variables))
+    Ok((memories <= 1 && variables.len() <= VARIABLES_MAX).then_some(variables))
 }
 
 /// Tables, and segments that are dropped.
@@ -248,6 +251,9 @@ mod tests {
         }
         assert!(is_restored(r#"(memory (export "memory") 32) (func (export "f"))"#));
         assert!(!is_restored(r#"(memory (export "memory") 33) (func (export "f"))"#));
+        let variables = |count| "(global (mut i64) (i64.const 1))".repeat(count);
+        assert!(is_restored(&(plain.to_owned() + &variables(VARIABLES_MAX - 1))));
+        assert!(!is_restored(&(plain.to_owned() + &variables(VARIABLES_MAX))));
         assert!(!is_restored(r#"(memory 1) (func (export "f"))"#));
     }
 
