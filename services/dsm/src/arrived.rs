@@ -36,6 +36,10 @@ impl Shared {
                 self.core.lock().flushes.on_answer(number, ok, mark);
                 self.changed.wake_all();
             }
+            Word::Flushing(number) => {
+                self.core.lock().flushes.on_work(number);
+                self.changed.wake_all();
+            }
             Word::Died(of) => {
                 let mut core = self.core.lock();
                 self.note_loss(&mut core, of);

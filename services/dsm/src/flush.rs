@@ -10,6 +10,7 @@
 //! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
 use kernel::Processor;
@@ -21,7 +22,7 @@ use policy::unit::Instant;
 use crate::Shared;
 use crate::core::Core;
 use crate::member::ENDED;
-use crate::unflushed::Scope;
+use crate::unflushed::{Asked, Scope};
 use crate::waiting::Content;
 use crate::wire::{Mark, Word};
 
@@ -39,7 +40,6 @@ impl Shared {
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
         self.store_mapped(cpu).await?;
         self.until_saved(cpu).await?;
-        let deadline = cpu.now() + self.config.timeout;
         if self.config.shards.is_some() {
             return self.perform(cpu, Action::Flush).await;
         }
@@ -48,7 +48,7 @@ impl Shared {
             let known = self.core.lock().flushes.mark(Scope::Own, *home);
             let stored = Mark { incarnation: at.first, failures: 0 };
             let since = if known.incarnation == at.first { known } else { stored };
-            self.flush_at(cpu, (*home, Scope::Own), since, deadline)
+            self.flush_at(cpu, (*home, Scope::Own), since)
         });
         let mut result = Ok(());
         for ((home, at), flushed) in touched.iter().zip(futures_util::future::join_all(flushes).await) {
@@ -68,15 +68,14 @@ impl Shared {
     pub(crate) async fn flush_all(&self, cpu: &Processor, deaths: u64) -> Result<(), Errno> {
         self.store_mapped(cpu).await?;
         self.until_saved(cpu).await?;
-        let deadline = cpu.now() + self.config.timeout;
         if let Some(shards) = self.config.shards {
-            return self.flush_moving(cpu, shards, (deaths, deadline)).await;
+            return self.flush_moving(cpu, shards, deaths).await;
         }
         let homes = (0..self.config.nodes.len() as u16).map(NodeId);
         let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
         let flushes = homes.clone().map(|home| {
             let since = self.core.lock().flushes.mark(Scope::All, home);
-            self.flush_at(cpu, (home, Scope::All), since, deadline)
+            self.flush_at(cpu, (home, Scope::All), since)
         });
         let flushed = futures_util::future::join_all(flushes).await;
         flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })?;
@@ -90,12 +89,8 @@ impl Shared {
     /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
     ///
     /// `deaths`: when it was asked for. Homes that are new do not know what a node that has died since had written.
-    async fn flush_moving(
-        &self,
-        cpu: &Processor,
-        shards: u16,
-        (deaths, deadline): (u64, Instant),
-    ) -> Result<(), Errno> {
+    async fn flush_moving(&self, cpu: &Processor, shards: u16, deaths: u64) -> Result<(), Errno> {
+        let mut deadline = cpu.now() + self.config.timeout;
         loop {
             let homes = |core: &Core| {
                 let homes = (0..shards).map(|shard| core.node.shard_home(ShardNo(shard)).map(|home| home.at));
@@ -108,11 +103,12 @@ impl Shared {
                 return Err(Errno::IO);
             }
             let since = Mark { incarnation: seen, failures: 0 };
+            let begin = cpu.now();
             let flushes = homes.iter().map(async |home| {
                 if *home == self.me {
-                    Ok(self.flush_moving_home(cpu, self.me, seen, deadline).await)
+                    Ok(self.flush_moving_home(cpu, self.me, seen).await)
                 } else {
-                    self.ask_flush(cpu, (home.node, Scope::All), since, deadline).await
+                    self.ask_flush(cpu, (home.node, Scope::All), since).await
                 }
             });
             let mut is_over = true;
@@ -128,6 +124,8 @@ impl Shared {
                 // Homes that had heard of a death before they were asked say nothing of what was lost with it.
                 return if self.core.lock().deaths.are_since(deaths) { Err(Errno::IO) } else { Ok(()) };
             }
+            // The time in which homes worked does not count.
+            deadline += cpu.now().since(begin);
             if cpu.now() >= deadline {
                 return Err(Errno::IO);
             }
@@ -137,13 +135,8 @@ impl Shared {
 
     /// Has all stored, as the home of what the map of this term says, that others may have written. The mark is another
     /// one if the map has changed meanwhile, or is about to.
-    async fn flush_moving_home(
-        &self,
-        cpu: &Processor,
-        from: Address,
-        seen: Incarnation,
-        deadline: Instant,
-    ) -> (bool, Mark) {
+    async fn flush_moving_home(&self, cpu: &Processor, from: Address, seen: Incarnation) -> (bool, Mark) {
+        let deadline = cpu.now() + self.config.timeout;
         let settled = |core: &Core| core.node.is_settled().then(|| core.node.seen());
         let settled_then = |core: &Core| settled(core).filter(|now| *now >= seen);
         let Ok(begun) = self.until(cpu, deadline, settled_then).await else { return (false, Mark::default()) };
@@ -156,10 +149,11 @@ impl Shared {
         let mut awaited = self.recall_all(cpu, from.node);
         let newest = self.core.lock().home.stores;
         let are_stored = |core: &Core| {
-            let are_done = core.home.storing.first().is_none_or(|oldest| *oldest > newest);
-            (has_moved(core) || (end_of(core, &mut awaited).is_some() && are_done)).then_some(())
+            let (left, oldest) = (awaited.left(core, cpu.now()), core.home.storing.first().copied());
+            let are_done = left == 0 && oldest.is_none_or(|oldest| oldest > newest);
+            if are_done || has_moved(core) { Break(()) } else { Continue((left, oldest)) }
         };
-        let is_stored = self.until(cpu, deadline, are_stored).await.is_ok();
+        let is_stored = self.while_it_goes_on(cpu, are_stored).await.is_ok();
         // A flush of a device may cover only what came from the same host.
         let failures = self.core.lock().flushes.home.failures;
         self.make_durable(cpu).await;
@@ -187,38 +181,32 @@ impl Shared {
     }
 
     /// False: the home has lost something that was not flushed.
-    async fn flush_at(
-        &self,
-        cpu: &Processor,
-        (home, scope): (NodeId, Scope),
-        since: Mark,
-        deadline: Instant,
-    ) -> Result<bool, Errno> {
+    async fn flush_at(&self, cpu: &Processor, (home, scope): (NodeId, Scope), since: Mark) -> Result<bool, Errno> {
         let answer = if home == self.me.node {
-            Ok(self.flush_home(cpu, self.me, (scope, since), deadline).await)
+            Ok(self.flush_home(cpu, self.me, (scope, since)).await)
         } else {
-            self.ask_flush(cpu, (home, scope), since, deadline).await
+            self.ask_flush(cpu, (home, scope), since).await
         };
         let (ok, mark) = answer?;
         self.core.lock().flushes.note_mark(scope, home, mark);
         Ok(ok)
     }
 
+    /// The timeout begins anew whenever the home says that it is at work.
     async fn ask_flush(
         &self,
         cpu: &Processor,
         (home, scope): (NodeId, Scope),
         since: Mark,
-        deadline: Instant,
     ) -> Result<(bool, Mark), Errno> {
         let number = self.core.lock().flushes.ask();
         let mut asked = None;
-        let answer = self.until(cpu, deadline, |core| {
+        let answer = self.while_it_goes_on(cpu, |core| {
             // The map that it was asked by is another one by now: to be asked anew.
             if self.config.shards.is_some() && core.node.seen() != since.incarnation {
-                return Some((true, Mark { failures: MOVED, ..since }));
+                return Break((true, Mark { failures: MOVED, ..since }));
             }
-            let answer = core.flushes.answers.get(&number).copied().flatten();
+            let Asked { answer, heard } = core.flushes.answers.get(&number).copied().unwrap_or_default();
             let to = (self.address_of(core, home), self.links[usize::from(home.0)].generation());
             let is_asked = asked.is_some_and(|(of, at)| of == to && cpu.now().since(at) < AGAIN);
             if answer.is_none() && !is_asked {
@@ -226,7 +214,7 @@ impl Shared {
                 let (to, _) = to;
                 self.send_word(to, Word::Flush { number, all: scope == Scope::All, since }, None);
             }
-            answer
+            answer.map_or(Continue(heard), Break)
         });
         let answer = answer.await;
         self.core.lock().flushes.answers.remove(&number);
@@ -235,25 +223,23 @@ impl Shared {
 
     /// Flushes this home's storage for `from`. False if something was lost since that node heard of it last, or if others
     /// did not store in time what they wrote.
-    async fn flush_home(
-        &self,
-        cpu: &Processor,
-        from: Address,
-        (scope, since): (Scope, Mark),
-        deadline: Instant,
-    ) -> (bool, Mark) {
+    async fn flush_home(&self, cpu: &Processor, from: Address, (scope, since): (Scope, Mark)) -> (bool, Mark) {
+        let deadline = cpu.now() + self.config.timeout;
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();
         if scope == Scope::All && is_stored {
             let died = self.core.lock().node.dead_writers();
             let mut awaited = self.recall_all(cpu, from.node);
-            is_stored = self.until(cpu, deadline, |core| end_of(core, &mut awaited)).await.is_ok();
+            is_stored = self.until_none_left(cpu, |core| awaited.left(core, cpu.now())).await.is_ok();
             // The node that asks may never have met one that died.
             is_stored &= self.core.lock().node.dead_writers() == died;
         }
         let newest = self.core.lock().home.stores;
-        let are_done = |core: &Core| core.home.storing.first().is_none_or(|oldest| *oldest > newest);
-        is_stored &= self.until(cpu, deadline, |core| are_done(core).then_some(())).await.is_ok();
+        let are_done = |core: &Core| match core.home.storing.first().copied() {
+            Some(oldest) if oldest <= newest => Continue(oldest),
+            _ => Break(()),
+        };
+        is_stored &= self.while_it_goes_on(cpu, are_done).await.is_ok();
         self.make_durable(cpu).await;
         let home = &self.core.lock().flushes.home;
         let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
@@ -261,13 +247,14 @@ impl Shared {
     }
 
     /// Recalls what other nodes than `from` may write, and returns that.
-    fn recall_all(&self, cpu: &Processor, from: NodeId) -> Vec<(PageNo, Serial)> {
+    fn recall_all(&self, cpu: &Processor, from: NodeId) -> Awaited {
         let mut core = self.core.lock();
         let core = &mut *core;
-        let (awaited, actions) = core.node.store_all(cpu.now(), from);
+        let (mut grants, actions) = core.node.store_all(cpu.now(), from);
+        grants.reverse();
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
-        awaited
+        Awaited { grants, changed: cpu.now() }
     }
 
     /// Flushes this home's storage, unless another flush does it. Whether that failed is counted.
@@ -296,15 +283,17 @@ impl Shared {
         }
     }
 
-    /// A flush is asked for.
+    /// A flush is asked for, perhaps again.
     pub(crate) fn on_flush(&self, cpu: &Processor, from: Address, number: u64, (scope, since): (Scope, Mark)) {
         let is_new = self.core.lock().flushes.home.requests.insert((from, number));
-        let (Some(shared), here) = (self.this.upgrade().filter(|_| is_new), cpu.clone()) else { return };
+        if !is_new {
+            return self.send_word(from, Word::Flushing(number), None);
+        }
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
         cpu.spawn(async move {
-            let deadline = here.now() + shared.config.timeout;
             let (ok, mark) = match shared.config.shards {
-                Some(_) => shared.flush_moving_home(&here, from, since.incarnation, deadline).await,
-                None => shared.flush_home(&here, from, (scope, since), deadline).await,
+                Some(_) => shared.flush_moving_home(&here, from, since.incarnation).await,
+                None => shared.flush_home(&here, from, (scope, since)).await,
             };
             shared.core.lock().flushes.home.requests.remove(&(from, number));
             shared.send_word(from, Word::Flushed { number, ok, mark }, None);
@@ -339,13 +328,31 @@ impl Shared {
         cpu: &Processor,
         mut left: impl FnMut(&Core) -> usize,
     ) -> Result<(), Errno> {
-        let (mut least, mut deadline) = (usize::MAX, cpu.now());
-        let look = || match left(&self.core.lock()) {
+        let mut least = usize::MAX;
+        let look = |core: &Core| {
+            least = least.min(left(core));
+            if least == 0 { Break(()) } else { Continue(least) }
+        };
+        self.while_it_goes_on(cpu, look).await
+    }
+
+    /// Waits until `look` breaks, called as by [`until`](Self::until). The timeout begins anew whenever it continues with
+    /// another value.
+    ///
+    /// # Errors
+    /// After a timeout with the same value.
+    async fn while_it_goes_on<T, V: PartialEq>(
+        &self,
+        cpu: &Processor,
+        mut look: impl FnMut(&Core) -> ControlFlow<T, V>,
+    ) -> Result<T, Errno> {
+        let (mut last, mut deadline) = (None, cpu.now());
+        let look = || match look(&self.core.lock()) {
             _ if self.has_ended() => Some(Err(ENDED)),
-            0 => Some(Ok(())),
-            left => {
-                if left < least {
-                    (least, deadline) = (left, cpu.now() + self.config.timeout);
+            Break(value) => Some(Ok(value)),
+            Continue(now) => {
+                if last.as_ref() != Some(&now) {
+                    (last, deadline) = (Some(now), cpu.now() + self.config.timeout);
                 }
                 (cpu.now() >= deadline).then_some(Err(Errno::IO))
             }
@@ -354,13 +361,26 @@ impl Shared {
     }
 }
 
-/// Is none of these grants there any more? Those that are gone are looked at once.
-fn end_of(core: &Core, awaited: &mut Vec<(PageNo, Serial)>) -> Option<()> {
-    while let Some((page, serial)) = awaited.last() {
-        if core.node.may_write(*page, *serial) {
-            return None;
+/// Grants that others are to give up, the first one last.
+struct Awaited {
+    grants: Vec<(PageNo, Serial)>,
+    /// When fewer were left than before.
+    changed: Instant,
+}
+
+impl Awaited {
+    /// How many are there still. They go in their order, more or less: all are looked at only if the first stays long.
+    fn left(&mut self, core: &Core, now: Instant) -> usize {
+        let before = self.grants.len();
+        let is_there = |(page, serial): &(PageNo, Serial)| core.node.may_write(*page, *serial);
+        while self.grants.pop_if(|last| !is_there(last)).is_some() {}
+        if self.grants.len() == before && now.since(self.changed) >= AGAIN {
+            self.grants.retain(is_there);
+            self.changed = now;
         }
-        awaited.pop();
+        if self.grants.len() < before {
+            self.changed = now;
+        }
+        self.grants.len()
     }
-    Some(())
 }

@@ -23,11 +23,12 @@ use kernel::{FrameRef, Frames, Processor};
 use machine::{Connection, Errno};
 use parking_lot::Mutex;
 use policy::coherence::{Address, Envelope, Incarnation, NodeId};
+use policy::unit::Instant;
 
 use crate::Shared;
 use crate::admission::{hello, is_member, refusal};
 use crate::hello::{First, Hello};
-use crate::waiting::{Content, Loaded};
+use crate::waiting::{Content, Loaded, RETRANSMIT_AFTER};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
 /// Of the first message on a connection.
@@ -58,6 +59,8 @@ struct Queue {
     generation: u64,
     is_up: bool,
     words: Vec<(Header, Option<FrameRef>)>,
+    /// Since when earlier words have been leaving.
+    leaving: Option<Instant>,
 }
 
 impl Link {
@@ -83,6 +86,7 @@ impl Link {
         queue.generation += 1;
         queue.is_up = true;
         queue.words.clear();
+        queue.leaving = None;
         self.heard.store(cpu.now().ns(), Ordering::Relaxed);
         let generation = queue.generation;
         drop(queue);
@@ -98,6 +102,7 @@ impl Link {
         if is_last && queue.is_up {
             queue.is_up = false;
             queue.words.clear();
+            queue.leaving = None;
         }
         drop(queue);
         self.filled.wake_all();
@@ -128,9 +133,17 @@ impl Link {
         self.queue.lock().is_up
     }
 
-    /// Do words wait for earlier ones to leave? Then nothing has been ignored, and to repeat it would only make it later.
-    pub(crate) fn is_behind(&self) -> bool {
-        !self.queue.lock().words.is_empty()
+    /// Do words wait for earlier ones to leave, or have they been leaving since before they would be repeated? Then nothing
+    /// has been ignored, and to repeat it would only make it later.
+    pub(crate) fn is_behind(&self, now: Instant) -> bool {
+        let queue = self.queue.lock();
+        !queue.words.is_empty() || queue.leaving.is_some_and(|since| now.since(since) >= RETRANSMIT_AFTER)
+    }
+
+    /// What `next` returned has left, or the connection has ended.
+    fn have_left(&self, generation: u64) {
+        let mut queue = self.queue.lock();
+        queue.leaving = queue.leaving.filter(|_| queue.generation != generation);
     }
 
     /// Waits until what was queued is on its way, or the connection has ended.
@@ -145,20 +158,23 @@ impl Link {
     /// Ends the connection of a peer of which nothing was heard for `silence`.
     pub(crate) fn end_if_silent(&self, cpu: &Processor, silence: Duration) {
         let generation = self.generation();
-        let heard = policy::unit::Instant::from_ns(self.heard.load(Ordering::Relaxed));
+        let heard = Instant::from_ns(self.heard.load(Ordering::Relaxed));
         if self.is(generation) && cpu.now().since(heard) >= silence {
             self.end(generation);
         }
     }
 
     /// Waits for words to send; `None`: the connection has ended.
-    async fn next(&self, generation: u64) -> Option<Vec<(Header, Option<FrameRef>)>> {
+    async fn next(&self, now: impl Fn() -> Instant, generation: u64) -> Option<Vec<(Header, Option<FrameRef>)>> {
         let take = || {
             let mut queue = self.queue.lock();
             if !queue.is_up || queue.generation != generation {
                 return Some(None);
             }
-            (!queue.words.is_empty()).then(|| Some(std::mem::take(&mut queue.words)))
+            (!queue.words.is_empty()).then(|| {
+                queue.leaving = Some(now());
+                Some(std::mem::take(&mut queue.words))
+            })
         };
         let words = self.filled.until(take).await;
         self.filled.wake_all();
@@ -170,7 +186,7 @@ impl Link {
 async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64, out: Out) {
     let Out { connection, outbound, is_closed } = out;
     let link = &shared.links[usize::from(node.0)];
-    while let Some(words) = link.next(generation).await {
+    while let Some(words) = link.next(|| cpu.now(), generation).await {
         shared.counters.batches.add(1);
         for (header, frame) in words {
             let len = if frame.is_some() { PAGE_BYTES } else { 0 };
@@ -183,6 +199,7 @@ async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64
         }
         // A peer that takes nothing must not keep its connection.
         select(pin!(outbound.until_sent()), pin!(link.until_ended(generation))).await;
+        link.have_left(generation);
         if outbound.is_broken() {
             break;
         }

@@ -40,7 +40,7 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         let mut actions = core.node.on_tick(cpu.now());
         actions.retain(|action| match action {
             Action::Send(Envelope { to, .. }) => {
-                shared.links.get(usize::from(to.node.0)).is_none_or(|link| !link.is_behind())
+                shared.links.get(usize::from(to.node.0)).is_none_or(|link| !link.is_behind(cpu.now()))
             }
             _ => true,
         });

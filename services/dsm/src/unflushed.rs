@@ -34,10 +34,18 @@ pub(crate) struct Flushes {
     unflushed: BTreeMap<NodeId, Incarnation>,
     /// Numbers requests.
     asked: u64,
-    pub(crate) answers: BTreeMap<u64, Option<(bool, Mark)>>,
+    pub(crate) answers: BTreeMap<u64, Asked>,
     /// The failures of each home that this node's flushes have returned, by scope.
     marks: [BTreeMap<NodeId, Mark>; 2],
     pub(crate) home: HomeFlushes,
+}
+
+/// A flush that a home was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) answer: Option<(bool, Mark)>,
+    /// How often the home has said that it is at work.
+    pub(crate) heard: u64,
 }
 
 /// Of this home's storage.
@@ -109,12 +117,16 @@ impl Flushes {
 
     pub(crate) fn ask(&mut self) -> u64 {
         self.asked += 1;
-        self.answers.insert(self.asked, None);
+        self.answers.insert(self.asked, Asked::default());
         self.asked
     }
 
     pub(crate) fn on_answer(&mut self, number: u64, ok: bool, mark: Mark) {
-        self.answers.entry(number).and_modify(|answer| *answer = Some((ok, mark)));
+        self.answers.entry(number).and_modify(|asked| asked.answer = Some((ok, mark)));
+    }
+
+    pub(crate) fn on_work(&mut self, number: u64) {
+        self.answers.entry(number).and_modify(|asked| asked.heard += 1);
     }
 
     pub(crate) fn note_mark(&mut self, scope: Scope, home: NodeId, mark: Mark) {

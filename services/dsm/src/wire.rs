@@ -42,6 +42,8 @@ pub enum Word {
         /// Failures before this are known now.
         mark: Mark,
     },
+    /// The receiver has asked again for this flush, which is under way and not stuck.
+    Flushing(u64),
     /// This incarnation of a node has ended, and may have written what the sender, its home, does not have.
     Died(Address),
     /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
@@ -83,6 +85,7 @@ mod kind {
     pub const NOTED: u8 = 13;
     pub const RECORDED: u8 = 14;
     pub const DIED: u8 = 15;
+    pub const FLUSHING: u8 = 16;
 }
 
 mod flag {
@@ -159,6 +162,7 @@ fn fields(word: Word) -> Fields {
         Word::Page { message, lost } => (message, lost),
         Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
         Word::Flushed { number, ok, mark } => return Fields::of(kind::FLUSHED, ok).mark(number, mark),
+        Word::Flushing(number) => return Fields::of(kind::FLUSHING, false).mark(number, Mark::default()),
         Word::Unflushed(incarnation) => {
             return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
         }
@@ -219,6 +223,7 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::SURVEYED => Message::Surveyed { since: serial.incarnation, seen: fields.version.serial.incarnation },
         kind::FLUSH => return Some(Word::Flush { number: fields.page, all: yes, since: mark }),
         kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
+        kind::FLUSHING => return Some(Word::Flushing(fields.page)),
         kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
         kind::DIED => {
             return fields.node.map(|node| Word::Died(Address { node, incarnation: serial.incarnation }));
@@ -342,7 +347,7 @@ mod tests {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
             let names_node = header[2..4] != [0; 2];
-            let known = (kind::ASK..=kind::RECORDED).contains(&header[0]) || (header[0] == kind::DIED && names_node);
+            let known = (kind::ASK..=kind::FLUSHING).contains(&header[0]) && (header[0] != kind::DIED || names_node);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
@@ -353,7 +358,7 @@ mod tests {
         let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
         let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
         let died = Word::Died(Address { node: NodeId(0), incarnation: Incarnation(6) });
-        let others = [Word::Beat, Word::Bye, Word::Unflushed(Incarnation(5)), died];
+        let others = [Word::Beat, Word::Bye, Word::Flushing(9), Word::Unflushed(Incarnation(5)), died];
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));

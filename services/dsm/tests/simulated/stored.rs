@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Processor, Volume};
+use machine::Errno;
 use policy::unit::Instant;
 use sim::NetworkConfig;
 use testkit::scene::context;
@@ -20,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A program of node 0 has written pages whose home is node 1.
 fn written(seed: u64) -> (Scene, Program) {
     let network = NetworkConfig { buffer_bytes: 8 << 10, ns_per_kib: 15_000_000, ..NetworkConfig::default() };
-    let setup = Setup { backing: Backing::Memory, homes: 2, network, timeout: TIMEOUT, ..Setup::new(seed, 2) };
+    let setup = Setup { backing: Backing::Memory, homes: 2, network, timeout: TIMEOUT, ..Setup::new(seed, 3) };
     let mut scene = scene(setup);
     scene.until_connected();
     let program = Program::start(&scene, 0);
@@ -40,6 +41,12 @@ fn end_mappings(scene: &mut Scene) -> Duration {
     let begin: Instant = scene.world.now();
     scene.run(0, async move |cpu: Processor, _: Arc<Volume>| shared.end_mappings(&cpu).await);
     scene.world.now().since(begin)
+}
+
+fn flush(scene: &mut Scene, node: usize) -> (Result<(), Errno>, Duration) {
+    let begin = scene.world.now();
+    let flushed = scene.run(node, async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await);
+    (flushed, scene.world.now().since(begin))
 }
 
 fn all_are_at_the_home(scene: &mut Scene, seed: u64) {
@@ -71,15 +78,38 @@ fn a_node_whose_home_stores_nothing_ends_after_a_timeout() {
     }
 }
 
+/// At each node: the one where the program runs, the home, and one that has nothing to do with it.
 #[test]
 fn a_flush_of_much_that_programs_have_written_takes_as_long_as_that_takes() {
     for seed in testkit::rounds::seeds(6) {
+        let node = seed as usize % 3;
         let (mut scene, _program) = written(seed);
-        let begin = scene.world.now();
-        let flushed = scene.run(0, async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await);
-        let took = scene.world.now().since(begin);
-        assert_eq!(flushed, Ok(()), "seed {seed}: after {took:?}");
+        let (flushed, took) = flush(&mut scene, node);
+        assert_eq!(flushed, Ok(()), "seed {seed}, at node {node}: after {took:?}");
         assert!(took > 2 * TIMEOUT, "seed {seed}: {took:?} is no test");
         all_are_at_the_home(&mut scene, seed);
+    }
+}
+
+#[test]
+fn a_flush_fails_after_a_timeout_in_which_what_others_have_written_is_not_stored() {
+    for seed in testkit::rounds::seeds(6) {
+        let node = 1 + seed as usize % 2;
+        let (mut scene, _program) = written(seed);
+        scene.pause(0, true);
+        let (flushed, took) = flush(&mut scene, node);
+        assert!(flushed.is_err(), "seed {seed}, at node {node}");
+        assert!(took >= TIMEOUT && took < 2 * TIMEOUT, "seed {seed}, at node {node}: {took:?}");
+    }
+}
+
+#[test]
+fn a_flush_fails_after_a_timeout_in_which_a_home_does_not_answer() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, _program) = written(seed);
+        scene.pause(1, true);
+        let (flushed, took) = flush(&mut scene, 2);
+        assert!(flushed.is_err(), "seed {seed}");
+        assert!(took >= TIMEOUT && took < 2 * TIMEOUT, "seed {seed}: {took:?}");
     }
 }
