@@ -2,7 +2,7 @@
 
 use kernel::Processor;
 use kernel::trace::Event;
-use policy::coherence::{Address, Envelope, Message};
+use policy::coherence::{Address, Envelope, Incarnation, Message};
 
 use crate::Shared;
 use crate::core::{Core, Decided};
@@ -22,8 +22,10 @@ impl Shared {
     }
 
     /// What is not about a page.
-    pub(crate) fn on_word(&self, cpu: &Processor, from: Address, word: Word) {
+    pub(crate) fn on_word(&self, cpu: &Processor, (from, to): (Address, Incarnation), word: Word) {
         match word {
+            // Of a flush that an earlier incarnation asked for: this one's have the same numbers.
+            Word::Flushed { .. } | Word::Flushing(_) if to != self.me.incarnation => {}
             Word::Flush { number, all, since } => {
                 let scope = if all { Scope::All } else { Scope::Own };
                 self.on_flush(cpu, from, number, (scope, since));

@@ -145,24 +145,25 @@ impl Shared {
         if begun != seen {
             return moved;
         }
-        let died = self.core.lock().node.dead_writers();
-        let mut awaited = self.recall_all(cpu, from.node);
-        let newest = self.core.lock().home.stores;
-        let are_stored = |core: &Core| {
-            let (left, oldest) = (awaited.left(core, cpu.now()), core.home.storing.first().copied());
-            let are_done = left == 0 && oldest.is_none_or(|oldest| oldest > newest);
-            if are_done || has_moved(core) { Break(()) } else { Continue((left, oldest)) }
+        let (died, failures) = {
+            let core = self.core.lock();
+            (core.node.dead_writers(), core.flushes.home.failures)
         };
-        let is_stored = self.while_it_goes_on(cpu, are_stored).await.is_ok();
+        let awaited = self.recall_all(cpu, from.node);
+        match self.until_all_stored(cpu, awaited, has_moved).await {
+            Ok(true) => {}
+            // Even if all is settled again: not all is stored.
+            Ok(false) => return moved,
+            Err(_) => return (false, Mark::default()),
+        }
         // A flush of a device may cover only what came from the same host.
-        let failures = self.core.lock().flushes.home.failures;
         self.make_durable(cpu).await;
         let core = self.core.lock();
         if has_moved(&core) {
             return moved;
         }
         // What a node had written when it died is lost.
-        let ok = is_stored && core.node.dead_writers() == died && core.flushes.home.failures == failures;
+        let ok = core.node.dead_writers() == died && core.flushes.home.failures == failures;
         (ok, Mark { incarnation: begun, failures: 0 })
     }
 
@@ -227,20 +228,19 @@ impl Shared {
         let deadline = cpu.now() + self.config.timeout;
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();
-        if scope == Scope::All && is_stored {
+        if is_stored {
             let died = self.core.lock().node.dead_writers();
-            let mut awaited = self.recall_all(cpu, from.node);
-            is_stored = self.until_none_left(cpu, |core| awaited.left(core, cpu.now())).await.is_ok();
+            let awaited = match scope {
+                Scope::Own => Awaited { grants: Vec::new(), changed: cpu.now() },
+                Scope::All => self.recall_all(cpu, from.node),
+            };
+            is_stored = self.until_all_stored(cpu, awaited, |_| false).await.is_ok();
             // The node that asks may never have met one that died.
-            is_stored &= self.core.lock().node.dead_writers() == died;
+            is_stored &= scope == Scope::Own || self.core.lock().node.dead_writers() == died;
         }
-        let newest = self.core.lock().home.stores;
-        let are_done = |core: &Core| match core.home.storing.first().copied() {
-            Some(oldest) if oldest <= newest => Continue(oldest),
-            _ => Break(()),
-        };
-        is_stored &= self.while_it_goes_on(cpu, are_done).await.is_ok();
-        self.make_durable(cpu).await;
+        if is_stored {
+            self.make_durable(cpu).await;
+        }
         let home = &self.core.lock().flushes.home;
         let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
         (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
@@ -257,6 +257,31 @@ impl Shared {
         Awaited { grants, changed: cpu.now() }
     }
 
+    /// Waits until these grants are given up, and all is stored that was given up before. False: it ended because of
+    /// `has_moved`.
+    ///
+    /// # Errors
+    /// After a timeout in which none of it was.
+    async fn until_all_stored(
+        &self,
+        cpu: &Processor,
+        mut awaited: Awaited,
+        has_moved: impl Fn(&Core) -> bool,
+    ) -> Result<bool, Errno> {
+        let are_given_up = |core: &Core| match awaited.left(core, cpu.now()) {
+            _ if has_moved(core) => Break(None),
+            0 => Break(Some(core.home.stores)),
+            left => Continue(left),
+        };
+        let Some(newest) = self.while_it_goes_on(cpu, are_given_up).await? else { return Ok(false) };
+        let are_stored = |core: &Core| match core.home.storing.first().copied() {
+            _ if has_moved(core) => Break(false),
+            Some(oldest) if oldest <= newest => Continue(oldest),
+            _ => Break(true),
+        };
+        self.while_it_goes_on(cpu, are_stored).await
+    }
+
     /// Flushes this home's storage, unless another flush does it. Whether that failed is counted.
     async fn make_durable(&self, cpu: &Processor) {
         let (wanted, failures) = {
@@ -269,12 +294,16 @@ impl Shared {
                 if home.durable >= wanted || home.failures > failures {
                     return Some(None);
                 }
-                (!std::mem::replace(&mut home.is_running, true)).then_some(Some(home.stored))
+                if home.running.is_some() {
+                    return None;
+                }
+                home.running = Some(cpu.now());
+                Some(Some(home.stored))
             };
             let Some(stored) = self.changed.until(leads).await else { return };
             let flushed = self.perform(cpu, Action::Flush).await;
             let home = &mut self.core.lock().flushes.home;
-            home.is_running = false;
+            home.running = None;
             match flushed {
                 Ok(()) => home.durable = home.durable.max(stored),
                 Err(_) => home.failures += 1,
@@ -285,9 +314,17 @@ impl Shared {
 
     /// A flush is asked for, perhaps again.
     pub(crate) fn on_flush(&self, cpu: &Processor, from: Address, number: u64, (scope, since): (Scope, Mark)) {
-        let is_new = self.core.lock().flushes.home.requests.insert((from, number));
+        let (is_new, is_stuck) = {
+            let home = &mut self.core.lock().flushes.home;
+            // The other waits end by themselves.
+            let is_stuck = home.running.is_some_and(|since| cpu.now().since(since) >= self.config.timeout);
+            (home.requests.insert((from, number)), is_stuck)
+        };
         if !is_new {
-            return self.send_word(from, Word::Flushing(number), None);
+            if !is_stuck {
+                self.send_word(from, Word::Flushing(number), None);
+            }
+            return;
         }
         let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
         cpu.spawn(async move {

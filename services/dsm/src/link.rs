@@ -468,7 +468,7 @@ impl Handler for Conversation {
         }
         let Word::Page { message, lost } = header.word else {
             self.take_in(&cpu);
-            self.shared.on_word(&cpu, self.peer, header.word);
+            self.shared.on_word(&cpu, (self.peer, header.to), header.word);
             return Step::Continue(());
         };
         if lost {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use policy::coherence::{Address, Incarnation, NodeId};
+use policy::unit::Instant;
 
 use crate::wire::Mark;
 
@@ -53,7 +54,8 @@ pub(crate) struct HomeFlushes {
     /// Pages stored in all, and those of them that are durable.
     pub(crate) stored: u64,
     pub(crate) durable: u64,
-    pub(crate) is_running: bool,
+    /// Since when the storage has been flushing.
+    pub(crate) running: Option<Instant>,
     /// Flushes that failed.
     pub(crate) failures: u64,
     /// The last incarnation of this home that may have lost what a node had stored and not flushed.
@@ -66,7 +68,7 @@ impl Default for HomeFlushes {
     fn default() -> Self {
         // What an earlier process stored may not be durable, either.
         let (stored, durable) = (1, 0);
-        HomeFlushes { stored, durable, is_running: false, failures: 0, lost_at: None, requests: BTreeSet::new() }
+        HomeFlushes { stored, durable, running: None, failures: 0, lost_at: None, requests: BTreeSet::new() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Shared volumes on simulated nodes.
 
+mod acknowledged;
 mod clients;
 mod coherent;
 mod failures;

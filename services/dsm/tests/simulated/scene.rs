@@ -18,7 +18,7 @@ use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::{Connection, Errno};
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::{DiskNo, Instant, ProcessorId};
-use sim::{DiskConfig, DiskId, HostId, NetworkConfig, Step, World};
+use sim::{DiskConfig, DiskId, HostId, Latency, NetworkConfig, Step, World};
 use testkit::history::History;
 use testkit::scene::disk::{drawn_switches, queue};
 use testkit::scene::{Host, accept, small_kernel};
@@ -53,6 +53,8 @@ pub struct Setup {
     /// Nodes have leases, and homes move on a device that all reach.
     pub moves: bool,
     pub traced: bool,
+    /// How long the disks of homes flush, if that is not drawn.
+    pub flush: Option<Latency>,
 }
 
 impl Setup {
@@ -68,6 +70,7 @@ impl Setup {
             timeout: Duration::from_secs(4),
             moves: false,
             traced: false,
+            flush: None,
         }
     }
 }
@@ -128,7 +131,10 @@ impl Scene {
         let world = World::new(setup.seed);
         world.set_network(setup.network.clone());
         let hosts: Vec<HostId> = (0..setup.nodes).map(|node| world.add_host(&format!("node {node}"))).collect();
-        let disk = |host: &HostId| world.add_disk(*host, DiskConfig::drawn(setup.size, setup.seed ^ u64::from(host.0)));
+        let disk = |host: &HostId| {
+            let drawn = DiskConfig::drawn(setup.size, setup.seed ^ u64::from(host.0));
+            world.add_disk(*host, DiskConfig { flush: setup.flush.unwrap_or(drawn.flush), ..drawn })
+        };
         let disks = hosts.iter().map(disk).collect();
         let mut scene = Scene {
             world,

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use dsm::{Joined, Lease, Shared, SharedConfig};
 use kernel::Volume;
-use kernel::device::{Delay, DeviceRef, RamDisk};
+use kernel::device::{Delay, DeviceRef, Fault, Faults, Operation, RamDisk};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Processor};
+use machine::Errno;
 use policy::coherence::{Address, Home, Incarnation, NodeId, ShardNo};
 use policy::unit::{DiskNo, ProcessorId};
 
@@ -28,6 +29,7 @@ enum Change {
 /// The arbiter.
 pub struct Members {
     device: DeviceRef,
+    fault: Arc<Fault>,
     changes: Vec<Change>,
     members: BTreeMap<NodeId, Address>,
     homes: BTreeMap<ShardNo, Home>,
@@ -54,11 +56,13 @@ impl Lease for Flag {
 
 impl Members {
     pub fn new(nodes: usize, size: u64, seed: u64) -> Members {
-        let memory: DeviceRef = Arc::new(RamDisk::new(size, DiskNo(0)));
+        let memory = Arc::new(RamDisk::new(size, DiskNo(0)));
+        let fault = Arc::new(Fault::new(memory, Faults::default()));
         // At once, or so slow that much happens meanwhile.
         let delay = Duration::from_micros([0, 300, 5000][(seed % 3) as usize]);
         Members {
-            device: if delay.is_zero() { memory } else { Arc::new(Delay::new(memory, delay)) },
+            device: if delay.is_zero() { fault.clone() } else { Arc::new(Delay::new(fault.clone(), delay)) },
+            fault,
             changes: Vec::new(),
             members: BTreeMap::new(),
             homes: BTreeMap::new(),
@@ -78,6 +82,11 @@ impl Members {
 impl Scene {
     fn arbiter(&mut self) -> &mut Members {
         self.members.as_mut().expect("homes move in this scene")
+    }
+
+    /// The next writes to the device fail.
+    pub fn fail_writes(&mut self, count: u32) {
+        self.arbiter().fault.fail_next(Operation::Write, count, Errno::IO);
     }
 
     /// A node's process registers, and begins anew.

@@ -1,0 +1,180 @@
+//! A flush is acknowledged only when all that was written before, at any node, is stored and durable, and fails when that
+//! does not go on.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::{Processor, Volume};
+use machine::Errno;
+use policy::coherence::ShardNo;
+use sim::Latency;
+use testkit::scene::context;
+
+use crate::clients::Clients;
+use crate::scene::{Backing, Scene, Setup};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Of a disk's flush: longer than anybody waits.
+const HANGS: Latency = Latency::us(100_000_000, 100_000_000);
+
+/// Of the first shard.
+const BLOCK: u64 = 3;
+
+type Flushed = Rc<RefCell<Option<Result<(), Errno>>>>;
+
+/// Nodes that have the first one as the home of all.
+fn moving(seed: u64, nodes: usize) -> (Scene, Clients) {
+    let mut scene = Scene::new(Setup { moves: true, timeout: TIMEOUT, ..Setup::new(seed, nodes) });
+    // They serve before they hear of each other, or each pair would be connected twice, again and again.
+    scene.pass(Duration::from_millis(1));
+    scene.change_map(|_| 0);
+    scene.see_all();
+    scene.until_connected();
+    let clients = Clients::new(&scene);
+    (scene, clients)
+}
+
+fn fixed(setup: Setup) -> (Scene, Clients) {
+    let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 1, timeout: TIMEOUT, ..setup });
+    scene.until_connected();
+    let clients = Clients::new(&scene);
+    (scene, clients)
+}
+
+/// Returns the value.
+fn write(scene: &mut Scene, clients: &Clients, node: usize, number: u64) -> u64 {
+    let own = clients.clone();
+    let written =
+        scene.run(node, async move |cpu, volume| own.write(&cpu, &volume, node, number, (false, false)).await);
+    written.expect("written")
+}
+
+fn begin_flush(scene: &Scene, node: usize) -> Flushed {
+    scene.start(node, async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await)
+}
+
+/// Returns how long it takes from now on, too.
+fn end_flush(scene: &mut Scene, flushed: &Flushed) -> (Result<(), Errno>, Duration) {
+    let begin = scene.world.now();
+    assert!(scene.run_until(None, |_| flushed.borrow().is_some()));
+    (flushed.take().expect("just looked"), scene.world.now().since(begin))
+}
+
+#[test]
+fn what_a_home_that_moves_cannot_store_at_first_is_found_after_a_flush_even_if_all_that_had_it_die() {
+    for seed in testkit::rounds::seeds(20) {
+        let (mut scene, clients) = moving(seed, 3);
+        let value = write(&mut scene, &clients, 1, BLOCK);
+        scene.fail_writes(1);
+        // At the home, or at a node that has nothing to do with it.
+        let flushed = begin_flush(&scene, if seed % 4 < 2 { 0 } else { 2 });
+        assert_eq!(end_flush(&mut scene, &flushed).0, Ok(()), "seed {seed}");
+        for node in [0, 1] {
+            scene.kill_member(node);
+            scene.deregister(node);
+        }
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let read = scene.run(2, async move |cpu, volume| clients.read(&cpu, &volume, 2, BLOCK).await);
+        assert_eq!(read, Ok(value), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_flush_does_not_succeed_because_a_home_had_released_a_shard_for_a_moment() {
+    // The device takes 5 ms, so that the home may be settled again when it has flushed. When it looks is not known.
+    for ms in (0..110).step_by(2) {
+        let (mut scene, clients) = moving(2, 3);
+        write(&mut scene, &clients, 1, BLOCK);
+        scene.cut(0, 1);
+        let flushed = begin_flush(&scene, 2);
+        scene.pass(Duration::from_millis(200));
+        let home = Arc::clone(scene.nodes[0].as_ref().expect("it runs").shared());
+        let own = Arc::clone(&home);
+        scene.start(0, async move |cpu, _| own.release(&cpu, ShardNo(0)).await);
+        scene.pass(Duration::from_millis(ms));
+        let named = home.home_of(ShardNo(0)).expect("it is named");
+        scene.start(0, async move |cpu, _| home.on_homes(&cpu, &[(ShardNo(0), named)]));
+        let (flushed, _) = end_flush(&mut scene, &flushed);
+        assert!(flushed.is_err(), "{ms} ms: node 1 has written, and the home cannot reach it");
+    }
+}
+
+#[test]
+fn a_flush_at_a_home_that_moves_ends_after_a_timeout_although_other_things_are_stored_all_the_time() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, clients) = moving(seed, 4);
+        write(&mut scene, &clients, 1, BLOCK);
+        scene.cut(0, 1);
+        for node in [2, 3] {
+            let own = clients.clone();
+            scene.start(node, async move |cpu: Processor, volume: Arc<Volume>| {
+                while !own.stopping.get() {
+                    let _ = own.write(&cpu, &volume, node, BLOCK + 1, (true, false)).await;
+                    cpu.sleep(Duration::from_millis(50)).await;
+                }
+            });
+        }
+        let stores = |scene: &Scene| scene.shared().next().expect("it runs").counters().stores.get();
+        let before = stores(&scene);
+        let flushed = begin_flush(&scene, 2);
+        scene.run_until(Some(scene.world.now() + 10 * TIMEOUT), |_| flushed.borrow().is_some());
+        let flushed = flushed.take();
+        clients.stopping.set(true);
+        assert!(stores(&scene) > before + 10, "seed {seed}: no test");
+        assert!(flushed.is_some_and(|flushed| flushed.is_err()), "seed {seed}: {flushed:?}");
+    }
+}
+
+#[test]
+fn the_answer_to_a_flush_of_an_earlier_process_is_not_taken_for_that_to_a_later_one() {
+    for seed in testkit::rounds::seeds(10) {
+        let (mut scene, clients) = fixed(Setup::new(seed, 4));
+        write(&mut scene, &clients, 1, BLOCK);
+        scene.cut(0, 1);
+        // Node 2 asks for it as the first of its process.
+        let _earlier = begin_flush(&scene, 2);
+        scene.pass(Duration::from_millis(300));
+        write(&mut scene, &clients, 3, BLOCK + 1);
+        scene.cut(0, 3);
+        scene.kill(2);
+        scene.boot(2);
+        let is_connected = |scene: &Scene| scene.shared().nth(2).is_some_and(|shared| shared.connected() == 3);
+        assert!(scene.run_until(None, is_connected));
+        let later = begin_flush(&scene, 2);
+        scene.pass(Duration::from_millis(50));
+        // The home hears of node 1, and answers the earlier one.
+        scene.heal();
+        scene.cut(0, 3);
+        let (flushed, _) = end_flush(&mut scene, &later);
+        assert!(flushed.is_err(), "seed {seed}: node 3 has written, and the home cannot reach it");
+    }
+}
+
+#[test]
+fn a_flush_fails_when_the_disk_of_a_home_does_not_end_one() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, clients) = fixed(Setup { flush: Some(HANGS), ..Setup::new(seed, 3) });
+        write(&mut scene, &clients, 1, BLOCK);
+        let flushed = begin_flush(&scene, 2);
+        let (flushed, took) = end_flush(&mut scene, &flushed);
+        assert!(flushed.is_err(), "seed {seed}");
+        assert!(took >= TIMEOUT && took < 3 * TIMEOUT, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn a_flush_that_has_failed_does_not_wait_for_the_disk_as_well() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, clients) = fixed(Setup { flush: Some(HANGS), ..Setup::new(seed, 2) });
+        write(&mut scene, &clients, 1, BLOCK);
+        scene.cut(0, 1);
+        let flushed = begin_flush(&scene, 0);
+        let (flushed, took) = end_flush(&mut scene, &flushed);
+        assert!(flushed.is_err(), "seed {seed}: node 1 has written, and the home cannot reach it");
+        assert!(took >= TIMEOUT && took < 2 * TIMEOUT, "seed {seed}: {took:?}");
+    }
+}
