@@ -27,8 +27,8 @@ pub const ACCOUNTS: i64 = 1000;
 pub const BALANCE: i64 = 1000;
 /// Bounds the wait for acknowledgements where a disk fails.
 const LOAD_MAX: Duration = Duration::from_secs(5);
-/// Free at the begin of a round of the full disk: less than a few checkpoints take. The log has its place already.
-const LEFT: u64 = 64 << 10;
+/// Free at the begin of a round of the full disk: less than two checkpoints take. The log has its place already.
+const LEFT: u64 = 16 << 10;
 const FAILURES: u64 = 20;
 /// SQLSTATEs: nothing was changed, because the disk is full or has failed; and it failed when the change was written.
 const FULL: &str = "53100";

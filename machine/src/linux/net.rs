@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::syscall;
 use crate::{Connection, Errno, Listener};
@@ -58,6 +59,11 @@ pub enum NetError {
     #[error("{address}: {errno}")]
     Host { address: Address, errno: Errno },
 }
+
+/// The host closes what the io_uring of a killed process had open some time after the process has ended: so long its socket
+/// may take connections, on a busy machine.
+const TEARDOWN_MAX: Duration = Duration::from_secs(1);
+const TEARDOWN_LOOK: Duration = Duration::from_millis(20);
 
 /// Owns a listening socket. Dropping it closes the socket and removes the file made for it.
 #[derive(Debug)]
@@ -395,12 +401,18 @@ fn remove_if_stale(path: &Path) -> Result<(), NetError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(at(error)),
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(at),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(at(error)),
-        // A server answers, or is too busy to.
-        _ => Err(NetError::AddrInUse(address())),
+    let end = Instant::now() + TEARDOWN_MAX;
+    loop {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return std::fs::remove_file(path).map_err(at);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(at(error)),
+            // A server answers, or is too busy to.
+            _ if Instant::now() >= end => return Err(NetError::AddrInUse(address())),
+            _ => std::thread::sleep(TEARDOWN_LOOK),
+        }
     }
 }
 
