@@ -19,7 +19,7 @@ use crate::node::{Node, NodeId};
 /// Longest time between a close that does not commit and the commit: many files live shorter.
 const COMMIT_DELAY: Duration = Duration::from_millis(500);
 
-/// Between a write to a file that stays open, without `closecommit`, and the commit: as the journal of a local disk has it.
+/// Between the write-back of a file that stays open, with `noclosecommit`, and the commit: as the journal of a local disk has it.
 const OPEN_COMMIT_DELAY: Duration = Duration::from_secs(5);
 
 /// Commits at a time.
