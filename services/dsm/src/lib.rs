@@ -11,6 +11,7 @@ mod change;
 mod core;
 mod counters;
 mod deaths;
+mod dial;
 mod flush;
 mod forward;
 mod hello;

@@ -34,9 +34,6 @@ use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 /// Of the first message on a connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two attempts to connect.
-const AGAIN: Duration = Duration::from_millis(250);
-
 /// For the last words to leave the host.
 const LEAVE: Duration = Duration::from_millis(50);
 
@@ -51,6 +48,9 @@ pub(crate) struct Link {
     heard: AtomicU64,
     /// The last line that was reported.
     reported: Mutex<String>,
+    /// The incarnation of the peer to which this node connects; 0 where members are not known. One task does that for each:
+    /// two would end each other's connections for ever.
+    dialled: Mutex<Option<Incarnation>>,
 }
 
 #[derive(Default)]
@@ -79,6 +79,11 @@ impl Link {
         let is_news = *reported != line;
         line.clone_into(&mut reported);
         is_news
+    }
+
+    /// Whether nobody connects to the peer in this incarnation yet. From now on the caller does.
+    pub(crate) fn claim(&self, incarnation: Incarnation) -> bool {
+        self.dialled.lock().replace(incarnation) != Some(incarnation)
     }
 
     fn begin(&self, cpu: &Processor) -> u64 {
@@ -227,9 +232,9 @@ pub trait Connector: Send + Sync + 'static {
 
 /// The cluster's protocol: shared volumes of one node, for connections of its peers.
 pub struct Dsm {
-    sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
     volumes: Mutex<Vec<Arc<Shared>>>,
-    connector: Box<dyn Connector>,
+    pub(crate) connector: Box<dyn Connector>,
 }
 
 impl Dsm {
@@ -252,27 +257,6 @@ impl Dsm {
         }
     }
 
-    /// Connects to the peers of a volume that have higher numbers than this node. To be called on the processor on which
-    /// the connections are.
-    pub fn serve(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>) {
-        for node in (shared.me.node.0 + 1..shared.config.nodes.len() as u16).map(NodeId) {
-            if !shared.is_managed() || shared.met(node).is_some() {
-                cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
-            }
-        }
-        let (own, here) = (Arc::clone(shared), cpu.clone());
-        cpu.spawn(async move { own.reserve.fill(&here).await });
-        cpu.spawn(crate::tick::run(cpu.clone(), Arc::downgrade(shared), Arc::clone(&self.sessions)));
-    }
-
-    /// Connects to a node that has become a member, if that is for this node to do. To be called on the processor on which
-    /// the connections are.
-    pub fn meet(self: &Arc<Self>, cpu: &Processor, shared: &Arc<Shared>, node: NodeId) {
-        if node > shared.me.node {
-            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
-        }
-    }
-
     /// Tells the peers that this node has stored all that it wrote, if that is so, and ends. To be called after the volumes
     /// were closed: others need not wait then for what this node held.
     pub async fn leave(&self, cpu: &Processor) {
@@ -289,36 +273,6 @@ impl Dsm {
         // The senders run before this task does again, and again until the connections have taken it.
         cpu.sleep(LEAVE).await;
         self.sessions.stop();
-    }
-
-    async fn keep_connected(self: Arc<Self>, cpu: Processor, shared: Arc<Shared>, node: NodeId) {
-        let dialled = Arc::new(Dialled { dsm: Arc::clone(&self), shared: Arc::clone(&shared), node });
-        let met = shared.met(node);
-        // Of members that come and go, as long as this one is one; of others for ever.
-        let is_present = || !shared.has_ended() && (!shared.is_managed() || shared.met(node) == met);
-        while !self.sessions.is_stopping() && is_present() {
-            match self.connect(node).await {
-                Ok(connection) => {
-                    let peer = shared.name_of(node);
-                    kernel::connection::converse(Arc::clone(&dialled), cpu.clone(), connection, peer).await;
-                }
-                Err(errno) => shared.report(Some(node), format!("cannot be reached: {errno}; it is tried again")),
-            }
-            cpu.sleep(AGAIN).await;
-        }
-    }
-
-    async fn connect(&self, node: NodeId) -> Result<Connection, Errno> {
-        let made = Arc::new((Mutex::new(None), WaitList::default()));
-        let own = Arc::clone(&made);
-        self.connector.connect(
-            node,
-            Box::new(move |result| {
-                *own.0.lock() = Some(result);
-                own.1.wake_all();
-            }),
-        );
-        made.1.until(|| made.0.lock().take()).await
     }
 
     fn volume(&self, name: &str) -> Option<Arc<Shared>> {
@@ -355,48 +309,6 @@ impl Protocol for Dsm {
     }
 }
 
-/// The protocol on a connection that this node made.
-struct Dialled {
-    dsm: Arc<Dsm>,
-    shared: Arc<Shared>,
-    node: NodeId,
-}
-
-impl Protocol for Dialled {
-    type Handler = Conversation;
-
-    const NAME: &'static str = Dsm::NAME;
-
-    fn sessions(&self) -> &Arc<Sessions> {
-        &self.dsm.sessions
-    }
-
-    async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Conversation> {
-        let (shared, node) = (&self.shared, self.node);
-        if !hello(shared, node).send(session).await {
-            return None;
-        }
-        match First::receive(session).await? {
-            First::Refused(why) => {
-                shared.report(Some(node), format!("refuses this node: {why}"));
-                None
-            }
-            First::Hello(theirs) if theirs.from == node => match refusal(shared, &theirs) {
-                Some(why) => {
-                    shared.report(Some(node), format!("is refused: {why}"));
-                    None
-                }
-                None if !is_member(shared, &theirs) => None,
-                None => Some(Conversation::begin(session, Arc::clone(shared), &theirs)),
-            },
-            First::Hello(_) => {
-                shared.report(Some(node), "another node answers at its address".into());
-                None
-            }
-        }
-    }
-}
-
 /// What a peer sends on one connection.
 pub struct Conversation {
     shared: Arc<Shared>,
@@ -408,7 +320,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    fn begin(session: &Session, shared: Arc<Shared>, theirs: &Hello) -> Conversation {
+    pub(crate) fn begin(session: &Session, shared: Arc<Shared>, theirs: &Hello) -> Conversation {
         let (cpu, peer) = (session.cpu(), Address { node: theirs.from, incarnation: theirs.process.incarnation });
         let generation = shared.links[usize::from(peer.node.0)].begin(cpu);
         let is_closed = Rc::new(Cell::new(false));

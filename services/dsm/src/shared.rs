@@ -103,6 +103,8 @@ pub struct Shared {
     /// As long as it lasts this node is a member; without one it is for good.
     pub(crate) lease: Option<Box<dyn Lease>>,
     pub(crate) ended: AtomicBool,
+    /// Its peers may connect, and are connected to.
+    pub(crate) is_served: AtomicBool,
     /// Requests to the storage under way.
     pub(crate) performing: AtomicU64,
     /// The first incarnation of this process: its storage has all that was stored since.
@@ -174,6 +176,7 @@ impl Shared {
             reserve: Reserve::default(),
             lease: joined.map(|joined| joined.lease),
             ended: AtomicBool::new(false),
+            is_served: AtomicBool::new(false),
             performing: AtomicU64::new(0),
             first,
             names: Mutex::new(members.into_iter().map(|(member, name)| (member.node, name)).collect()),

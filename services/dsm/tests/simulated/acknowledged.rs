@@ -28,8 +28,6 @@ type Flushed = Rc<RefCell<Option<Result<(), Errno>>>>;
 /// Nodes that have the first one as the home of all.
 fn moving(seed: u64, nodes: usize) -> (Scene, Clients) {
     let mut scene = Scene::new(Setup { moves: true, timeout: TIMEOUT, ..Setup::new(seed, nodes) });
-    // They serve before they hear of each other, or each pair would be connected twice, again and again.
-    scene.pass(Duration::from_millis(1));
     scene.change_map(|_| 0);
     scene.see_all();
     scene.until_connected();

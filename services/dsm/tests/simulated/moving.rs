@@ -198,6 +198,26 @@ fn nothing_is_lost_for_who_asks_a_home_whose_lease_is_over_for_a_moment() {
     }
 }
 
+#[test]
+fn nodes_that_meet_before_they_serve_are_connected_once() {
+    for seed in testkit::rounds::seeds(20) {
+        let nodes = 2 + seed as usize % 3;
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, nodes) });
+        // Before any of them has run.
+        scene.see_all();
+        scene.until_connected();
+        scene.pass(Duration::from_secs(5));
+        let pairs = nodes * (nodes - 1) / 2;
+        assert_eq!(scene.connections(), pairs, "seed {seed}: {:?}", scene.told());
+        scene.deregister(0);
+        scene.register(0);
+        scene.see_all();
+        scene.until_connected();
+        scene.pass(Duration::from_secs(5));
+        assert_eq!(scene.connections(), pairs + nodes - 1, "seed {seed}: {:?}", scene.told());
+    }
+}
+
 /// Of one seed.
 const KILLS: u64 = 25;
 
