@@ -119,16 +119,20 @@ impl Shared {
     /// As [`note_loss`](Self::note_loss), and all nodes are told.
     pub(crate) fn tell_loss(&self, core: &mut Core, of: Address) {
         self.note_loss(core, of);
-        if self.config.shards.is_none() {
-            let others = (0..core.met.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
-            others.for_each(|node| self.send_word(self.address_of(core, node), Word::Died(of), None));
-        }
+        self.tell_all(core, Word::Died(of));
     }
 
-    /// A node that was not connected hears of all.
+    /// Tells all nodes that are connected; the others hear of it when they are.
+    pub(crate) fn tell_all(&self, core: &Core, word: Word) {
+        let others = (0..core.met.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
+        others.for_each(|node| self.send_word(self.address_of(core, node), word, None));
+    }
+
+    /// A node that was not connected hears of all, before anything else.
     pub(crate) fn tell_losses(&self, core: &Core, to: Address) {
-        if self.config.shards.is_none() {
-            core.deaths.all_lossy().for_each(|of| self.send_word(to, Word::Died(of), None));
+        core.deaths.all_lossy().for_each(|of| self.send_word(to, Word::Died(of), None));
+        if self.config.shards.is_some() {
+            self.send_word(to, Word::Failed(core.flushes.home.failures), None);
         }
     }
 }

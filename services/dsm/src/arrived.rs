@@ -9,7 +9,7 @@ use crate::core::{Core, Decided};
 use crate::unflushed::Scope;
 use crate::waiting::Content;
 use crate::watch::Part;
-use crate::wire::Word;
+use crate::wire::{Mark, Word};
 
 impl Shared {
     /// Messages that have arrived together, in their order. What they bring for programs goes into their memory together.
@@ -37,6 +37,10 @@ impl Shared {
             Word::Flushed { number, ok, mark } => {
                 self.core.lock().flushes.on_answer(number, ok, mark);
                 self.changed.wake_all();
+            }
+            Word::Failed(failures) => {
+                let mark = Mark { incarnation: from.incarnation, failures };
+                self.core.lock().flushes.failures.on_told(from.node, mark);
             }
             Word::Flushing(number) => {
                 self.core.lock().flushes.on_work(number);

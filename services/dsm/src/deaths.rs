@@ -4,7 +4,7 @@
 //! answers a flush that lacks what the dead node had written. A home that has died had let others write, and forgot whom, so
 //! it matters itself to the flushes that were under way. One that has ended in order forgot it, too, and its nodes may live:
 //! it matters if one of them has died meanwhile, or may have, since the flushing node had not met it before. Where homes move
-//! nothing is told: there a flush fails with any death.
+//! a flush fails with any death, also one that its node sees only after a home that saw it has answered.
 //!
 //! A death before a flush is asked for does not matter to it: whoever was a client of the dead node has seen it. Nor does that
 //! of a node which the flushing one had never met.
@@ -82,7 +82,7 @@ impl Deaths {
 
     /// Has another node ended since, and not in order?
     pub(crate) fn are_since(&self, count: u64) -> bool {
-        self.ended.values().any(|death| death.number > count)
+        self.ended.values().chain(self.lossy.values()).any(|death| death.number > count)
     }
 
     /// May something be lost since then that one of these homes was asked to make durable? `others`: all that may write.

@@ -9,18 +9,17 @@
 //! once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a flush of a
 //! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::request::Action;
 use machine::Errno;
-use policy::coherence::{Address, Incarnation, NodeId, PageNo, Serial, ShardNo};
+use policy::coherence::{Address, NodeId, PageNo, Serial};
 use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::Core;
+use crate::flush_moving::MOVED;
 use crate::member::ENDED;
 use crate::unflushed::{Asked, Scope};
 use crate::waiting::Content;
@@ -29,19 +28,13 @@ use crate::wire::{Mark, Word};
 /// An unanswered flush is asked for again: the home may have ignored it. On a new connection it is asked for at once.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// In a mark, where homes move: some have moved.
-const MOVED: u64 = 1;
-
-/// Until a flush is tried again that met shards which moved.
-const MOVING: Duration = Duration::from_millis(20);
-
 impl Shared {
     /// Makes all that was stored for this node before durable.
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
         self.store_mapped(cpu).await?;
         self.until_saved(cpu).await?;
         if self.config.shards.is_some() {
-            return self.perform(cpu, Action::Flush).await;
+            return self.flush_own_moving(cpu).await;
         }
         let touched: Vec<_> = self.core.lock().flushes.touched.iter().map(|(home, at)| (*home, *at)).collect();
         let flushes = touched.iter().map(|(home, at)| {
@@ -69,7 +62,10 @@ impl Shared {
         self.store_mapped(cpu).await?;
         self.until_saved(cpu).await?;
         if let Some(shards) = self.config.shards {
-            return self.flush_moving(cpu, shards, deaths).await;
+            let returned = self.core.lock().flushes.failures.returned;
+            let flushed = self.flush_moving(cpu, shards, deaths).await;
+            let has_failed = self.core.lock().flushes.failures.are_new(returned);
+            return flushed.and(if has_failed { Err(Errno::IO) } else { Ok(()) });
         }
         let homes = (0..self.config.nodes.len() as u16).map(NodeId);
         let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
@@ -85,88 +81,6 @@ impl Shared {
         if has_lost { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// The same where homes move: asks the homes of one version of the map, which must be all nodes' until the end, or what
-    /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
-    ///
-    /// `deaths`: when it was asked for. Homes that are new do not know what a node that has died since had written.
-    async fn flush_moving(&self, cpu: &Processor, shards: u16, deaths: u64) -> Result<(), Errno> {
-        let mut deadline = cpu.now() + self.config.timeout;
-        loop {
-            let homes = |core: &Core| {
-                let homes = (0..shards).map(|shard| core.node.shard_home(ShardNo(shard)).map(|home| home.at));
-                let homes: BTreeSet<Address> = homes.collect::<Option<_>>()?;
-                let lives = |home: &Address| self.address_of(core, home.node) == *home;
-                homes.iter().all(lives).then(|| (core.node.seen(), homes))
-            };
-            let (seen, homes) = self.until(cpu, deadline, homes).await?;
-            if self.core.lock().deaths.are_since(deaths) {
-                return Err(Errno::IO);
-            }
-            let since = Mark { incarnation: seen, failures: 0 };
-            let begin = cpu.now();
-            let flushes = homes.iter().map(async |home| {
-                if *home == self.me {
-                    Ok(self.flush_moving_home(cpu, self.me, seen).await)
-                } else {
-                    self.ask_flush(cpu, (home.node, Scope::All), since).await
-                }
-            });
-            let mut is_over = true;
-            for answer in futures_util::future::join_all(flushes).await {
-                let (ok, mark) = answer?;
-                is_over &= mark == since;
-                if !ok {
-                    return Err(Errno::IO);
-                }
-            }
-            if is_over && self.core.lock().node.seen() == seen {
-                self.perform(cpu, Action::Flush).await?;
-                // Homes that had heard of a death before they were asked say nothing of what was lost with it.
-                return if self.core.lock().deaths.are_since(deaths) { Err(Errno::IO) } else { Ok(()) };
-            }
-            // The time in which homes worked does not count.
-            deadline += cpu.now().since(begin);
-            if cpu.now() >= deadline {
-                return Err(Errno::IO);
-            }
-            cpu.sleep(MOVING).await;
-        }
-    }
-
-    /// Has all stored, as the home of what the map of this term says, that others may have written. The mark is another
-    /// one if the map has changed meanwhile, or is about to.
-    async fn flush_moving_home(&self, cpu: &Processor, from: Address, seen: Incarnation) -> (bool, Mark) {
-        let deadline = cpu.now() + self.config.timeout;
-        let settled = |core: &Core| core.node.is_settled().then(|| core.node.seen());
-        let settled_then = |core: &Core| settled(core).filter(|now| *now >= seen);
-        let Ok(begun) = self.until(cpu, deadline, settled_then).await else { return (false, Mark::default()) };
-        let has_moved = |core: &Core| settled(core) != Some(begun);
-        let moved = (true, Mark { incarnation: begun, failures: MOVED });
-        if begun != seen {
-            return moved;
-        }
-        let (died, failures) = {
-            let core = self.core.lock();
-            (core.node.dead_writers(), core.flushes.home.failures)
-        };
-        let awaited = self.recall_all(cpu, from.node);
-        match self.until_all_stored(cpu, awaited, has_moved).await {
-            Ok(true) => {}
-            // Even if all is settled again: not all is stored.
-            Ok(false) => return moved,
-            Err(_) => return (false, Mark::default()),
-        }
-        // A flush of a device may cover only what came from the same host.
-        self.make_durable(cpu).await;
-        let core = self.core.lock();
-        if has_moved(&core) {
-            return moved;
-        }
-        // What a node had written when it died is lost.
-        let ok = core.node.dead_writers() == died && core.flushes.home.failures == failures;
-        (ok, Mark { incarnation: begun, failures: 0 })
-    }
-
     /// Have the homes all that was written here?
     pub(crate) fn has_stored_all(&self) -> bool {
         let is_clean = self.volume().is_none_or(|volume| volume.is_clean());
@@ -175,7 +89,7 @@ impl Shared {
     }
 
     /// Waits until the homes have all that this node had given up before.
-    async fn until_saved(&self, cpu: &Processor) -> Result<(), Errno> {
+    pub(crate) async fn until_saved(&self, cpu: &Processor) -> Result<(), Errno> {
         let newest = self.core.lock().saves;
         let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
         self.until_none_left(cpu, |core| if is_stored(core) { 0 } else { core.saving.len() }).await
@@ -194,7 +108,7 @@ impl Shared {
     }
 
     /// The timeout begins anew whenever the home says that it is at work.
-    async fn ask_flush(
+    pub(crate) async fn ask_flush(
         &self,
         cpu: &Processor,
         (home, scope): (NodeId, Scope),
@@ -203,8 +117,7 @@ impl Shared {
         let number = self.core.lock().flushes.ask();
         let mut asked = None;
         let answer = self.while_it_goes_on(cpu, |core| {
-            // The map that it was asked by is another one by now: to be asked anew.
-            if self.config.shards.is_some() && core.node.seen() != since.incarnation {
+            if self.config.shards.is_some() && self.is_needless(core, (home, scope), since) {
                 return Break((true, Mark { failures: MOVED, ..since }));
             }
             let Asked { answer, heard } = core.flushes.answers.get(&number).copied().unwrap_or_default();
@@ -238,16 +151,14 @@ impl Shared {
             // The node that asks may never have met one that died.
             is_stored &= scope == Scope::Own || self.core.lock().node.dead_writers() == died;
         }
-        if is_stored {
-            self.make_durable(cpu).await;
-        }
+        is_stored = is_stored && self.make_durable(cpu).await.is_ok();
         let home = &self.core.lock().flushes.home;
         let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
         (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
     }
 
     /// Recalls what other nodes than `from` may write, and returns that.
-    fn recall_all(&self, cpu: &Processor, from: NodeId) -> Awaited {
+    pub(crate) fn recall_all(&self, cpu: &Processor, from: NodeId) -> Awaited {
         let mut core = self.core.lock();
         let core = &mut *core;
         let (mut grants, actions) = core.node.store_all(cpu.now(), from);
@@ -262,7 +173,7 @@ impl Shared {
     ///
     /// # Errors
     /// After a timeout in which none of it was.
-    async fn until_all_stored(
+    pub(crate) async fn until_all_stored(
         &self,
         cpu: &Processor,
         mut awaited: Awaited,
@@ -282,36 +193,6 @@ impl Shared {
         self.while_it_goes_on(cpu, are_stored).await
     }
 
-    /// Flushes this home's storage, unless another flush does it. Whether that failed is counted.
-    async fn make_durable(&self, cpu: &Processor) {
-        let (wanted, failures) = {
-            let home = &self.core.lock().flushes.home;
-            (home.stored, home.failures)
-        };
-        loop {
-            let leads = || {
-                let home = &mut self.core.lock().flushes.home;
-                if home.durable >= wanted || home.failures > failures {
-                    return Some(None);
-                }
-                if home.running.is_some() {
-                    return None;
-                }
-                home.running = Some(cpu.now());
-                Some(Some(home.stored))
-            };
-            let Some(stored) = self.changed.until(leads).await else { return };
-            let flushed = self.perform(cpu, Action::Flush).await;
-            let home = &mut self.core.lock().flushes.home;
-            home.running = None;
-            match flushed {
-                Ok(()) => home.durable = home.durable.max(stored),
-                Err(_) => home.failures += 1,
-            }
-            self.changed.wake_all();
-        }
-    }
-
     /// A flush is asked for, perhaps again.
     pub(crate) fn on_flush(&self, cpu: &Processor, from: Address, number: u64, (scope, since): (Scope, Mark)) {
         let (is_new, is_stuck) = {
@@ -329,6 +210,7 @@ impl Shared {
         let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
         cpu.spawn(async move {
             let (ok, mark) = match shared.config.shards {
+                Some(_) if scope == Scope::Own => (shared.make_durable(&here).await.is_ok(), since),
                 Some(_) => shared.flush_moving_home(&here, from, since.incarnation).await,
                 None => shared.flush_home(&here, from, (scope, since)).await,
             };
@@ -399,7 +281,7 @@ impl Shared {
 }
 
 /// Grants that others are to give up, the first one last.
-struct Awaited {
+pub(crate) struct Awaited {
     grants: Vec<(PageNo, Serial)>,
     /// When fewer were left than before.
     changed: Instant,

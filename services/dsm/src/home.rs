@@ -17,6 +17,7 @@ use crate::Shared;
 use crate::core::{Core, Progress, block};
 use crate::member::ENDED;
 use crate::waiting::{Content, Loaded};
+use crate::wire::{Mark, Word};
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
@@ -122,9 +123,7 @@ impl Shared {
             }
             // This node's own. It was not changed if it is not cached.
             Content::None => {
-                if self.config.shards.is_none() {
-                    core.flushes.touch(self.me.node, self.me.incarnation);
-                }
+                core.flushes.touch(self.me.node, self.me.incarnation);
                 match core.saving.get(&page).and_then(|saving| saving.frame.clone()) {
                     Some(frame) => frame,
                     None => return Progress::Done,
@@ -203,14 +202,77 @@ impl Shared {
     }
 
     pub(crate) async fn perform(&self, cpu: &Processor, action: Action) -> Result<(), Errno> {
+        // The lease may be renewed in time.
+        self.try_perform(cpu, action).await.unwrap_or(Err(if self.has_ended() { ENDED } else { Errno::IO }))
+    }
+
+    /// `None`: the storage was not asked, since others may store what this node stored before, once its lease is over.
+    async fn try_perform(&self, cpu: &Processor, action: Action) -> Option<Result<(), Errno>> {
         let context = Context::synchronous(JobId::default());
-        // Others may store what this node stored before, once its lease is over.
         if !self.answers() {
-            // It may be renewed in time.
-            return Err(if self.has_ended() { ENDED } else { Errno::IO });
+            return None;
         }
         let _performing = Performing::begin(self);
-        self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required)
+        Some(self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required))
+    }
+
+    /// Flushes storage that all nodes reach, whether or not this node has stored anything since the last flush.
+    pub(crate) async fn flush_anew(&self, cpu: &Processor) -> Result<(), Errno> {
+        self.core.lock().flushes.home.stored += 1;
+        self.make_durable(cpu).await
+    }
+
+    /// Flushes this home's storage, unless another flush does it: never two at a time, since the success of one would prove
+    /// nothing if the other fails. A failure is counted, and told where homes move.
+    ///
+    /// # Errors
+    /// When a flush has failed since, or the lease does not last.
+    pub(crate) async fn make_durable(&self, cpu: &Processor) -> Result<(), Errno> {
+        let (wanted, failures) = {
+            let home = &self.core.lock().flushes.home;
+            (home.stored, home.failures)
+        };
+        loop {
+            let leads = || {
+                let home = &mut self.core.lock().flushes.home;
+                if home.failures > failures {
+                    return Some(Err(Errno::IO));
+                }
+                if home.durable >= wanted {
+                    return Some(Ok(None));
+                }
+                if home.running.is_some() {
+                    return None;
+                }
+                home.running = Some(cpu.now());
+                Some(Ok(Some(home.stored)))
+            };
+            let Some(stored) = self.changed.until(leads).await? else { return Ok(()) };
+            let flushed = self.try_perform(cpu, Action::Flush).await;
+            {
+                let mut core = self.core.lock();
+                let home = &mut core.flushes.home;
+                home.running = None;
+                match flushed {
+                    Some(Ok(())) => home.durable = home.durable.max(stored),
+                    Some(Err(_)) => self.note_failure(&mut core),
+                    None => {}
+                }
+            }
+            self.changed.wake_all();
+            if flushed.is_none() {
+                return Err(if self.has_ended() { ENDED } else { Errno::IO });
+            }
+        }
+    }
+
+    fn note_failure(&self, core: &mut Core) {
+        core.flushes.home.failures += 1;
+        let failures = core.flushes.home.failures;
+        if self.config.shards.is_some() {
+            core.flushes.failures.on_told(self.me.node, Mark { incarnation: self.me.incarnation, failures });
+            self.tell_all(core, Word::Failed(failures));
+        }
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::request::Action;
 use kernel::trace::Event;
 use kernel::volume::Loss;
 use machine::Errno;
@@ -137,7 +136,7 @@ impl Shared {
             |core: &Core| core.pages.iter().filter(|(page, _)| concerns(**page)).all(|(_, entry)| entry.has_no_steps());
         self.changed.until(|| (self.has_ended() || is_idle(&self.core.lock())).then_some(())).await;
         while !self.has_ended()
-            && let Err(errno) = self.perform(cpu, Action::Flush).await
+            && let Err(errno) = self.flush_anew(cpu).await
         {
             self.report(None, format!("shards cannot move: storage cannot be flushed: {errno}; it is tried again"));
             cpu.sleep(RETRY).await;

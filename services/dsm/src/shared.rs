@@ -28,7 +28,7 @@ use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, RETRANSMIT_AFTER, Wish, fill};
 use crate::watch::Watch;
-use crate::wire::Word;
+use crate::wire::{Mark, Word};
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
 pub const SHARD_PAGES: u64 = 256;
@@ -160,6 +160,7 @@ impl Shared {
             filling: Vec::new(),
         };
         core.flushes.meet(me);
+        core.flushes.failures.on_told(me.node, Mark { incarnation: me.incarnation, failures: 0 });
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
         let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());
         // What it asks of the others it asks again when they are connected.
@@ -232,10 +233,11 @@ impl Shared {
             return;
         }
         if core.node.is_saving(page) {
-            // On storage that all nodes reach, nothing that was stored is lost with its home.
             if let Some(home) = self.config.policy().home(page) {
                 let incarnation = self.incarnation_of(core, home);
                 core.flushes.touch(home, incarnation);
+            } else if let Some(home) = core.node.home(page) {
+                core.flushes.touch(home.at.node, home.at.incarnation);
             }
         } else {
             core.saving.remove(&page);

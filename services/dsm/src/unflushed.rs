@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::Instant;
 
+use crate::failed::Failures;
 use crate::wire::Mark;
 
 /// Whose writes a flush covers.
@@ -24,6 +25,8 @@ pub(crate) struct Touched {
     pub(crate) last: Incarnation,
     /// When, counted in stores.
     pub(crate) number: u64,
+    /// Where homes move: the failures that this node had heard of before, or its own flushes have returned.
+    pub(crate) known: u64,
 }
 
 #[derive(Default)]
@@ -38,6 +41,8 @@ pub(crate) struct Flushes {
     pub(crate) answers: BTreeMap<u64, Asked>,
     /// The failures of each home that this node's flushes have returned, by scope.
     marks: [BTreeMap<NodeId, Mark>; 2],
+    /// Where homes move.
+    pub(crate) failures: Failures,
     pub(crate) home: HomeFlushes,
 }
 
@@ -89,14 +94,18 @@ impl Flushes {
     pub(crate) fn touch(&mut self, home: NodeId, incarnation: Incarnation) {
         self.touches += 1;
         let (first, last, number) = (incarnation, incarnation, self.touches);
-        let touched = self.touched.entry(home).or_insert(Touched { first, last, number });
+        let known = self.failures.count;
+        let touched = self.touched.entry(home).or_insert(Touched { first, last, number, known });
         (touched.last, touched.number) = (last.max(touched.last), number);
     }
 
-    /// A flush has covered what was `touched` then.
+    /// A flush has covered what was `touched` then, or has returned that this failed.
     pub(crate) fn end(&mut self, home: NodeId, touched: Touched) {
-        if self.touched.get(&home).is_some_and(|now| now.number == touched.number) {
-            self.touched.remove(&home);
+        let known = self.failures.count;
+        match self.touched.get_mut(&home) {
+            Some(now) if now.number == touched.number => drop(self.touched.remove(&home)),
+            Some(now) => now.known = known,
+            None => {}
         }
     }
 

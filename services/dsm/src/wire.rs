@@ -11,7 +11,7 @@
 //! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |
 //! | 24..32 | request; term of the home to which a page is given up |
-//! | 32..40 | count of the serial; failures that a flush knows of, with their incarnation at 12..16 |
+//! | 32..40 | count of the serial; failures of flushes, with their incarnation at 12..16 |
 //! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
 //!
@@ -48,6 +48,8 @@ pub enum Word {
     Died(Address),
     /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
     Unflushed(Incarnation),
+    /// So many flushes of the sender's storage have failed, on a device that all nodes reach.
+    Failed(u64),
     /// The sender is there.
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
@@ -86,6 +88,7 @@ mod kind {
     pub const RECORDED: u8 = 14;
     pub const DIED: u8 = 15;
     pub const FLUSHING: u8 = 16;
+    pub const FAILED: u8 = 17;
 }
 
 mod flag {
@@ -163,6 +166,9 @@ fn fields(word: Word) -> Fields {
         Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
         Word::Flushed { number, ok, mark } => return Fields::of(kind::FLUSHED, ok).mark(number, mark),
         Word::Flushing(number) => return Fields::of(kind::FLUSHING, false).mark(number, Mark::default()),
+        Word::Failed(failures) => {
+            return Fields::of(kind::FAILED, false).mark(0, Mark { incarnation: Incarnation::default(), failures });
+        }
         Word::Unflushed(incarnation) => {
             return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
         }
@@ -228,6 +234,7 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::DIED => {
             return fields.node.map(|node| Word::Died(Address { node, incarnation: serial.incarnation }));
         }
+        kind::FAILED => return Some(Word::Failed(mark.failures)),
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
         _ => return None,
@@ -347,7 +354,7 @@ mod tests {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
             let names_node = header[2..4] != [0; 2];
-            let known = (kind::ASK..=kind::FLUSHING).contains(&header[0]) && (header[0] != kind::DIED || names_node);
+            let known = (kind::ASK..=kind::FAILED).contains(&header[0]) && (header[0] != kind::DIED || names_node);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
@@ -358,7 +365,8 @@ mod tests {
         let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
         let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
         let died = Word::Died(Address { node: NodeId(0), incarnation: Incarnation(6) });
-        let others = [Word::Beat, Word::Bye, Word::Flushing(9), Word::Unflushed(Incarnation(5)), died];
+        let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5)), Word::Failed(6), died];
+        let others = [Word::Beat, Word::Bye].into_iter().chain(told);
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));

@@ -23,10 +23,10 @@ const HANGS: Latency = Latency::us(100_000_000, 100_000_000);
 /// Of the first shard.
 const BLOCK: u64 = 3;
 
-type Flushed = Rc<RefCell<Option<Result<(), Errno>>>>;
+pub type Flushed = Rc<RefCell<Option<Result<(), Errno>>>>;
 
 /// Nodes that have the first one as the home of all.
-fn moving(seed: u64, nodes: usize) -> (Scene, Clients) {
+pub fn moving(seed: u64, nodes: usize) -> (Scene, Clients) {
     let mut scene = Scene::new(Setup { moves: true, timeout: TIMEOUT, ..Setup::new(seed, nodes) });
     scene.change_map(|_| 0);
     scene.see_all();
@@ -43,19 +43,19 @@ fn fixed(setup: Setup) -> (Scene, Clients) {
 }
 
 /// Returns the value.
-fn write(scene: &mut Scene, clients: &Clients, node: usize, number: u64) -> u64 {
+pub fn write(scene: &mut Scene, clients: &Clients, node: usize, number: u64) -> u64 {
     let own = clients.clone();
     let written =
         scene.run(node, async move |cpu, volume| own.write(&cpu, &volume, node, number, (false, false)).await);
     written.expect("written")
 }
 
-fn begin_flush(scene: &Scene, node: usize) -> Flushed {
+pub fn begin_flush(scene: &Scene, node: usize) -> Flushed {
     scene.start(node, async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await)
 }
 
 /// Returns how long it takes from now on, too.
-fn end_flush(scene: &mut Scene, flushed: &Flushed) -> (Result<(), Errno>, Duration) {
+pub fn end_flush(scene: &mut Scene, flushed: &Flushed) -> (Result<(), Errno>, Duration) {
     let begin = scene.world.now();
     assert!(scene.run_until(None, |_| flushed.borrow().is_some()));
     (flushed.take().expect("just looked"), scene.world.now().since(begin))
@@ -174,5 +174,22 @@ fn a_flush_that_has_failed_does_not_wait_for_the_disk_as_well() {
         let (flushed, took) = end_flush(&mut scene, &flushed);
         assert!(flushed.is_err(), "seed {seed}: node 1 has written, and the home cannot reach it");
         assert!(took >= TIMEOUT && took < 2 * TIMEOUT, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn a_failed_flush_of_a_fixed_home_is_no_success_when_its_answer_is_lost_and_it_is_asked_for_again() {
+    for seed in testkit::rounds::seeds(150) {
+        let flush = Some(Latency::us(100, 2000));
+        let (mut scene, clients) = fixed(Setup { flush, ..Setup::new(seed, 3) });
+        write(&mut scene, &clients, 1, BLOCK);
+        scene.fail_disk_flush(0);
+        let flushed = begin_flush(&scene, 2);
+        scene.pass(Duration::from_micros(seed * 100));
+        scene.cut(0, 2);
+        scene.heal();
+        assert!(end_flush(&mut scene, &flushed).0.is_err(), "seed {seed}");
+        let flushed = begin_flush(&scene, 2);
+        assert_eq!(end_flush(&mut scene, &flushed).0, Ok(()), "seed {seed}: it is told twice");
     }
 }

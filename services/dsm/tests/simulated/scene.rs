@@ -1,5 +1,6 @@
 //! Nodes that share a volume, on simulated hosts with a network that the test can cut.
 
+pub mod device;
 pub mod members;
 
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::{Connection, Errno};
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::{DiskNo, Instant, ProcessorId};
-use sim::{DiskConfig, DiskId, HostId, Latency, NetworkConfig, Step, World};
+use sim::{DiskConfig, DiskId, HostId, Latency, NetworkConfig, OpClass, Step, World};
 use testkit::history::History;
 use testkit::scene::disk::{drawn_switches, queue};
 use testkit::scene::{Host, accept, small_kernel};
@@ -229,6 +230,11 @@ impl Scene {
         host.processors.iter().for_each(Processor::abandon);
         drop((dsm, shared, volume));
         drop(host);
+    }
+
+    /// The next flush of a node's disk fails.
+    pub fn fail_disk_flush(&self, node: usize) {
+        self.world.fail_next(self.disks[node], OpClass::Flush, 1, Errno::IO);
     }
 
     /// Two nodes cannot reach each other; what was under way between them is lost.

@@ -14,6 +14,7 @@ use machine::Errno;
 use policy::coherence::{Address, Home, Incarnation, NodeId, ShardNo};
 use policy::unit::{DiskNo, ProcessorId};
 
+use super::device::{Handle, Medium};
 use super::{Node, Scene};
 
 pub const SHARDS: u16 = 4;
@@ -28,7 +29,9 @@ enum Change {
 
 /// The arbiter.
 pub struct Members {
-    device: DeviceRef,
+    medium: Arc<Medium>,
+    /// What each request to it takes.
+    delay: Duration,
     fault: Arc<Fault>,
     changes: Vec<Change>,
     members: BTreeMap<NodeId, Address>,
@@ -61,7 +64,8 @@ impl Members {
         // At once, or so slow that much happens meanwhile.
         let delay = Duration::from_micros([0, 300, 5000][(seed % 3) as usize]);
         Members {
-            device: if delay.is_zero() { fault.clone() } else { Arc::new(Delay::new(fault.clone(), delay)) },
+            medium: Medium::new(fault.clone()),
+            delay,
             fault,
             changes: Vec::new(),
             members: BTreeMap::new(),
@@ -70,6 +74,11 @@ impl Members {
             revision: 0,
             nodes: (0..nodes).map(|_| Local::default()).collect(),
         }
+    }
+
+    fn device(&self, node: usize) -> DeviceRef {
+        let handle = Arc::new(Handle { node, medium: Arc::clone(&self.medium) });
+        if self.delay.is_zero() { handle } else { Arc::new(Delay::new(handle, self.delay)) }
     }
 
     fn change(&mut self, change: Change) -> u32 {
@@ -89,6 +98,10 @@ impl Scene {
         self.arbiter().fault.fail_next(Operation::Write, count, Errno::IO);
     }
 
+    pub fn medium(&mut self) -> &Arc<Medium> {
+        &self.arbiter().medium
+    }
+
     /// A node's process registers, and begins anew.
     pub fn register(&mut self, node: usize) {
         self.deregister(node);
@@ -103,7 +116,7 @@ impl Scene {
         let others = arbiter.members.values().filter(|other| other.node != me.node);
         let members = others.map(|other| (*other, other.node.0.to_string())).collect();
         let homes = arbiter.homes.iter().map(|(shard, home)| (*shard, *home)).collect();
-        let storage = Arc::clone(&arbiter.device);
+        let storage = arbiter.device(node);
         self.incarnations[node] = me.incarnation.0;
         let config = SharedConfig {
             name: "shared".into(),
@@ -165,6 +178,7 @@ impl Scene {
         let arbiter = self.arbiter();
         if let Some(address) = arbiter.members.remove(&NodeId(node as u16)) {
             arbiter.change(Change::Left(address));
+            arbiter.medium.on_dead(node);
         }
     }
 

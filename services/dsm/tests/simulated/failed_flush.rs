@@ -1,0 +1,329 @@
+//! Flushes that fail at homes which move: whatever the device has dropped then, each node is told once.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::{Processor, Volume};
+use policy::coherence::ShardNo;
+use testkit::random::Random;
+use testkit::scene::context;
+
+use crate::acknowledged::{begin_flush, end_flush, moving, write};
+use crate::clients::Clients;
+use crate::failures::check;
+use crate::scene::members::SHARDS;
+use crate::scene::{Scene, Setup};
+
+/// Of the first shard.
+const BLOCK: u64 = 3;
+
+fn flush(scene: &mut Scene, node: usize) -> bool {
+    let flushed = begin_flush(scene, node);
+    end_flush(scene, &flushed).0.is_ok()
+}
+
+/// Node 1 has written, and its home, node 0, has stored that.
+fn handed_over(seed: u64) -> (Scene, Clients) {
+    let (mut scene, clients) = moving(seed, 4);
+    let value = write(&mut scene, &clients, 1, BLOCK);
+    let own = clients.clone();
+    let read = scene.run(3, async move |cpu, volume| own.read(&cpu, &volume, 3, BLOCK).await);
+    assert_eq!(read, Ok(value), "seed {seed}");
+    (scene, clients)
+}
+
+/// Node 0 cannot flush, once, and one node is told.
+fn fail(scene: &mut Scene, seed: u64) {
+    scene.medium().fail_flush(0);
+    assert!(!flush(scene, 2), "seed {seed}");
+    assert!(!scene.medium().is_failing(0), "seed {seed}: it was not asked");
+}
+
+#[test]
+fn a_failed_flush_fails_the_next_one_of_each_node_once() {
+    for seed in testkit::rounds::seeds(60) {
+        let (mut scene, _clients) = handed_over(seed);
+        fail(&mut scene, seed);
+        for node in [1, 3, 0] {
+            assert!(!flush(&mut scene, node), "seed {seed}: node {node} was not told");
+        }
+        for node in 0..4 {
+            assert!(flush(&mut scene, node), "seed {seed}: node {node} is told twice");
+        }
+    }
+}
+
+#[test]
+fn a_failed_flush_is_told_to_who_cannot_be_reached_at_the_time() {
+    for seed in testkit::rounds::seeds(60) {
+        let (mut scene, _clients) = handed_over(seed);
+        scene.cut(0, 1);
+        fail(&mut scene, seed);
+        scene.pass(Duration::from_millis(seed * 10));
+        scene.heal();
+        assert!(!flush(&mut scene, 1), "seed {seed}");
+        assert!(flush(&mut scene, 1), "seed {seed}: it is told twice");
+    }
+}
+
+#[test]
+fn a_failed_flush_counts_although_the_home_has_given_up_its_shards_since() {
+    for seed in testkit::rounds::seeds(60) {
+        let (mut scene, _clients) = handed_over(seed);
+        let cut = seed % 2 == 0;
+        if cut {
+            scene.cut(0, 1);
+        }
+        if seed % 3 == 0 {
+            // What fails is the flush with which it gives up the first.
+            scene.medium().fail_flush(0);
+        } else {
+            fail(&mut scene, seed);
+        }
+        (0..SHARDS).for_each(|shard| scene.give_up(0, ShardNo(shard)));
+        assert!(scene.run_until(None, Scene::has_given_up), "seed {seed}");
+        assert_eq!(scene.medium().failures(), 1, "seed {seed}");
+        scene.change_map(|_| 2);
+        scene.see_all();
+        scene.heal();
+        assert!(!flush(&mut scene, 1), "seed {seed}");
+        assert!(flush(&mut scene, 1), "seed {seed}: it is told twice");
+    }
+}
+
+#[test]
+fn a_failed_flush_counts_although_the_home_has_died_since() {
+    for seed in testkit::rounds::seeds(60) {
+        let (mut scene, _clients) = handed_over(seed);
+        fail(&mut scene, seed);
+        // Until the others have heard of it.
+        scene.pass(Duration::from_millis(100));
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.change_map(|_| 1);
+        scene.see_all();
+        assert!(!flush(&mut scene, 1), "seed {seed}");
+        assert!(flush(&mut scene, 1), "seed {seed}: it is told twice");
+    }
+}
+
+#[test]
+fn a_node_that_joins_later_is_not_told_of_earlier_failures() {
+    for seed in testkit::rounds::seeds(20) {
+        let (mut scene, _clients) = handed_over(seed);
+        fail(&mut scene, seed);
+        scene.kill_member(3);
+        scene.deregister(3);
+        scene.see_all();
+        scene.boot(3);
+        scene.see_all();
+        scene.until_connected();
+        assert!(flush(&mut scene, 3), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_failed_flush_is_no_success_when_its_answer_is_lost_and_it_is_asked_for_again() {
+    let mut late = 0;
+    let mut seeds = testkit::rounds::seeds(150);
+    for seed in seeds.by_ref() {
+        let (mut scene, _clients) = handed_over(seed);
+        let medium = Arc::clone(scene.medium());
+        medium.fail_flush(0);
+        let flushed = begin_flush(&scene, 2);
+        assert!(scene.run_until(None, |_| medium.failures() > 0), "seed {seed}");
+        scene.pass(Duration::from_micros(seed % 50));
+        late += u64::from(flushed.borrow().is_none());
+        scene.cut(0, 2);
+        scene.heal();
+        assert!(end_flush(&mut scene, &flushed).0.is_err(), "seed {seed}");
+    }
+    assert!(late > 50 || !seeds.have_been(150), "hardly an answer was lost: {late}");
+}
+
+#[test]
+fn a_flush_fails_if_a_node_dies_under_it_of_which_its_home_hears_first() {
+    for seed in testkit::rounds::seeds(30) {
+        for is_answer_lost in [false, true] {
+            let (mut scene, clients) = moving(seed, 3);
+            write(&mut scene, &clients, 1, BLOCK);
+            if is_answer_lost {
+                scene.cut(0, 1);
+            }
+            let flushed = begin_flush(&scene, 2);
+            if is_answer_lost {
+                // The home has asked node 1 in vain.
+                scene.pass(Duration::from_millis(300));
+            }
+            scene.kill_member(1);
+            scene.deregister(1);
+            while scene.see(0) {}
+            if is_answer_lost {
+                scene.cut(0, 2);
+            }
+            scene.heal();
+            let (flushed, _) = end_flush(&mut scene, &flushed);
+            assert!(flushed.is_err(), "seed {seed}: what node 1 had written is lost");
+        }
+    }
+}
+
+/// What nodes know to be durable.
+#[derive(Default)]
+struct Ledger {
+    /// By block, the last value written, when it was begun and when it was there.
+    written: BTreeMap<u64, Vec<(u64, u64, u64)>>,
+    /// When the last flush of each node ended that failed.
+    failed: BTreeMap<usize, u64>,
+    durable: BTreeMap<u64, u64>,
+    flushes: u64,
+    stable: u64,
+}
+
+impl Ledger {
+    /// A flush of a node has succeeded, which began then.
+    fn on_flushed(&mut self, node: usize, begun: u64) {
+        self.flushes += 1;
+        let from = self.failed.get(&node).copied().unwrap_or(0);
+        for number in blocks(node) {
+            let written = self.written.get(&number).into_iter().flatten();
+            let covered = written.filter(|(_, since, until)| *since > from && *until <= begun);
+            if let Some(value) = covered.map(|(value, _, _)| *value).max() {
+                self.note(number, value);
+            }
+        }
+    }
+
+    fn note(&mut self, number: u64, value: u64) {
+        let durable = self.durable.entry(number).or_default();
+        *durable = value.max(*durable);
+    }
+}
+
+/// Those that a node writes, one in each shard. All read them.
+fn blocks(node: usize) -> impl Iterator<Item = u64> {
+    (0..4).map(move |shard| shard * 256 + node as u64)
+}
+
+async fn run(
+    (cpu, volume): (Processor, Arc<Volume>),
+    (clients, ledger): (Clients, Rc<RefCell<Ledger>>),
+    (node, nodes): (usize, usize),
+    mut random: Random,
+) {
+    while !clients.stopping.get() {
+        let shard = random.below(4) as usize;
+        match random.below(10) {
+            0..4 => {
+                let (number, is_stable) = (blocks(node).nth(shard).expect("four"), random.chance(200));
+                let begun = cpu.now().ns();
+                let written = clients.write(&cpu, &volume, node, number, (false, is_stable)).await;
+                if let Ok(value) = written {
+                    let mut ledger = ledger.borrow_mut();
+                    ledger.written.entry(number).or_default().push((value, begun, cpu.now().ns()));
+                    if is_stable {
+                        ledger.stable += 1;
+                        ledger.note(number, value);
+                    }
+                }
+            }
+            4..8 => {
+                let of = random.below(nodes as u64) as usize;
+                let _ = clients.read(&cpu, &volume, node, blocks(of).nth(shard).expect("four")).await;
+            }
+            _ => {
+                let begun = cpu.now().ns();
+                let flushed = volume.flush(&cpu, context()).await;
+                let flushed = if volume.may_answer() { flushed } else { continue };
+                let mut ledger = ledger.borrow_mut();
+                match flushed {
+                    Ok(()) => ledger.on_flushed(node, begun),
+                    Err(_) => drop(ledger.failed.insert(node, cpu.now().ns())),
+                }
+            }
+        }
+        cpu.sleep(Duration::from_micros(random.below(6000))).await;
+    }
+}
+
+/// One at a time, each long after the one before: what a home has not told anybody yet dies with it.
+fn disturb(scene: &mut Scene, random: &mut Random) {
+    let nodes = scene.nodes.len() as u64;
+    let (node, other) = (random.below(nodes) as usize, random.below(nodes) as usize);
+    match random.below(8) {
+        0..3 => scene.medium().fail_flush(node),
+        3..5 => {
+            (0..SHARDS).filter(|_| random.chance(500)).for_each(|shard| scene.give_up(node, ShardNo(shard)));
+            scene.pass(Duration::from_millis(random.below(200)));
+            scene.change_map(|bound| random.below(bound as u64) as usize);
+        }
+        5..7 if node != other => {
+            scene.cut(node, other);
+            scene.pass(Duration::from_millis(random.below(600)));
+            scene.heal();
+        }
+        _ => {}
+    }
+    for _ in 0..4 {
+        scene.pass(Duration::from_micros(random.below(60_000)));
+        let node = random.below(nodes) as usize;
+        while scene.see(node) && random.chance(700) {}
+    }
+}
+
+/// The power of the device fails, after all nodes have ended. Returns what it has.
+fn found(scene: &mut Scene, clients: &Clients, numbers: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
+    for node in 0..scene.nodes.len() {
+        scene.kill_member(node);
+        scene.deregister(node);
+    }
+    scene.boot(0);
+    scene.pass(Duration::from_millis(1));
+    let medium = Arc::clone(scene.medium());
+    scene.run(0, async move |cpu, _| medium.lose_unflushed(&cpu).await);
+    scene.change_map(|_| 0);
+    scene.see_all();
+    let read = |number| {
+        let own = clients.clone();
+        let read = scene.run(0, async move |cpu, volume| own.read(&cpu, &volume, 0, number).await);
+        (number, read.expect("read"))
+    };
+    numbers.map(read).collect()
+}
+
+#[test]
+fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move() {
+    let (mut failures, mut flushes, mut stable) = (0, 0, 0);
+    let mut seeds = testkit::rounds::seeds(100);
+    for seed in seeds.by_ref() {
+        let mut random = Random(seed);
+        let nodes = 2 + random.below(3) as usize;
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, nodes) });
+        scene.change_map(|bound| random.below(bound as u64) as usize);
+        scene.see_all();
+        scene.until_connected();
+        let (clients, ledger) = (Clients::new(&scene), Rc::new(RefCell::new(Ledger::default())));
+        for node in 0..nodes {
+            let (own, ledger) = (clients.clone(), Rc::clone(&ledger));
+            let random = Random(seed ^ (node as u64 + 1) << 40);
+            scene.start(node, async move |cpu, volume| {
+                run((cpu, volume), (own, ledger), (node, nodes), random).await;
+            });
+        }
+        (0..12).for_each(|_| disturb(&mut scene, &mut random));
+        clients.stopping.set(true);
+        check(&scene, seed);
+        failures += scene.medium().failures();
+        let found = found(&mut scene, &clients, (0..nodes).flat_map(blocks));
+        let ledger = ledger.borrow();
+        for (number, value) in &ledger.durable {
+            assert!(found[number] >= *value, "seed {seed}: block {number} has {}, not {value}", found[number]);
+        }
+        (flushes, stable) = (flushes + ledger.flushes, stable + ledger.stable);
+    }
+    println!("{failures} flushes failed, {flushes} succeeded, {stable} stable writes");
+    assert!((failures > 100 && flushes > 1000 && stable > 1000) || !seeds.have_been(100), "hardly anything was done");
+}
