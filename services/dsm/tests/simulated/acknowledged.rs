@@ -193,3 +193,39 @@ fn a_failed_flush_of_a_fixed_home_is_no_success_when_its_answer_is_lost_and_it_i
         assert_eq!(end_flush(&mut scene, &flushed).0, Ok(()), "seed {seed}: it is told twice");
     }
 }
+
+/// Node 1 retains what it had given to the home that died, and gives it to the next one, which stores it slowly.
+#[test]
+fn a_flush_after_homes_have_moved_covers_what_nodes_give_to_the_new_home() {
+    // The device takes 5 ms.
+    for ms in 0..40 {
+        let (mut scene, clients) = moving(2, 4);
+        let values = [0, 1, 2, 3].map(|number| write(&mut scene, &clients, 1, number));
+        let reads = [0, 1, 2].map(|number| {
+            let own = clients.clone();
+            scene.start(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await)
+        });
+        scene.pass(Duration::from_micros(ms * 500));
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.change_map(|bound| bound - 1);
+        for node in [3, 2, 1] {
+            while scene.see(node) {}
+            scene.pass(Duration::from_millis(ms % 7));
+        }
+        let flushed = begin_flush(&scene, 2);
+        assert_eq!(end_flush(&mut scene, &flushed).0, Ok(()), "{ms} ms");
+        drop(reads);
+        for node in [1, 3] {
+            scene.kill_member(node);
+            scene.deregister(node);
+        }
+        scene.change_map(|_| 0);
+        scene.see_all();
+        for (number, value) in (0..).zip(values) {
+            let own = clients.clone();
+            let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await);
+            assert_eq!(read, Ok(value), "{ms} ms: block {number}");
+        }
+    }
+}
