@@ -1,5 +1,6 @@
 //! A program that has mapped the volume, from the begin to the end of its connection.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use kernel::request::Context;
 use kernel::{Hold, Processor};
 use machine::mapping::Mapping;
 use machine::{Connection, Errno, Segments};
-use policy::coherence::PageNo;
+use policy::coherence::{NodeId, PageNo};
 use policy::unit::JobId;
 
 use super::MAPPINGS_MAX;
@@ -25,7 +26,7 @@ const FAULT_BYTES: usize = 32;
 /// The request to make durable what was written (`awase_shm::wire::FLUSH`).
 const FLUSH: u64 = 1;
 
-/// Pages of a mapping that ends, stored at a time.
+/// Pages of a mapping that ends, stored at a home at a time.
 const STORED_AT_ONCE: usize = 64;
 
 /// Pages that programs have written, flushed at a time.
@@ -152,7 +153,14 @@ impl Shared {
     async fn end_mapping(&self, cpu: &Processor, no: MappingNo) {
         let Some(memory) = self.begin_end(cpu, no) else { return };
         cpu.cancel_faults(memory.faults());
-        while self.store_some(cpu, no).await {}
+        // Nothing is written any more. A home that does not answer holds up its own pages only.
+        let written = self.written_by_home(no);
+        let homes = written.values().map(async |pages| {
+            for some in pages.chunks(STORED_AT_ONCE) {
+                while !self.store_some(cpu, no, some).await {}
+            }
+        });
+        futures_util::future::join_all(homes).await;
         while self.take_some(no) {
             cpu.yield_now().await;
         }
@@ -180,22 +188,32 @@ impl Shared {
         Some(memory)
     }
 
-    /// Stores some pages that a mapping has written, however long that takes: nobody else has them. False: there are none.
-    async fn store_some(&self, cpu: &Processor, no: MappingNo) -> bool {
-        let some: Vec<PageNo> = {
-            let mut core = self.core.lock();
-            let some: Vec<PageNo> = core.mapped.written(Some(no)).take(STORED_AT_ONCE).collect();
-            self.store_dirty(cpu, &mut core, some.iter().copied());
-            some
-        };
-        if some.is_empty() {
-            return false;
+    fn written_by_home(&self, no: MappingNo) -> BTreeMap<Option<NodeId>, Vec<PageNo>> {
+        let core = self.core.lock();
+        let mut by_home: BTreeMap<_, Vec<PageNo>> = BTreeMap::new();
+        for page in core.mapped.written(Some(no)) {
+            let home = core.node.home(page).map(|home| home.at.node);
+            by_home.entry(home).or_default().push(page);
         }
-        let is_stored = |core: &Core, page| core.is_stored(page) && core.mapped.place(no, page) != Some(Place::Write);
-        if self.until_stored(cpu, &some, is_stored).await.is_err() {
+        by_home
+    }
+
+    /// Stores some pages that a mapping has written: nobody else has them. False: not all within a timeout in which nothing
+    /// was.
+    async fn store_some(&self, cpu: &Processor, no: MappingNo, some: &[PageNo]) -> bool {
+        let is_written = |core: &Core, page| core.mapped.place(no, page) == Some(Place::Write);
+        let left: Vec<PageNo> = {
+            let mut core = self.core.lock();
+            let left: Vec<PageNo> = some.iter().copied().filter(|page| is_written(&core, *page)).collect();
+            self.store_dirty(cpu, &mut core, left.iter().copied());
+            left
+        };
+        let is_stored = |core: &Core, page| core.is_stored(page) && !is_written(core, page);
+        let is_done = left.is_empty() || self.until_stored(cpu, &left, is_stored).await.is_ok();
+        if !is_done {
             cpu.sleep(RETRY).await;
         }
-        true
+        is_done
     }
 
     /// Ends all mappings, before the volume is closed: programs see that the server has ended when what they have written

@@ -113,3 +113,25 @@ fn a_flush_fails_after_a_timeout_in_which_a_home_does_not_answer() {
         assert!(took >= TIMEOUT && took < 2 * TIMEOUT, "seed {seed}: {took:?}");
     }
 }
+
+#[test]
+fn the_end_of_a_mapping_is_held_up_by_a_home_that_does_not_answer_only_for_its_own_pages() {
+    for seed in testkit::rounds::seeds(6) {
+        let setup = Setup { backing: Backing::Memory, homes: 0b110, timeout: TIMEOUT, ..Setup::new(seed, 3) };
+        let mut scene = scene(setup);
+        scene.until_connected();
+        let program = Program::start(&scene, 0);
+        // The first and the second shard, of nodes 1 and 2.
+        for page in 0..2 * PAGES {
+            assert!(program.store(&mut scene, page, content(page)), "seed {seed}");
+        }
+        scene.pause(1, true);
+        program.end(&scene);
+        scene.pass(TIMEOUT);
+        scene.kill(0);
+        for page in PAGES..2 * PAGES {
+            let byte = scene.run(2, async move |cpu, volume| first_byte(&cpu, &volume, page).await);
+            assert_eq!(byte, Ok(content(page)), "seed {seed}: page {page}");
+        }
+    }
+}
