@@ -73,6 +73,7 @@ mod moving;
 mod outbox;
 mod pages;
 mod places;
+mod surveyed;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -457,11 +458,9 @@ impl Node {
                     self.copies.on_message(places, (from, message), out);
                 }
             }
-            Message::Survey { since } if places.seen(from) >= since => {
-                self.copies.on_survey(places, (from, since), out);
-            }
+            Message::Survey { since } => self.copies.on_survey(places, (from, since), out),
             // Before the map was seen that says the same. It is sent again.
-            Message::Survey { .. } | Message::Surveyed { .. } => {}
+            Message::Surveyed { .. } => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::surveyed::Surveyed;
 use super::table::{Record, Table};
 use super::{
     Action, Address, Copied, Forward, Incarnation, Local, LocalError, Message, Mode, NodeId, Outbox, PageNo, Places,
@@ -17,6 +18,8 @@ pub(super) struct Copies {
     pub(super) requests: u64,
     /// Pages held to read, and to write.
     held: [usize; 2],
+    /// Homes that have surveyed this node, with their terms.
+    surveyed: Surveyed,
 }
 
 /// State of one page. Removed when all is `None`.
@@ -258,7 +261,7 @@ impl Copy {
 
 impl Copies {
     pub(super) fn new(me: Address, pages_max: usize) -> Self {
-        Copies { me, pages: Table::new([]), pages_max, requests: 0, held: [0; 2] }
+        Copies { me, pages: Table::new([]), pages_max, requests: 0, held: [0; 2], surveyed: Surveyed::default() }
     }
 
     pub(super) fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {
@@ -386,7 +389,7 @@ impl Copies {
     }
 
     pub(super) fn on_tick(&mut self, places: &Places, timeout: Duration, out: &mut Outbox) {
-        let me = self.me;
+        let (me, surveyed) = (self.me, &self.surveyed);
         self.pages.for_waiting(|copy| {
             // Messages of a node to itself are never lost.
             let is_own = places.named(copy.page).is_some_and(|home| home.at == me);
@@ -394,6 +397,7 @@ impl Copies {
                 return;
             }
             match copy.saving() {
+                Some(saving) if surveyed.will_ask(places, copy.page, saving.serial) => {}
                 Some(saving) => copy.send_gave_up(saving.serial, out),
                 None => copy.ask(out),
             }
@@ -403,7 +407,8 @@ impl Copies {
     /// The homes of these pages have returned, or are others. Earlier grants end: dirty data return to the home, and copies
     /// are dropped.
     pub(super) fn on_new_home(&mut self, places: &Places, concerns: impl Fn(PageNo) -> bool, out: &mut Outbox) {
-        let storage = places.config.storage;
+        self.surveyed.forget(places);
+        let (storage, surveyed) = (places.config.storage, &self.surveyed);
         let change = |page, copy: &mut Copy| {
             let Some(home) = places.named(page).filter(|_| concerns(page)) else { return };
             let is_uncertain = matches!(storage, Storage::Plain | Storage::Volatile);
@@ -416,6 +421,7 @@ impl Copies {
                 copy.revoke(false, out);
             }
             match copy.saving() {
+                Some(saving) if surveyed.will_ask(places, page, saving.serial) => {}
                 Some(saving) => copy.send_gave_up(saving.serial, out),
                 None => copy.ask(out),
             }
@@ -426,9 +432,17 @@ impl Copies {
         self.pages.iter().filter_map(|copy| copy.held).for_each(|held| self.held[held.mode as usize] += 1);
     }
 
-    /// A home asks for what was granted before its term. It may have ignored what it was asked before.
+    /// A home asks for what was granted before its term. It may have ignored what it was asked before the first time.
     pub(super) fn on_survey(&mut self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
+        let is_first = self.surveyed.add(home, since);
+        // The map that says the same is still to be seen.
+        if places.seen(home) < since {
+            return;
+        }
         self.answer_survey(places, (home, since), PageNo(0), out);
+        if !is_first {
+            return;
+        }
         let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
         self.pages.for_waiting(|copy| match copy.saving() {
             Some(saving) if saving.serial.incarnation < since && is_its(copy.page) => {

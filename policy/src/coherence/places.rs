@@ -66,6 +66,12 @@ impl Places {
         if self.is_mapped() { homes.map(|home| home.since).max().unwrap_or_default() } else { of.incarnation }
     }
 
+    /// Whether a node is a home in this term.
+    pub fn is_home_since(&self, home: Address, since: Incarnation) -> bool {
+        let is_it = |shard: &Shard| shard.home.is_some_and(|known| (known.at, known.since) == (home, since));
+        if self.is_mapped() { self.shards.iter().any(is_it) } else { self.members.of(home.node) == Some(since) }
+    }
+
     /// Whether a grant with this serial is one of the page's present home, which is `from`.
     pub fn is_of_home(&self, page: PageNo, from: Address, serial: Serial) -> bool {
         let is_present = |home: Home| !self.is_mapped() || serial.incarnation == home.since;

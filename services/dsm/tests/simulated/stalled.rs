@@ -65,3 +65,36 @@ fn what_waits_to_be_sent_is_not_sent_again_each_second() {
     }
     assert!(most > PAGES / 2 || !seeds.have_been(10), "nothing waited");
 }
+
+/// The device takes nothing, 0.3 ms or 5 ms, and all pages on the network take 4 s: much longer than until they are asked for again.
+#[test]
+fn what_is_given_to_a_new_home_is_sent_once() {
+    for seed in testkit::rounds::seeds(12) {
+        let network = NetworkConfig { buffer_bytes: 64 << 10, ns_per_kib: 4_000_000, ..NetworkConfig::default() };
+        let setup = Setup { moves: true, network, timeout: Duration::from_secs(60), ..Setup::new(seed, 4) };
+        let mut scene = Scene::new(setup);
+        scene.change_map(|_| 0);
+        scene.see_all();
+        scene.until_connected();
+        let write = async |cpu: Processor, volume: Arc<Volume>| {
+            fill(&cpu, &volume, ByteRange::new(0, PAGES * BLOCK_BYTES), 7, context()).await
+        };
+        assert_eq!(scene.run(1, write), Ok(()));
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.change_map(|bound| bound - 1);
+        let sent = |scene: &Scene| scene.shared().next().expect("it runs").counters().messages.get();
+        let before = sent(&scene);
+        // In any order.
+        let order = [[1, 3], [3, 1]][seed as usize % 2];
+        for node in order.into_iter().chain([2]) {
+            while scene.see(node) {}
+            scene.pass(Duration::from_millis(100 * (seed % 4)));
+        }
+        let byte = scene.run(2, async |cpu, volume| first_byte(&cpu, &volume, PAGES - 1).await);
+        assert_eq!(byte, Ok(7), "seed {seed}");
+        // Each page is given up, and its storage noted.
+        let sent = sent(&scene) - before;
+        assert!((PAGES..2 * PAGES + PAGES / 4).contains(&sent), "seed {seed}: {sent} messages for {PAGES} pages");
+    }
+}
