@@ -9,7 +9,7 @@ use kernel::connection::{Peer, Protocol, Session, Sessions};
 use kernel::wait::WaitList;
 use machine::{Connection, Errno};
 use parking_lot::Mutex;
-use policy::coherence::NodeId;
+use policy::coherence::{Incarnation, NodeId};
 
 use crate::Shared;
 use crate::admission::{hello, is_member, refusal};
@@ -39,13 +39,17 @@ impl Dsm {
             && shared.is_served.load(Ordering::SeqCst)
             && shared.links[usize::from(node.0)].claim(met.unwrap_or_default())
         {
-            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), node));
+            cpu.spawn(Arc::clone(self).keep_connected(cpu.clone(), Arc::clone(shared), (node, met)));
         }
     }
 
-    async fn keep_connected(self: Arc<Self>, cpu: Processor, shared: Arc<Shared>, node: NodeId) {
+    async fn keep_connected(
+        self: Arc<Self>,
+        cpu: Processor,
+        shared: Arc<Shared>,
+        (node, met): (NodeId, Option<Incarnation>),
+    ) {
         let dialled = Arc::new(Dialled { dsm: Arc::clone(&self), shared: Arc::clone(&shared), node });
-        let met = shared.met(node);
         // Of members that come and go, as long as this one is one; of others for ever.
         let is_present = || !shared.has_ended() && (!shared.is_managed() || shared.met(node) == met);
         while !self.sessions.is_stopping() && is_present() {

@@ -45,8 +45,12 @@ impl Shared {
             let stored = Mark { incarnation: at.last, failures: 0 };
             (*node, self.ask_flush(cpu, (*node, Scope::Own), stored).await)
         });
-        let (own, answers) = join(self.flush_anew(cpu), join_all(asks)).await;
+        let (mut own, answers) = join(self.flush_anew(cpu), join_all(asks)).await;
         let answers: BTreeMap<_, _> = answers.into_iter().collect();
+        // Who has died meanwhile has perhaps not flushed; a flush that begins now covers what it had stored.
+        if answers.values().any(|answer| matches!(answer, Ok((true, mark)) if mark.failures == MOVED)) {
+            own = own.and(self.flush_anew(cpu).await);
+        }
         let mut result = own;
         let flushes = &mut self.core.lock().flushes;
         for (node, at) in touched {

@@ -234,6 +234,9 @@ impl Shared {
         };
         loop {
             let leads = || {
+                if self.has_ended() {
+                    return Some(Err(ENDED));
+                }
                 let home = &mut self.core.lock().flushes.home;
                 if home.failures > failures {
                     return Some(Err(Errno::IO));
