@@ -34,8 +34,12 @@ pub(super) struct GrowingFile {
     upgrade: TaskMutex,
     /// Written since the last check?
     is_written: AtomicBool,
-    /// Written through the host's page cache, and not written back since.
-    is_in_page_cache: AtomicBool,
+    /// Writes begun when all before was last seen to be on the disk.
+    written_back: AtomicU64,
+    /// Serialises writing back.
+    writing_back: TaskMutex,
+    /// An error of writing back, until a flush returns it.
+    unreported: Mutex<Option<Errno>>,
     /// Its tree on the host, and the export to record.
     tree: (Tree, ExportNo),
     node: Node,
@@ -92,7 +96,10 @@ impl GrowingFile {
             writing: Mutex::default(),
             upgrade: TaskMutex::default(),
             is_written: AtomicBool::new(false),
-            is_in_page_cache: AtomicBool::new(false),
+            // The host may have something of before this opening.
+            written_back: AtomicU64::new(u64::MAX),
+            writing_back: TaskMutex::default(),
+            unreported: Mutex::default(),
             size,
             growth: TaskMutex::default(),
             begun: AtomicU64::new(0),
@@ -224,9 +231,6 @@ impl GrowingFile {
             None => (at, end),
         };
         let (to, base) = (to.max(from), BlockNo::holding(at).start());
-        if writing.buffered.is_some() && (at < from || to < end) {
-            self.is_in_page_cache.store(true, Ordering::SeqCst);
-        }
         let mut frames = frames;
         if let Some(buffered) = &writing.buffered {
             frames = write_all(cpu, buffered.file, base, frames, at.to(from), stability).await?;
@@ -239,15 +243,35 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Has the host write what it has of the file in its page cache: a flush then waits for the journal only. Errors are the
-    /// flush's: it goes through another descriptor, to each of which the host reports them.
-    pub(super) async fn write_back(&self, cpu: &Processor) {
-        let writing = self.writing.lock().clone();
-        let Some(buffered) = writing.as_ref().and_then(|writing| writing.buffered.as_ref()) else { return };
-        if self.is_in_page_cache.swap(false, Ordering::SeqCst) {
-            // SAFETY: the operation has no segments.
-            let _ = unsafe { cpu.perform(Hold::default(), Op::WriteBack { file: buffered.file }) }.await;
+    /// Has the host write what it has of the file in its page cache: a flush then waits for the journal only. Returns
+    /// whether everything written before is on the disk.
+    ///
+    /// Also what was written directly may be in the page cache, as in files whose data is in the inode.
+    pub(super) async fn write_back(&self, cpu: &Processor) -> bool {
+        let _one_at_a_time = self.writing_back.lock().await;
+        let Writes { begun, ended } = self.writes();
+        if self.written_back.load(Ordering::SeqCst) == begun {
+            return true;
         }
+        let writing = self.writing.lock().clone();
+        let open = writing.as_deref().unwrap_or(&self.open);
+        let file = open.buffered.as_ref().unwrap_or(&open.direct).file;
+        // SAFETY: the operation has no segments.
+        let result = unsafe { cpu.perform(Hold::default(), Op::WriteBack { file }) }.await.0;
+        if let Err(errno) = result {
+            self.unreported.lock().get_or_insert(errno);
+        }
+        let is_done = result.is_ok() && begun == ended;
+        if is_done {
+            self.written_back.store(begun, Ordering::SeqCst);
+        }
+        is_done
+    }
+
+    /// An error of writing back that no flush has returned. The host tells it once, as a rule, and then has no dirty pages any
+    /// more: the next flush succeeds, through the same descriptor or, if space for the pages could not be had, any.
+    pub(super) fn take_unreported(&self) -> Option<Errno> {
+        self.unreported.lock().take()
     }
 
     /// The host file system's limit. Bytes.
@@ -258,6 +282,8 @@ impl GrowingFile {
     /// We have changed the size of the host's file.
     pub(super) fn on_resized(&self, size: u64) {
         self.set_size(size);
+        // What was cut off within a block is zeroed in the host's page cache.
+        self.written_back.store(u64::MAX, Ordering::SeqCst);
         self.sibling.report();
     }
 

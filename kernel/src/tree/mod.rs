@@ -7,6 +7,7 @@
 //! held across a wait.
 
 mod call;
+mod commit;
 mod content;
 mod device;
 mod files;
@@ -180,13 +181,10 @@ impl FileTree {
     /// # Errors
     /// The first of the host's errors.
     pub async fn close(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
-        let mut result = Ok(());
         let open = self.files().take_all();
         self.config.open_files.end(open.len());
-        for file in open {
-            result = result.and(file.flush(cpu, Context::synchronous(cpu.job())).await);
-            file.abandon(cpu);
-        }
+        let result = self.flush_all(cpu, &open, Context::synchronous(cpu.job())).await;
+        open.iter().for_each(|file| file.abandon(cpu));
         result.and(self.settle(cpu, self.answered_so_far()).await)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use machine::Errno;
 use machine::tree::{Node, OpenNode, TreeCall, TreeReply};
 
+use super::commit::Committed;
 use super::device::GrowingFile;
 use super::files::{Attempt, Found};
 use super::vnode::Vnode;
@@ -61,6 +62,7 @@ impl FileTree {
         let device = Arc::new(GrowingFile::new(at, node, open, sibling, cpu.now(), is_writable));
         let below: DeviceRef = device.clone();
         let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&self.config.queue), below));
+        let committed = Committed::new(queued, Arc::clone(&device));
         let config = VolumeConfig {
             name: self.config.name.clone(),
             read_only: self.config.read_only,
@@ -68,10 +70,11 @@ impl FileTree {
             grows: true,
         };
         // Where it is written: to wake another processor for each small file takes longer than to write it.
-        let volume = Volume::open(&self.kernel, queued, config, cpu.id())?;
+        let volume = Volume::open(&self.kernel, committed.clone(), config, cpu.id())?;
         volume.set_export(self.export());
+        volume.leave_flushes();
         cpu.trace(Event::FileOpened, (cpu.job(), self.export()), node_for_records(node.as_bytes()), host.size);
-        Ok(Vnode::new(node, device, volume, Arc::clone(&self.verifier)))
+        Ok(Vnode::new(node, (device, committed), volume, Arc::clone(&self.verifier)))
     }
 
     /// Descriptors have run out: closes another file, unless none can be or too many attempts have failed.

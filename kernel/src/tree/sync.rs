@@ -9,16 +9,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{join, join_all};
+use futures_util::stream::{self, StreamExt};
 use machine::Errno;
 use machine::tree::{Node, TreeCall};
 
 use super::FileTree;
+use super::commit::JointCommit;
 use super::vnode::Vnode;
 use crate::processor::Processor;
 use crate::request::Context;
 
 /// Concurrent calls where each node needs a flush of its own: concurrent flushes share the disk's.
 const CALLS_MAX: usize = 16;
+
+/// Files flushed at a time, where nobody waits for a single one.
+const FLUSHES_MAX: usize = 64;
 
 /// What a group of callers makes durable.
 #[derive(Default)]
@@ -37,9 +42,11 @@ struct Flushing {
 }
 
 impl Flushing {
-    async fn flush(&self, cpu: &Processor) {
+    /// Flushes the file; it is `joined` to a commit.
+    async fn flush(&self, cpu: &Processor, joined: Option<impl Drop>) {
         let result = self.file.flush(cpu, self.context).await;
         let _ = self.result.set(result);
+        drop(joined);
     }
 }
 
@@ -89,23 +96,57 @@ impl FileTree {
     ) -> (Result<(), Errno>, Result<(), Errno>) {
         let answered = self.answered_so_far();
         let committing = Counted::new(&self.committing);
-        if committing.is_alone() || !self.open.syncs_as_a_whole || !cpu.switches().flush_gathering {
+        if committing.is_alone() || !self.shares_commits(cpu) {
             // In this order: the flush commits the names as well, mostly, and leaves the sync nothing to do.
             let content = file.flush(cpu, context).await;
             return (content, self.settle(cpu, answered).await);
         }
+        let (content, names) = self.share_flush(cpu, file, context, !self.is_settled(answered)).await;
+        (content, self.on_settled(answered, names))
+    }
+
+    /// Flushes the content of files, together; returns an error of any.
+    pub(super) async fn flush_all(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        files: impl IntoIterator<Item = &Arc<Vnode>>,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let flushed = stream::iter(files).map(|file| self.flush_one(cpu, file, context));
+        flushed.buffer_unordered(FLUSHES_MAX).fold(Ok(()), async |all: Result<(), Errno>, one| all.and(one)).await
+    }
+
+    async fn flush_one(self: &Arc<Self>, cpu: &Processor, file: &Arc<Vnode>, context: Context) -> Result<(), Errno> {
+        let _committing = Counted::new(&self.committing);
+        match self.shares_commits(cpu) {
+            true => self.share_flush(cpu, file, context, false).await.0,
+            false => file.flush(cpu, context).await,
+        }
+    }
+
+    fn shares_commits(&self, cpu: &Processor) -> bool {
+        self.open.syncs_as_a_whole && cpu.switches().flush_gathering
+    }
+
+    /// Flushes a file with others, and the names if `names`; returns what came of each.
+    async fn share_flush(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        file: &Arc<Vnode>,
+        context: Context,
+        names: bool,
+    ) -> (Result<(), Errno>, Result<(), Errno>) {
         {
             let _announced = self.syncs.announce(cpu);
             file.write_out(cpu, context).await;
         }
         let result = Arc::default();
         let want = |wanted: &mut Wanted| {
-            wanted.names |= !self.is_settled(answered);
+            wanted.names |= names;
             wanted.files.push(Flushing { file: Arc::clone(file), context, result: Arc::clone(&result) });
         };
         let names = self.share_sync(cpu, want).await;
-        let content = result.get().copied().unwrap_or(Err(Errno::IO));
-        (content, self.on_settled(answered, names))
+        (result.get().copied().unwrap_or(Err(Errno::IO)), names)
     }
 
     async fn share_sync(self: &Arc<Self>, cpu: &Processor, want: impl FnOnce(&mut Wanted)) -> Result<(), Errno> {
@@ -119,12 +160,22 @@ impl FileTree {
         self.syncs.share(cpu, want, lead).await
     }
 
-    /// Flushes the files and syncs the names side by side: one commit. Returns the result for the names.
+    /// Flushes the files and syncs the names: one commit, where there is a journal. Returns the result for the names.
     async fn sync_wanted(&self, cpu: &Processor, wanted: Wanted) -> Result<(), Errno> {
-        let names =
-            async { if wanted.names { self.sync_all(cpu, wanted.nodes.into_iter().collect()).await } else { Ok(()) } };
-        let files = join_all(wanted.files.iter().map(|file| file.flush(cpu)));
-        join(files, names).await.1
+        let Wanted { names, nodes, files } = wanted;
+        let commit = Arc::new(JointCommit::default());
+        let joined = files.iter().map(|file| (file, self.open.syncs_as_a_whole.then(|| file.file.join(&commit))));
+        // All have joined before one arrives.
+        let joined: Vec<_> = joined.collect();
+        let flushed = join_all(joined.into_iter().map(|(file, joined)| file.flush(cpu, joined)));
+        let synced = async {
+            let is_shared = commit.until_complete().await > 1;
+            let result =
+                if names || is_shared { self.sync_all(cpu, nodes.into_iter().collect()).await } else { Ok(()) };
+            commit.end(result);
+            result
+        };
+        join(flushed, synced).await.1
     }
 
     /// Makes a rename between directories durable: the new name first, so that a crash in between cannot leave the node

@@ -6,6 +6,7 @@ use machine::tree::{Attributes, Node, Time};
 use parking_lot::MutexGuard;
 use policy::unit::ByteRange;
 
+use super::commit::{Committed, JointCommit};
 use super::device::GrowingFile;
 use super::known::{Known, Stale, later};
 use super::node_for_records;
@@ -21,6 +22,7 @@ use crate::wait::TaskMutex;
 pub struct Vnode {
     pub(super) node: Node,
     pub(super) device: Arc<GrowingFile>,
+    committed: Arc<Committed>,
     pub(super) volume: Arc<Volume>,
     /// The tree's.
     verifier: Arc<Verifier>,
@@ -32,10 +34,16 @@ pub struct Vnode {
 }
 
 impl Vnode {
-    pub(super) fn new(node: Node, device: Arc<GrowingFile>, volume: Arc<Volume>, verifier: Arc<Verifier>) -> Arc<Self> {
+    pub(super) fn new(
+        node: Node,
+        (device, committed): (Arc<GrowingFile>, Arc<Committed>),
+        volume: Arc<Volume>,
+        verifier: Arc<Verifier>,
+    ) -> Arc<Self> {
         Arc::new(Vnode {
             node,
             device,
+            committed,
             volume,
             verifier,
             failures: AtomicU64::new(0),
@@ -121,6 +129,11 @@ impl Vnode {
         self.device.write_back(cpu).await;
     }
 
+    /// The next flush takes part in this commit, until the result is dropped.
+    pub(super) fn join(&self, commit: &Arc<JointCommit>) -> impl Drop + '_ {
+        self.committed.join(commit)
+    }
+
     /// Changes the write verifier if data that clients wrote may have been lost.
     pub(super) fn look_for_failures(&self) {
         let failures = self.volume.failures_so_far();
@@ -137,6 +150,11 @@ impl Vnode {
     /// Is everything on the host, and flushed?
     pub(super) fn is_clean(&self) -> bool {
         self.volume.is_clean()
+    }
+
+    /// Is everything on the host, and some of it not flushed?
+    pub(super) fn awaits_flush_only(&self) -> bool {
+        self.volume.awaits_flush_only()
     }
 
     /// Closes; unwritten data is dropped.

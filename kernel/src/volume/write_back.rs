@@ -139,6 +139,22 @@ impl Volume {
         self.flush_delay.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
+    /// From now on the owner flushes, together with other volumes, what write-back has written; write-back does only after
+    /// a failed flush, or while it has more to write than the cache bears.
+    pub(crate) fn leave_flushes(&self) {
+        self.delay_flushes(Duration::MAX);
+    }
+
+    fn leaves_flushes(&self) -> bool {
+        self.flush_delay.load(Ordering::Relaxed) == u64::MAX
+    }
+
+    /// Is all of it on the device, and some not flushed?
+    pub(crate) fn awaits_flush_only(&self) -> bool {
+        let state = self.state.lock();
+        state.dirty.is_empty() && state.under_way.is_empty() && state.awaits_flush()
+    }
+
     /// Blocks have become dirty. Issues them at once if the policy prefers that. `were_cached`: were any of them?
     pub(super) fn write_early(&self, cpu: &Processor, blocks: BlockRange, were_cached: bool, context: Context) {
         if !cpu.switches().smooth_write_back {
@@ -251,10 +267,11 @@ impl Volume {
         }
     }
 
-    /// Is anything dirty, in flight, or unflushed?
+    /// Is anything dirty, in flight, or to be flushed by write-back?
     fn has_work(&self) -> bool {
         let state = self.state.lock();
-        !state.dirty.is_empty() || !state.under_way.is_empty() || state.awaits_flush()
+        let flushes = || !self.leaves_flushes() || state.is_flush_in_doubt();
+        !state.dirty.is_empty() || !state.under_way.is_empty() || state.awaits_flush() && flushes()
     }
 
     /// Starts a flush of the device if the last one failed, if there is nothing more to write and the delay is over, if

@@ -17,4 +17,5 @@ mod switches;
 mod tree;
 mod tree_durability;
 mod trouble;
+mod unasked;
 mod volume;

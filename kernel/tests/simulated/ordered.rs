@@ -212,23 +212,34 @@ fn files_that_are_committed_at_the_same_time_share_a_sync_of_the_names_answered_
     });
 }
 
-#[test]
-fn of_files_that_are_committed_at_the_same_time_only_the_one_that_fails_is_reported() {
-    served_of(4, journaled(4), 100, async move |cpu, tree, seen, id| {
+/// Commits eight files together when so many of these operations fail: so many commits fail, and the next ones cover all.
+fn commits_with_failures(seed: u64, failing: OpClass, count: u32) {
+    served_of(seed, journaled(seed), 100, async move |cpu, tree, seen, id| {
         let files = written_files(&cpu, &tree, 8).await;
-        seen.fail_next_in_tree(id, OpClass::Flush, 1, Errno::IO);
-        // Only a hint: its failure is the flush's to report.
-        seen.fail_next_in_tree(id, OpClass::WriteBack, 8, Errno::IO);
+        seen.fail_next_in_tree(id, failing, count, Errno::IO);
         let commits = files.iter().map(|file| tree.commit(&cpu, file, context()));
         let results = join_all(commits).await;
-        assert_eq!(results.iter().filter(|result| **result == Err(Errno::IO)).count(), 1, "{results:?}");
-        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 7);
+        assert_eq!(results.iter().filter(|result| **result == Err(Errno::IO)).count(), count as usize, "{results:?}");
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 8 - count as usize);
         let again = files.iter().map(|file| tree.commit(&cpu, file, context()));
         assert_eq!(join_all(again).await, vec![Ok(()); 8]);
         for number in 0..8 {
             assert_eq!(seen.tree_durable_content(id, &format!("/file-{number}")), Some(vec![number; 5000]));
         }
     });
+}
+
+#[test]
+fn of_files_that_are_committed_at_the_same_time_only_the_one_whose_flush_fails_is_reported() {
+    commits_with_failures(4, OpClass::Flush, 1);
+}
+
+/// The host tells an error of writing back once, to the descriptor that asked: the flush succeeds.
+#[test]
+fn of_files_that_are_committed_at_the_same_time_each_that_was_not_written_back_is_reported() {
+    for count in [1, 3] {
+        commits_with_failures(4, OpClass::WriteBack, count);
+    }
 }
 
 #[test]

@@ -217,11 +217,11 @@ async fn operate(
     }
 }
 
-fn crash_test(seed: u64) {
+fn crash_test(seed: u64, journal: bool) {
     let mut random = Random(seed);
     let world = World::new(seed);
     let id = world.add_host("server");
-    let tree_id = world.add_tree(id, TreeConfig::drawn(seed));
+    let tree_id = world.add_tree(id, TreeConfig { journal, ..TreeConfig::drawn(seed) });
     let models: Vec<_> = (0..3).map(|_| Rc::new(RefCell::new(Content::default()))).collect();
     for life in 0..4 {
         let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
@@ -271,5 +271,10 @@ fn crash_test(seed: u64) {
 
 #[test]
 fn what_files_were_told_is_stable_survives_every_crash() {
-    for_seeds("what_files_were_told_is_stable_survives_every_crash", 100, crash_test);
+    for_seeds("what_files_were_told_is_stable_survives_every_crash", 100, |seed| crash_test(seed, false));
+}
+
+#[test]
+fn so_it_does_where_files_share_commits_of_one_journal() {
+    for_seeds("so_it_does_where_files_share_commits_of_one_journal", 200, |seed| crash_test(seed, true));
 }

@@ -353,3 +353,43 @@ fn synced_changes_are_on_disk_under_xfs() {
         synced_changes_are_on_disk(rig, Kind::Image("mkfs.xfs", &["-q", "-f"]), "loop,nouuid", false);
     });
 }
+
+/// What a commit and the flush of one file make durable of others: their content was written directly, or written back.
+#[test]
+fn content_of_several_files_is_on_disk_with_one_commit_under_ext4() {
+    const NAMES: [&str; 4] = ["flushed", "direct", "buffered", "both"];
+    crate::rig::with(machine::linux::Engine::Auto, |rig| {
+        let Some(mut mounted) = Mounted::new(Kind::Image("mkfs.ext4", &["-q", "-F"])) else { return };
+        let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
+        let (block, part) = (Memory::filled(4096, 3), Memory::filled(100, 4));
+        let opened: Vec<_> = (NAMES.iter().map(|name| served.file(name)).collect::<Vec<_>>().into_iter())
+            .map(|node| served.opened(node, true))
+            .collect();
+        for (name, open) in NAMES.iter().zip(&opened) {
+            let stability = Stability::Unstable;
+            let buffered = open.buffered.as_ref().expect("ext4 can do direct I/O").file;
+            if *name != "buffered" {
+                let op = Op::Write { file: open.direct.file, at: ByteOffset(0), from: block.all(), stability };
+                assert_eq!(served.rig.run(op), Ok(4096));
+            }
+            if *name != "direct" {
+                let op = Op::Write { file: buffered, at: ByteOffset(4096), from: part.all(), stability };
+                assert_eq!(served.rig.run(op), Ok(100));
+            }
+            assert_eq!(served.rig.run(Op::WriteBack { file: buffered }), Ok(0));
+        }
+        assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes: Vec::new() })), Ok(()));
+        assert_eq!(served.rig.run(Op::Flush { file: opened[0].direct.file }), Ok(0));
+        let looked = after_power_cut(&mounted, "loop", |at| {
+            for name in NAMES {
+                let begin = if name == "buffered" { vec![0; 4096] } else { block.bytes().to_vec() };
+                let end = if name == "direct" { &[] } else { part.bytes() };
+                assert!(fs::read(at.join(name)).expect("there") == [&begin, end].concat(), "{name}");
+            }
+        });
+        assert!(looked.is_some(), "the copy could not be looked at");
+        drop(opened);
+        drop(served);
+        mounted.unmount();
+    });
+}

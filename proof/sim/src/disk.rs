@@ -34,6 +34,8 @@ pub(crate) struct DiskJob {
     pub(crate) fault: Option<Errno>,
     /// A flush covers all changes up to this one.
     pub(crate) covers: u64,
+    /// Numbers and generations of a tree's files, with the changes of them that it covers, too.
+    pub(crate) others: Vec<(u64, u32, u64)>,
     /// The data of a write when it started.
     data: Option<Rc<Vec<u8>>>,
 }

@@ -30,6 +30,7 @@ impl SimTree {
                 stat.changed = stat.changed.max(inode.durable.changed);
             }
             inode.restore(stat);
+            inode.committable.on_power_cut();
             if let Some(bytes) = inode.bytes_mut() {
                 bytes.power_cut(&disk.config.faults, &mut disk.random);
             }

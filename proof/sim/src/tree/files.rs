@@ -37,6 +37,9 @@ impl SimTree {
             _ => Err(Errno::INVALID),
         })?;
         job.covers = self.inodes[&file.number].bytes().map_or(0, |bytes| bytes.latest_change());
+        if self.config.journal && matches!(op, Op::Flush { .. }) {
+            job.others = self.committed();
+        }
         // SAFETY: guaranteed by the caller.
         unsafe { self.disk.begin(now, op, job) }
     }
@@ -58,7 +61,9 @@ impl SimTree {
         let (size_max, align, room) = (self.config.file_bytes_max, u64::from(file.align), self.room());
         let bounds = Bounds { size_max, beyond: Errno(libc::EFBIG), align, room, room_for_zeroes: room };
         // SAFETY: guaranteed by the caller.
-        let done = self.on_bytes(file.number, |bytes, disk| unsafe { disk.finish(bytes, &bounds, op, job) })??;
+        let result = self.on_bytes(file.number, |bytes, disk| unsafe { disk.finish(bytes, &bounds, op, job) })?;
+        self.note_operation(file, op, job, result);
+        let done = result?;
         if matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. }) {
             self.note_modified(file.number, now);
         }

@@ -42,8 +42,33 @@ pub(super) struct Inode {
     /// Owners of open files, and whether they are open for writing.
     pub(super) open: Vec<(Weak<()>, bool)>,
     pub(super) is_executed: bool,
+    pub(super) committable: Committable,
     /// Changes of its content by other processes.
     pub(super) others: Arc<AtomicU64>,
+}
+
+/// What of a file's content others' flushes may cover.
+#[derive(Debug, Default)]
+pub(super) struct Committable {
+    /// Changes that the host has in its page cache, oldest first.
+    pub(super) cached: Vec<u64>,
+    /// The latest change that was on the disk when a successful sync began.
+    pub(super) committed: u64,
+}
+
+impl Committable {
+    /// Of the changes up to `latest`, the last one before which all are on the disk.
+    pub(super) fn on_disk(&self, latest: u64) -> u64 {
+        self.cached.first().map_or(latest, |first| first.saturating_sub(1))
+    }
+
+    pub(super) fn on_committed(&mut self, change: u64) {
+        self.committed = self.committed.max(change);
+    }
+
+    pub(super) fn on_power_cut(&mut self) {
+        self.cached.clear();
+    }
 }
 
 #[derive(Debug)]
@@ -61,6 +86,7 @@ impl Inode {
         let (versions, open) = (Vec::new(), Vec::new());
         let others = Arc::default();
         let is_executed = false;
+        let committable = Committable::default();
         Inode {
             number,
             generation,
@@ -73,6 +99,7 @@ impl Inode {
             body,
             open,
             is_executed,
+            committable,
             others,
         }
     }

@@ -51,6 +51,8 @@ pub(super) struct Captured {
     stat: Stat,
     /// The latest change of the content.
     content: u64,
+    /// The last one before which all are on the disk.
+    on_disk: u64,
 }
 
 impl Captured {
@@ -113,7 +115,8 @@ impl SimTree {
         let capture = |number: &u64| {
             let inode = self.inodes.get(number)?;
             let content = inode.bytes().map_or(0, |bytes| bytes.latest_change());
-            Some(Captured { number: *number, generation: inode.generation, stat: inode.stat, content })
+            let on_disk = inode.committable.on_disk(content);
+            Some(Captured { number: *number, generation: inode.generation, stat: inode.stat, content, on_disk })
         };
         Coverage { as_of: self.captures, change: self.changes, nodes: numbers.iter().filter_map(capture).collect() }
     }
@@ -124,6 +127,7 @@ impl SimTree {
         for captured in &coverage.nodes {
             if let Some(inode) = self.captured(captured) {
                 inode.make_durable(captured.stat, coverage.as_of, coverage.change);
+                inode.committable.on_committed(captured.on_disk);
                 if let Some(bytes) = inode.bytes_mut() {
                     bytes.flush(captured.content);
                 }

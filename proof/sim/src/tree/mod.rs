@@ -3,6 +3,7 @@
 
 mod attributes;
 mod calls;
+mod commit;
 mod config;
 mod crash;
 mod files;
