@@ -46,8 +46,11 @@ impl<T> Default for Slots<T> {
 impl<T> Slots<T> {
     /// Wakes those that wait for what concerns them.
     fn wake_if(&self, is_concerned: impl Fn(&T) -> bool) {
-        let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
         let mut state = self.state.lock();
+        if state.slots.is_empty() {
+            return;
+        }
+        let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
         let concerned = state.slots.iter().filter(|(_, slot)| is_concerned(&slot.what));
         let concerned: SmallVec<[usize; 4]> = concerned.map(|(key, _)| key).collect();
         woken.extend(concerned.into_iter().map(|key| state.slots.remove(key).waker));
@@ -119,7 +122,12 @@ pub struct WaitList {
 impl WaitList {
     /// Wakes all waiters; each checks its condition again.
     pub fn wake_all(&self) {
-        let slots = std::mem::take(&mut self.slots.state.lock().slots);
+        let mut state = self.slots.state.lock();
+        if state.slots.is_empty() {
+            return;
+        }
+        let slots = std::mem::take(&mut state.slots);
+        drop(state);
         slots.into_iter().for_each(|(_, slot)| slot.waker.wake());
     }
 

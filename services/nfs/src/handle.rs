@@ -102,10 +102,18 @@ pub(crate) fn claimed_node(bytes: &[u8]) -> u64 {
 
 /// The head has a fixed length, so no two handles have the same bytes under the MAC.
 fn mac(key: &HandleKey, head: &[u8], node: &[u8]) -> [u8; MAC_BYTES] {
-    let mut hasher = blake3::Hasher::new_keyed(&key.0);
-    hasher.update(head).update(node);
     let mut mac = [0; MAC_BYTES];
-    mac.copy_from_slice(&hasher.finalize().as_bytes()[..MAC_BYTES]);
+    let mut bytes = [0; MAC_AT + NODE_BYTES_MAX];
+    let hash = match bytes.get_mut(..head.len() + node.len()) {
+        // In one piece a hasher is not needed, which is large.
+        Some(bytes) => {
+            bytes[..head.len()].copy_from_slice(head);
+            bytes[head.len()..].copy_from_slice(node);
+            blake3::keyed_hash(&key.0, bytes)
+        }
+        None => blake3::Hasher::new_keyed(&key.0).update(head).update(node).finalize(),
+    };
+    mac.copy_from_slice(&hash.as_bytes()[..MAC_BYTES]);
     mac
 }
 

@@ -11,7 +11,8 @@
 //! retransmit NFSv3 calls on a live connection after its timer of 60 s. Such a call finds the first in progress, or
 //! crossed a late reply: [`Done::may_cross`].)
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,24 +191,28 @@ impl Replay {
         let share = state.clients.entry(key.client).or_default();
         let freed = share.forget_older_than(self.limits.age, now);
         let begun = Request::InProgress { connection, since: now, is_awaited: false };
-        let (known, freed) = match share.requests.get_mut(&key) {
-            Some(Request::InProgress { connection: first, .. }) if *first == connection => {
-                (Some(Known::Answered), freed)
-            }
-            Some(Request::InProgress { is_awaited, .. }) => {
-                *is_awaited = true;
-                (None, freed)
-            }
-            Some(Request::Done(done)) if done.connection != connection => {
-                done.connection = connection;
-                (Some(Known::Done(Arc::clone(&done.reply))), freed)
-            }
-            Some(Request::Done(done)) if has_waited || done.may_cross(now) => (Some(Known::Answered), freed),
-            _ => {
-                let before = share.requests.insert(key, begun);
-                let charge = before.map_or(0, |request| request.charge());
-                share.bytes -= charge;
-                (Some(Known::New(InProgress { replay: self, key, finished: false })), freed + charge)
+        let new = || Some(Known::New(InProgress { replay: self, key, finished: false }));
+        let (known, freed) = match share.requests.entry(key) {
+            Entry::Occupied(mut found) => match found.get_mut() {
+                Request::InProgress { connection: first, .. } if *first == connection => (Some(Known::Answered), freed),
+                Request::InProgress { is_awaited, .. } => {
+                    *is_awaited = true;
+                    (None, freed)
+                }
+                Request::Done(done) if done.connection != connection => {
+                    done.connection = connection;
+                    (Some(Known::Done(Arc::clone(&done.reply))), freed)
+                }
+                Request::Done(done) if has_waited || done.may_cross(now) => (Some(Known::Answered), freed),
+                Request::Done(_) => {
+                    let charge = found.insert(begun).charge();
+                    share.bytes -= charge;
+                    (new(), freed + charge)
+                }
+            },
+            Entry::Vacant(place) => {
+                place.insert(begun);
+                (new(), freed)
             }
         };
         state.bytes -= freed;
@@ -306,8 +311,10 @@ impl Share {
     fn forget_oldest(&mut self) -> usize {
         let Some(Finished { key, number, .. }) = self.done.pop_front() else { return 0 };
         let mut freed = ENTRY_BYTES;
-        if matches!(self.requests.get(&key), Some(Request::Done(done)) if done.number == number) {
-            freed += self.requests.remove(&key).map_or(0, |request| request.charge());
+        if let Entry::Occupied(found) = self.requests.entry(key)
+            && matches!(found.get(), Request::Done(done) if done.number == number)
+        {
+            freed += found.remove().charge();
         }
         self.bytes -= freed;
         freed
