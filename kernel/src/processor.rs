@@ -59,7 +59,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Processor>> = const { RefCell::new(None) };
 }
 
-type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+/// A task that is to be started.
+pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 type Start = Box<dyn FnOnce(Processor) + Send>;
 
 /// Cheap to clone. Not `Send`: it never leaves its thread.
@@ -229,18 +230,20 @@ impl Processor {
 
     /// Starts a local task, charged to `job`, as is what it starts.
     pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
-        let activity = match self.0.activity.get() {
+        self.spawn_boxed_as(self.activity_of_new_tasks(), job, Box::pin(future));
+    }
+
+    fn activity_of_new_tasks(&self) -> Activity {
+        match self.0.activity.get() {
             Activity::Monitor | Activity::Program => Activity::Monitor,
             _ => Activity::Service,
-        };
-        self.spawn_as(activity, job, future);
+        }
     }
 
     /// Polls a future that rarely waits at once, and spawns a task only if it is pending.
-    pub async fn spawn_unless_ready(&self, future: impl Future<Output = ()> + 'static) {
-        let mut future = Box::pin(future);
+    pub async fn spawn_unless_ready(&self, mut future: LocalFuture) {
         if !poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await {
-            self.spawn(future);
+            self.spawn_boxed_as(self.activity_of_new_tasks(), self.job(), future);
         }
     }
 
@@ -251,10 +254,14 @@ impl Processor {
 
     /// Starts a local task of the I/O path, charged to `job`.
     pub(crate) fn spawn_path_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
-        self.spawn_as(Activity::Path, job, future);
+        self.spawn_path_boxed(job, Box::pin(future));
     }
 
-    fn spawn_as(&self, activity: Activity, job: JobId, future: impl Future<Output = ()> + 'static) {
+    pub(crate) fn spawn_path_boxed(&self, job: JobId, future: LocalFuture) {
+        self.spawn_boxed_as(Activity::Path, job, future);
+    }
+
+    fn spawn_boxed_as(&self, activity: Activity, job: JobId, future: LocalFuture) {
         let serial = self.next_serial();
         self.trace(Event::TaskStarted, job, serial, 0);
         self.count(Count::TasksStarted, 1);
@@ -274,7 +281,7 @@ impl Processor {
             let (mailbox, job) = (Arc::clone(&self.0.mailbox), AtomicU32::new(job.0));
             Arc::new(TaskWaker { mailbox, key: entry.key(), serial, job, queued: AtomicBool::new(true) })
         });
-        entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker), activity });
+        entry.insert(Task { future: Some(future), waker: Arc::clone(&waker), activity });
         self.0.ready.borrow_mut().push(waker);
     }
 

@@ -153,20 +153,25 @@ impl DiskQueue {
         }
         let (disk, here) = (Arc::clone(self), cpu.clone());
         let job = issue.members.first().map_or(JobId::default(), Member::job);
-        cpu.spawn_path_for(job, async move { disk.issue(&here, issue).await });
+        let mut issue = issue;
+        cpu.spawn_path_for(job, async move { disk.issue(&here, &mut issue).await });
     }
 
-    async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
+    /// Leaves no member.
+    async fn issue(self: &Arc<Self>, cpu: &Processor, issue: &mut Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
-        let mut members = issue.members;
+        let members = &mut issue.members;
         let counts = self.counts_of(cpu);
         let is_shared = members.len() > 1;
-        let request = if is_shared { merge(&members) } else { members[0].request.take() };
+        let begun = {
+            let request = if is_shared { merge(members) } else { members[0].request.take() };
+            request.map(|request| perform(cpu, counts, &issue.below, request))
+        };
         let mut result = Ok(Outcome::Done);
-        if let Some(request) = request {
-            result = perform(cpu, counts, &issue.below, request).await;
+        if let Some(begun) = begun {
+            result = begun.await;
         }
-        for member in &mut members {
+        for member in &mut *members {
             member.result = match (result, &member.request) {
                 // One bad sector must not fail the other requests of a batch.
                 (Err(_), Some(request)) if is_shared => perform(cpu, counts, &issue.below, request.clone()).await,
@@ -174,12 +179,12 @@ impl DiskQueue {
             };
         }
         if result.is_err() {
-            report_forced(&mut members, result);
+            report_forced(members, result);
         }
         counts.end(members.len());
         // From here on, `finish` reports the completion to the policy.
         std::mem::forget(in_flight);
-        let (disk, batch) = (Arc::clone(self), issue.batch);
+        let (disk, batch, members) = (Arc::clone(self), issue.batch, std::mem::take(members));
         cpu.deliver(move |there| disk.finish(there, batch, members));
     }
 
@@ -242,8 +247,13 @@ impl State {
     }
 }
 
-/// Performs a request on the device, and records its duration.
-async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request: Request) -> Result<Outcome, Errno> {
+/// Performs a request on the device, and records its duration. No `async fn`: its future would hold the request.
+fn perform<'a>(
+    cpu: &'a Processor,
+    counts: &'a DiskBlock,
+    below: &'a DeviceRef,
+    request: Request,
+) -> impl Future<Output = Result<Outcome, Errno>> + use<'a> {
     let event = match request.action {
         Action::Read(..) => Event::DeviceRead,
         Action::Write(..) => Event::DeviceWrite,
@@ -253,13 +263,16 @@ async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request
     let (context, range) = (request.context, request.action.range());
     counts.issue(&request.action);
     let began = cpu.begin_timed(event, context);
-    let result = below.perform(cpu, request).await;
-    let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
-    counts.complete(cpu.end_timed(began, event, context, at, len), result.is_ok());
-    if let Err(error) = result {
-        cpu.trace(Event::DeviceFailed, context, error.0 as u64, 0);
+    let work = below.perform(cpu, request);
+    async move {
+        let result = work.await;
+        let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
+        counts.complete(cpu.end_timed(began, event, context, at, len), result.is_ok());
+        if let Err(error) = result {
+            cpu.trace(Event::DeviceFailed, context, error.0 as u64, 0);
+        }
+        result
     }
-    result
 }
 
 /// The processor that starts devices, if it is a remote one. `access`: the device's own rule.
@@ -389,8 +402,9 @@ impl Queued {
         poll_fn(|cx| end.poll(cx)).await
     }
 
-    /// Issues `issues`. Usually the only one is the request at hand, which ends at `end`: it needs no task.
-    async fn start(&self, cpu: &Processor, issues: Issues, end: &Arc<End>) {
+    /// Issues `issues`, without the request at hand, which ends at `end` and which the caller must issue. Usually it is the
+    /// only one: it needs no task.
+    fn start_others(&self, cpu: &Processor, issues: Issues, end: &Arc<End>) -> Option<Issue> {
         let mut own = None;
         for issue in issues {
             let is_own = issue.members.len() == 1 && Arc::ptr_eq(&issue.members[0].end, end);
@@ -400,9 +414,7 @@ impl Queued {
                 self.disk.start(cpu, issue);
             }
         }
-        if let Some(issue) = own {
-            self.disk.issue(cpu, issue).await;
-        }
+        own
     }
 }
 
@@ -420,7 +432,9 @@ impl Device for Queued {
             let class = request.context.class;
             let end = End::new();
             let (id, issues) = self.arrive(cpu, request, &end);
-            self.start(cpu, issues, &end).await;
+            if let Some(mut issue) = self.start_others(cpu, issues, &end) {
+                self.disk.issue(cpu, &mut issue).await;
+            }
             let result = poll_fn(|cx| end.poll(cx)).await;
             if class == Class::Asynchronous {
                 self.asynchronous.lock().remove(&id);

@@ -28,8 +28,8 @@ const BATCH_BYTES_REUSED: usize = 16 << 10;
 /// Header bytes of a reply. The most frequent ones need no allocation.
 pub type Header = SmallVec<[u8; HEADER_BYTES_INLINE]>;
 
-/// The longest of these is the header of NFS READ's reply: record mark 4, RPC 24, `READ3resok` 104.
-const HEADER_BYTES_INLINE: usize = 136;
+/// The longest of these is NFS WRITE's reply: record mark 4, RPC 24, `WRITE3res` 112.
+const HEADER_BYTES_INLINE: usize = 144;
 
 /// A reply, or a part of one.
 #[derive(Debug, Default)]

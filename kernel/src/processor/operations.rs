@@ -4,15 +4,16 @@ use machine::mapping::Faults;
 use machine::{Connection, Errno, Listener, Op, Region, Segments};
 
 use super::Processor;
-use crate::operation::Hold;
+use crate::operation::{Hold, Operation};
 
 impl Processor {
-    /// Starts an operation whose memory is `hold`, and waits for it.
+    /// Starts an operation whose memory is `hold`; its end is to be awaited. Not an `async fn`, nor are those below: their
+    /// futures would hold the operation and its memory several times, and so would those that await them.
     ///
     /// # Safety
     /// Every segment of the operation must lie in the memory of `hold`, in something that lives as long as the kernel,
     /// or be kept valid by the caller until the future completes *and* the future must then not be dropped before.
-    pub(crate) async unsafe fn perform(&self, hold: Hold, op: Op) -> (Result<u64, Errno>, Hold) {
+    pub(crate) unsafe fn perform(&self, hold: Hold, op: Op) -> Operation {
         // After a receive, any number of requests may follow; after anything else, only the rest of one.
         let is_short = !matches!(op, Op::Receive { .. } | Op::Accept { .. });
         let bytes = match &op {
@@ -23,7 +24,7 @@ impl Processor {
         let operation = self.0.operations.begin(hold, is_short);
         // SAFETY: the hold stays in `operations` until the completion, even if this future is dropped.
         unsafe { self.0.machine.borrow_mut().start(operation.token(), op) };
-        operation.await
+        operation
     }
 
     /// Populates the memory of a region of which no page is used yet.
@@ -46,20 +47,30 @@ impl Processor {
     ///
     /// # Panics
     /// If a segment lies outside `hold`: a bug of the caller, not of the wire.
-    pub async fn receive(&self, connection: Connection, hold: Hold, into: Segments) -> (Result<u64, Errno>, Hold) {
+    pub fn receive(
+        &self,
+        connection: Connection,
+        hold: Hold,
+        into: Segments,
+    ) -> impl Future<Output = (Result<u64, Errno>, Hold)> + use<> {
         hold.assert_holds(&into);
         // SAFETY: just asserted.
-        unsafe { self.perform(hold, Op::Receive { connection, into }) }.await
+        unsafe { self.perform(hold, Op::Receive { connection, into }) }
     }
 
     /// Sends `from`, which must lie in `hold`. Returns the bytes sent, possibly fewer than requested, and the memory.
     ///
     /// # Panics
     /// If a segment lies outside `hold`: a bug of the caller.
-    pub async fn send(&self, connection: Connection, hold: Hold, from: Segments) -> (Result<u64, Errno>, Hold) {
+    pub fn send(
+        &self,
+        connection: Connection,
+        hold: Hold,
+        from: Segments,
+    ) -> impl Future<Output = (Result<u64, Errno>, Hold)> + use<> {
         hold.assert_holds(&from);
         // SAFETY: just asserted.
-        unsafe { self.perform(hold, Op::Send { connection, from }) }.await
+        unsafe { self.perform(hold, Op::Send { connection, from }) }
     }
 
     /// Receives what is reported of a mapping's faults into `into`, which must lie in `hold`. Returns the bytes received
@@ -67,10 +78,15 @@ impl Processor {
     ///
     /// # Panics
     /// If a segment lies outside `hold`: a bug of the caller.
-    pub async fn faults(&self, of: Faults, hold: Hold, into: Segments) -> (Result<u64, Errno>, Hold) {
+    pub fn faults(
+        &self,
+        of: Faults,
+        hold: Hold,
+        into: Segments,
+    ) -> impl Future<Output = (Result<u64, Errno>, Hold)> + use<> {
         hold.assert_holds(&into);
         // SAFETY: just asserted.
-        unsafe { self.perform(hold, Op::Faults { of, into }) }.await
+        unsafe { self.perform(hold, Op::Faults { of, into }) }
     }
 
     /// Ends what waits for the faults of a mapping soon.

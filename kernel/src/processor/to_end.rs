@@ -1,6 +1,6 @@
 //! Work of a task that must not be dropped with it.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use super::{LocalFuture, Processor};
@@ -9,8 +9,8 @@ use crate::job::JobId;
 impl Processor {
     /// Runs a future of the I/O path in this task; if this task is dropped before the end, in one of its own, charged
     /// to `job`.
-    pub(crate) async fn run_to_end(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
-        let mut rest = Rest { cpu: self, job, future: Some(Box::pin(future)) };
+    pub(crate) async fn run_to_end(&self, job: JobId, future: LocalFuture) {
+        let mut rest = Rest { cpu: self, job, future: Some(future) };
         poll_fn(|cx| rest.poll(cx)).await;
     }
 }
@@ -35,7 +35,7 @@ impl Rest<'_> {
 impl Drop for Rest<'_> {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
-            self.cpu.spawn_path_for(self.job, future);
+            self.cpu.spawn_path_boxed(self.job, future);
         }
     }
 }

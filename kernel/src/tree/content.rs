@@ -39,9 +39,9 @@ impl FileTree {
         if file.is_fresh(cpu) {
             return Ok(());
         }
-        self.ask_host(cpu, file).await?;
+        // Boxed, as what follows: large and rare.
+        Box::pin(self.ask_host(cpu, file)).await?;
         let is_current = file.known().stale == Stale::No;
-        // Boxed: large and rare.
         if is_current { Ok(()) } else { Box::pin(self.follow_host(cpu, file)).await }
     }
 

@@ -200,7 +200,8 @@ impl GrowingFile {
         // Beyond the end of the host's file, zeroes are read.
         zero_part(&frames, read as usize, (range.len - read) as usize);
         // Newer content next to older cached blocks would be a version of the file that never existed.
-        if !self.ask_host(cpu).await? {
+        // Boxed: writes need less memory.
+        if !Box::pin(self.ask_host(cpu)).await? {
             return Err(Errno::STALE);
         }
         if self.known().stale == Stale::Yes {
@@ -231,13 +232,20 @@ impl GrowingFile {
             None => (at, end),
         };
         let (to, base) = (to.max(from), BlockNo::holding(at).start());
-        let mut frames = frames;
-        if let Some(buffered) = &writing.buffered {
-            frames = write_all(cpu, buffered.file, base, frames, at.to(from), stability).await?;
-        }
-        frames = write_all(cpu, writing.direct.file, base, frames, from.to(to), stability).await?;
-        if let Some(buffered) = &writing.buffered {
-            write_all(cpu, buffered.file, base, frames, to.to(end), stability).await?;
+        let direct = writing.direct.file;
+        match writing.buffered.as_ref().map(|buffered| buffered.file) {
+            Some(buffered) if at < from || to < end => {
+                // Boxed: whole blocks need less memory.
+                let parts = async {
+                    let frames = write_all(cpu, buffered, base, frames, at.to(from), stability).await?;
+                    let frames = write_all(cpu, direct, base, frames, from.to(to), stability).await?;
+                    write_all(cpu, buffered, base, frames, to.to(end), stability).await
+                };
+                Box::pin(parts).await?;
+            }
+            _ => {
+                write_all(cpu, direct, base, frames, at.to(end), stability).await?;
+            }
         }
         self.size.fetch_max(end.0, Ordering::AcqRel);
         Ok(())

@@ -169,7 +169,8 @@ impl Volume {
                     self.finish_write_out(cpu, claim, context).await;
                     blocks.len()
                 }
-                None => self.write_out_within(cpu, blocks, context).await,
+                // Boxed: large and rare.
+                None => Box::pin(self.write_out_within(cpu, blocks, context)).await,
             };
             // An asynchronous pass may have claimed some of them; now somebody waits for them.
             if context.class == Class::Synchronous && self.state.lock().is_writing(blocks) {
@@ -204,7 +205,8 @@ impl Volume {
         if cpu.switches().flush_gathering {
             self.join_flush(cpu, context).await?;
         } else {
-            self.flush_alone(cpu, context).await?;
+            // Boxed: large and rare.
+            Box::pin(self.flush_alone(cpu, context)).await?;
         }
         self.check_failures(failures)
     }

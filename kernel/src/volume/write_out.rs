@@ -12,7 +12,7 @@ use super::{State, Volume};
 use crate::cache::{Cache, State as BufferState};
 use crate::counters::Count;
 use crate::frame::{FrameRef, Frames};
-use crate::processor::Processor;
+use crate::processor::{LocalFuture, Processor};
 use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
@@ -44,6 +44,7 @@ impl Claim {
 
 type Runs = SmallVec<[BlockRange; 1]>;
 type Ranges = SmallVec<[ByteRange; 1]>;
+type Pieces = SmallVec<[Piece; 1]>;
 
 /// What is issued as one request: adjacent blocks, or some bytes of one block.
 struct Piece {
@@ -145,7 +146,7 @@ impl Volume {
 
     /// Writes the claimed blocks in a task of its own.
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
-        cpu.spawn_path_for(context.job, self.begin_write_out(cpu, claim, context));
+        cpu.spawn_path_boxed(context.job, self.begin_write_out(cpu, claim, context));
     }
 
     /// Writes the claimed blocks in the caller's task: waiting for one of its own would cost a dispatch more.
@@ -154,18 +155,18 @@ impl Volume {
     }
 
     /// The write of the claimed blocks, which must run to its end.
-    fn begin_write_out(&self, cpu: &Processor, claim: Claim, context: Context) -> impl Future<Output = ()> + use<> {
+    fn begin_write_out(&self, cpu: &Processor, claim: Claim, context: Context) -> LocalFuture {
         let (volume, cpu) = (self.this.upgrade(), cpu.clone());
         if context.stability == Stability::Stable {
             self.state.lock().forced.insert(claim.sequence);
         }
         cpu.count(Count::WriteOuts, 1);
         cpu.count(Count::WriteOutBlocks, claim.dirty_blocks());
-        async move {
+        Box::pin(async move {
             if let Some(volume) = volume {
                 volume.write_out(&cpu, claim, context).await;
             }
-        }
+        })
     }
 
     /// Waits until at most `count` writes to the device are in flight.
@@ -206,7 +207,8 @@ impl Volume {
                 if errno == Errno::NO_SPACE {
                     self.state.lock().holes.forget();
                 }
-                written = self.write_ranges(cpu, piece.without_filling(), context).await;
+                // Boxed: rare.
+                written = Box::pin(self.write_ranges(cpu, piece.without_filling(), context)).await;
             }
             for &blocks in &piece.dirty {
                 self.end(blocks, written, context, claim.sequence);
@@ -237,8 +239,8 @@ impl Volume {
 
     /// Marks the buffers as writing and shares their frames. Skips a block that another claim wrote between its change
     /// and its insertion into the dirty set. With `zero`, the other blocks of the claim are filled with it.
-    fn begin(&self, claim: &Claim, zero: Option<&FrameRef>) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::with_capacity(1);
+    fn begin(&self, claim: &Claim, zero: Option<&FrameRef>) -> Pieces {
+        let mut pieces = Pieces::new();
         for run in Cache::runs(claim.blocks) {
             let mut shard = self.lock_shard(run.start);
             for block in run.iter() {

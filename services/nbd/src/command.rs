@@ -458,7 +458,7 @@ impl Write {
     async fn last_piece(&self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
         let commands = Rc::clone(&self.commands);
         let Write { request, release, began, mut result, .. } = *self;
-        let last = async move {
+        let last = Box::pin(async move {
             let (cpu, volume, context) = (&commands.cpu, commands.volume(), commands.context(&request));
             if result.is_ok() {
                 result = volume.write(cpu, range, frames, context).await;
@@ -470,7 +470,7 @@ impl Write {
             }
             commands.reply(&request, result, release);
             commands.end(began, &request);
-        };
+        });
         // Usually the write completes at once.
         self.commands.cpu.spawn_unless_ready(last).await;
     }

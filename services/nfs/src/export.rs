@@ -49,7 +49,9 @@ impl Squash {
             Credentials::Unix { gid, groups, .. } => {
                 let root = self.squashed == Squashed::Root;
                 let group = |id: u32| if root && id == 0 { self.gid } else { id };
-                let groups = groups.iter().map(|&id| group(id)).collect();
+                // Without any, nothing is allocated.
+                let groups =
+                    if groups.is_empty() { Arc::default() } else { groups.iter().map(|&id| group(id)).collect() };
                 Some(Caller { uid: self.user(credentials)?, gid: group(*gid), groups })
             }
         }

@@ -104,7 +104,7 @@ impl Incoming {
         }
     }
 
-    /// Returns memory of arguments for reuse.
+    /// Returns memory of arguments, or of a message, for reuse.
     pub(crate) fn reuse(&mut self, mut arguments: Vec<u8>) {
         if self.message.capacity() == 0 {
             arguments.clear();
@@ -204,7 +204,10 @@ impl Incoming {
                 }
             }
             Stage::Write(CallHead { xid, .. }) | Stage::Data { xid, .. } => Some(garbage(xid)),
-            Stage::Rest => None,
+            Stage::Rest => {
+                self.reuse(message);
+                None
+            }
         }
     }
 

@@ -25,7 +25,7 @@ use crate::shape::Payload;
 use crate::shape::{self, WriteArguments};
 
 pub trait Perform: Clone + 'static {
-    fn perform(&self, call: Call) -> impl Future<Output = Results>;
+    fn perform(&self, call: &mut Call) -> impl Future<Output = Results>;
 }
 
 /// The procedures of NFS and MOUNT.
@@ -33,8 +33,8 @@ pub trait Perform: Clone + 'static {
 pub struct Procedures;
 
 impl Perform for Procedures {
-    async fn perform(&self, call: Call) -> Results {
-        procedure::perform(call).await
+    fn perform(&self, call: &mut Call) -> impl Future<Output = Results> {
+        procedure::perform(call)
     }
 }
 
@@ -162,17 +162,20 @@ impl<P: Perform> Calls<P> {
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, nfs, client) = (self.cpu.clone(), Arc::clone(&self.nfs), self.client);
         let (job, connection) = (cpu.job(), self.outbound.tally().number());
-        let call = Call { cpu, nfs, client, connection, credentials, program, procedure, xid, arguments, payload, job };
+        let mut call =
+            Call { cpu, nfs, client, connection, credentials, program, procedure, xid, arguments, payload, job };
         let (cpu, outbound, perform) = (self.cpu.clone(), Rc::clone(&self.outbound), self.perform.clone());
-        let work = async move {
-            let results = perform.perform(call).await;
+        // Boxed where it is made: it is large to move.
+        let work = Box::pin(async move {
+            let results = perform.perform(&mut call).await;
+            drop(call);
             recorded.end(&cpu, began, status_of(&results));
             drop(permit);
             match rpc::reply(xid, results) {
                 Some(reply) => outbound.push(Reply { release, ..reply }),
                 None => outbound.release(release),
             }
-        };
+        });
         // Often it completes at once from the caches.
         self.cpu.spawn_unless_ready(work).await;
     }

@@ -55,9 +55,9 @@ impl From<Errno> for Refusal {
 type Answer = Result<Results, Refusal>;
 
 /// Executes a call.
-pub(crate) async fn perform(call: Call) -> Results {
+pub(crate) async fn perform(call: &mut Call) -> Results {
     match call.program {
-        Program::Mount => Box::pin(mount::perform(&call)).await,
+        Program::Mount => Box::pin(mount::perform(call)).await,
         Program::Nfs => match NFS_PROGRAM::try_from(call.procedure) {
             Ok(procedure) if must_not_repeat(procedure) => perform_once(call, procedure).await,
             Ok(procedure) => dispatch(call, procedure).await,
@@ -79,10 +79,10 @@ pub(crate) fn is_durable(program: Program, procedure: u32) -> bool {
 
 /// Executes a call that may be retransmitted. A late copy of a WRITE, from an abandoned connection, must not overwrite
 /// newer data with old.
-async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
+async fn perform_once(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
     let (nfs, cpu) = (Arc::clone(&call.nfs), call.cpu.clone());
     let replies = if procedure == NFS_PROGRAM::NFSPROC3_WRITE { nfs.writes() } else { nfs.replay() };
-    let request = match replies.begin(key_of(&call), call.connection, || cpu.now()).await {
+    let request = match replies.begin(key_of(call), call.connection, || cpu.now()).await {
         Known::New(request) => request,
         Known::Answered => return Results::Silence,
         Known::Done(reply) => return Results::Bytes(reply.to_vec()),
@@ -99,13 +99,13 @@ fn key_of(call: &Call) -> RequestKey {
     RequestKey::new(call.client.host(), &call.credentials, called, &call.arguments, payload)
 }
 
-async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
+async fn dispatch(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
     let payload = call.payload.take();
     let answer = match procedure {
-        NFS_PROGRAM::NFSPROC3_READ => content::read(&call).await,
-        NFS_PROGRAM::NFSPROC3_WRITE => content::write(&call, payload).await,
+        NFS_PROGRAM::NFSPROC3_READ => content::read(call).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call, payload).await,
         // Boxed: a READ or WRITE would need as much memory as the largest of them.
-        procedure => Box::pin(dispatch_other(&call, procedure)).await,
+        procedure => Box::pin(dispatch_other(call, procedure)).await,
     };
     answer.unwrap_or_else(|refusal| match refusal {
         Refusal::Garbage => Results::GarbageArguments,

@@ -73,7 +73,7 @@ fn content(at: u64) -> u8 {
 
 /// GETATTR replies after the number of milliseconds in its handle, READ returns [`content`], WRITE the length of its
 /// data, LOOKUP its arguments; others return one kind of results each.
-async fn stand_in(call: Call, log: Arc<Log>) -> Results {
+async fn stand_in(call: &mut Call, log: Arc<Log>) -> Results {
     let now = log.under_way.fetch_add(1, Ordering::SeqCst) + 1;
     log.most_under_way.fetch_max(now, Ordering::SeqCst);
     let data = call.payload.as_ref().map(|payload| {
@@ -83,7 +83,9 @@ async fn stand_in(call: Call, log: Arc<Log>) -> Results {
         if all.is_empty() { all } else { all[start..start + len].to_vec() }
     });
     let Call { cpu, program, procedure, credentials, arguments, job, .. } = call;
-    let results = results(&cpu, program, procedure, &arguments, data.as_deref()).await;
+    let (program, procedure, job) = (*program, *procedure, *job);
+    let (credentials, arguments) = (credentials.clone(), std::mem::take(arguments));
+    let results = results(cpu, program, procedure, &arguments, data.as_deref()).await;
     assert_eq!(cpu.job(), job, "whoever else was served meanwhile");
     log.seen.lock().push(Seen { program, procedure, credentials, arguments, data, job });
     log.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -155,7 +157,7 @@ struct StandIn {
 }
 
 impl Perform for Arc<Log> {
-    async fn perform(&self, call: Call) -> Results {
+    async fn perform(&self, call: &mut Call) -> Results {
         stand_in(call, Arc::clone(self)).await
     }
 }

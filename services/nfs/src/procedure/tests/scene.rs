@@ -191,7 +191,7 @@ impl Client {
     /// Calls with raw arguments.
     pub(super) fn call_raw(&self, program: Program, procedure: u32, arguments: Vec<u8>) -> Came {
         let call = self.prepare(program, procedure, arguments);
-        run(&self.scene.world, &self.scene.host(), async move |cpu| came(perform(call(cpu)).await))
+        run(&self.scene.world, &self.scene.host(), async move |cpu| came(perform(&mut call(cpu)).await))
     }
 
     /// Calls a procedure of NFS that replies.
@@ -219,7 +219,7 @@ impl Client {
             let call = call(cpu);
             let arguments = [&call.arguments[..], &(content.len() as u32).to_be_bytes()].concat();
             let Look::Known(write) = WriteArguments::look(&arguments) else { panic!("arguments of a WRITE") };
-            came(perform(Call { payload: Some(Payload { write, frames }), ..call }).await)
+            came(perform(&mut Call { payload: Some(Payload { write, frames }), ..call }).await)
         });
         decode::<WRITE3resok, WRITE3resfail>(came)
     }
@@ -403,7 +403,7 @@ pub(super) fn together(scene: &Scene, calls: Vec<impl Fn(Processor) -> Call + 's
         let calls: Rc<[_]> = calls.into();
         futures_util::future::join_all((0..calls.len()).map(|which| {
             let (calls, cpu) = (Rc::clone(&calls), cpu.clone());
-            async move { came(perform(calls[which](cpu)).await) }
+            async move { came(perform(&mut calls[which](cpu)).await) }
         }))
         .await
     })
