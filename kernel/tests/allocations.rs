@@ -1,9 +1,9 @@
-//! How much of the heap a read takes: a call of the allocator costs as much as a cache lookup.
+//! How much of the heap a read or a stable write takes: a call of the allocator costs as much as a cache lookup.
 
 use kernel::device::RamDisk;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::{ForcedUnitAccess, Switches};
-use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo};
+use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, Stability};
 use sim::World;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -39,6 +39,13 @@ static ALLOCATOR: Counting = Counting;
 /// completion's receiver. A few more for tables that grow from time to time.
 const UNCACHED_MAX: u64 = 6;
 
+/// For a stable write of one block with its flush: the boxed work of two devices for each, what must run to its end,
+/// the flush's group and task, and sets that were empty.
+const STABLE_MAX: u64 = 15;
+
+/// Of the future of a write, which all futures above it contain. Bytes.
+const WRITE_BYTES_MAX: usize = 1200;
+
 const READS: u64 = 200;
 
 fn block(no: u64) -> ByteRange {
@@ -67,4 +74,27 @@ fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
     });
     assert_eq!(cached, 0);
     assert!(uncached > 0 && uncached <= READS * UNCACHED_MAX, "{READS} reads took {uncached} times from the heap");
+}
+
+#[test]
+fn a_stable_write_takes_little_from_the_heap_and_its_future_is_small() {
+    let world = World::new(1);
+    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, Switches::default()));
+    let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
+    let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, DiskNo(0)))));
+    let volume = volume(&host.kernel, device, ForcedUnitAccess::Never);
+    let (taken, bytes) = run(&world, &host, async move |cpu| {
+        let (mut taken, mut bytes) = (0, 0);
+        for no in 0..READS {
+            let frames = cpu.kernel().allocate(&cpu, 1).await;
+            let before = TAKEN.get();
+            let write = volume.write(&cpu, block(no), frames, context().with_stability(Stability::Stable));
+            bytes = size_of_val(&write);
+            write.await.expect("written");
+            taken += TAKEN.get() - before;
+        }
+        (taken, bytes)
+    });
+    assert!(taken <= READS * STABLE_MAX, "{READS} stable writes took {taken} times from the heap");
+    assert!(bytes <= WRITE_BYTES_MAX, "the future of a write has {bytes} bytes");
 }
