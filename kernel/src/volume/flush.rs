@@ -31,10 +31,10 @@ impl Volume {
             return Ok(());
         }
         self.on_flush_asked();
-        let deaths = self.coherence.as_ref().map_or(0, |coherence| coherence.deaths());
+        let shared = self.coherence.as_ref().map(|coherence| (coherence, coherence.known()));
         let failures = self.write_out_again(cpu, context).await;
-        let Some(coherence) = &self.coherence else { return self.flush_device(cpu, context, failures).await };
-        let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu, deaths)).await;
+        let Some((coherence, known)) = shared else { return self.flush_device(cpu, context, failures).await };
+        let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu, known)).await;
         own.and(all)
     }
 

@@ -57,7 +57,7 @@ use holes::Holes;
 pub use load::{Lookup, Reading};
 use owners::Owners;
 use parts::Parts;
-pub use shared::{Change, Coherence};
+pub use shared::{Change, Coherence, Known};
 use size::{Gate, Growth};
 pub use trouble::Loss;
 use trouble::Trouble;

@@ -49,12 +49,22 @@ pub trait Coherence: Send + Sync {
     /// at once.
     fn write<'a>(&'a self, cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()>;
 
-    /// Other nodes so far that have ended, and may have lost what they had acknowledged and not made durable.
-    fn deaths(&self) -> u64;
+    /// What is known when a flush is asked for, before anything is done for it.
+    fn known(&self) -> Known;
 
-    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written. `deaths`:
-    /// when the flush was asked for; what has been lost since is an error.
-    fn flush<'a>(&'a self, cpu: &'a Processor, deaths: u64) -> Work<'a, ()>;
+    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written. A death or a
+    /// failed flush elsewhere that is not `known` is an error. So each fails whatever flush was asked for before one has
+    /// returned it, and no later one.
+    fn flush<'a>(&'a self, cpu: &'a Processor, known: Known) -> Work<'a, ()>;
+}
+
+/// What a flush need not return. Counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// Other nodes that have ended, and may have lost what they had acknowledged and not made durable.
+    pub deaths: u64,
+    /// Failed flushes of other nodes that flushes of this one have returned.
+    pub failures: u64,
 }
 
 impl Volume {

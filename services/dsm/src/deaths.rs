@@ -44,35 +44,44 @@ pub(crate) struct Deaths {
 impl Deaths {
     /// This node meets another one for the first time.
     pub(crate) fn on_met(&mut self, node: NodeId) {
-        self.count += 1;
-        self.met.entry(node).or_insert(self.count);
+        let number = self.tick();
+        self.met.entry(node).or_insert(number);
     }
 
     /// A node has returned that had ended in order.
     pub(crate) fn on_return(&mut self, node: NodeId) {
-        self.count += 1;
-        self.returned.insert(node, self.count);
+        let number = self.tick();
+        self.returned.insert(node, number);
     }
 
     /// This node sees that another one has ended, and not in order.
-    pub(crate) fn on_end(&mut self, Address { node, incarnation }: Address) {
+    pub(crate) fn on_end(&mut self, address: Address) {
+        let number = self.heard(address).unwrap_or_else(|| self.tick());
+        self.ended.insert(address.node, Death { incarnation: address.incarnation, number });
+    }
+
+    /// When this node has heard of this end, seen or told. It counts once.
+    fn heard(&self, Address { node, incarnation }: Address) -> Option<u64> {
+        let known = [&self.ended, &self.lossy].into_iter().filter_map(|deaths| deaths.get(&node));
+        let known = known.filter(|death| death.incarnation >= incarnation && death.number > 0);
+        known.map(|death| death.number).min()
+    }
+
+    fn tick(&mut self) -> u64 {
         self.count += 1;
-        self.ended.insert(node, Death { incarnation, number: self.count });
+        self.count
     }
 
     /// With an end of a node something may be lost. `met`: the incarnation of it that lives, as far as this node knows. False
     /// if that is no news.
-    pub(crate) fn on_loss(&mut self, Address { node, incarnation }: Address, met: Option<Incarnation>) -> bool {
+    pub(crate) fn on_loss(&mut self, address: Address, met: Option<Incarnation>) -> bool {
+        let Address { node, incarnation } = address;
         if self.lossy.get(&node).is_some_and(|known| known.incarnation >= incarnation) {
             return false;
         }
-        let known = self.ended.get(&node).filter(|ended| ended.incarnation >= incarnation);
-        let number = match known {
-            Some(ended) => ended.number,
-            None if met.is_some_and(|met| met <= incarnation) => {
-                self.count += 1;
-                self.count
-            }
+        let number = match self.heard(address) {
+            Some(number) => number,
+            None if met.is_some_and(|met| met <= incarnation) => self.tick(),
             // It had died before this node heard of it first.
             None => 0,
         };
@@ -133,6 +142,14 @@ mod tests {
         let mut deaths = Deaths::default();
         assert!(deaths.on_loss(address(2), Some(Incarnation(2))));
         assert!(lost(&deaths, 0) && !lost(&deaths, deaths.count));
+        let told = deaths.count;
+        deaths.on_end(address(2));
+        assert!(
+            deaths.are_since(0) && !deaths.are_since(told),
+            "it sees the same death, and fails no other flush for it"
+        );
+        deaths.on_end(address(3));
+        assert!(deaths.are_since(told), "another one");
     }
 
     #[test]

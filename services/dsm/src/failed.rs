@@ -4,8 +4,8 @@
 //! so only once: the next flush may succeed. So a home counts its failures, and tells all nodes of each
 //! ([`Word::Failed`](crate::wire::Word::Failed)) before it answers anything more about its storage. It tells whoever connects
 //! as well: the first that a node hears of a home counts for nothing, since nothing that it gives up can be stored there
-//! before. What a node has heard fails each of its flushes that were asked for before one has returned it, so: the next one,
-//! once. It counts also when the home gives up its shards, or dies.
+//! before. What a node has heard fails its next flush, once ([`flush`](kernel::volume::Coherence::flush)). It counts also when
+//! the home gives up its shards, or dies.
 //!
 //! A home that is one no more may have failed without that this node has heard of it. So whoever had something stored asks
 //! the same node until a flush has covered that, or that node is dead.

@@ -13,6 +13,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
 use kernel::Processor;
+use kernel::volume::Known;
 use machine::Errno;
 use policy::coherence::{Address, NodeId, PageNo, Serial};
 use policy::unit::Instant;
@@ -58,14 +59,15 @@ impl Shared {
 
     /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
     /// What its programs have written it gives up now: a client's write may be in a page that a mapping has taken over.
-    pub(crate) async fn flush_all(&self, cpu: &Processor, deaths: u64) -> Result<(), Errno> {
+    pub(crate) async fn flush_all(&self, cpu: &Processor, known: Known) -> Result<(), Errno> {
         self.store_mapped(cpu).await?;
         self.until_saved(cpu).await?;
         if let Some(shards) = self.config.shards {
-            let returned = self.core.lock().flushes.failures.returned;
-            let flushed = self.flush_moving(cpu, shards, deaths).await;
-            let has_failed = self.core.lock().flushes.failures.are_new(returned);
-            return flushed.and(if has_failed { Err(Errno::IO) } else { Ok(()) });
+            let flushed = self.flush_moving(cpu, shards).await;
+            let core = &mut *self.core.lock();
+            // Homes that are new, or had heard of a death before they were asked, say nothing of what was lost with it.
+            let has_lost = core.flushes.failures.are_new(known.failures) | core.deaths.are_since(known.deaths);
+            return flushed.and(if has_lost { Err(Errno::IO) } else { Ok(()) });
         }
         let homes = (0..self.config.nodes.len() as u16).map(NodeId);
         let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
@@ -77,7 +79,7 @@ impl Shared {
         flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })?;
         // What a node had written when it died is lost.
         let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
-        let has_lost = self.core.lock().deaths.have_lost_since(deaths, homes, others);
+        let has_lost = self.core.lock().deaths.have_lost_since(known.deaths, homes, others);
         if has_lost { Err(Errno::IO) } else { Ok(()) }
     }
 

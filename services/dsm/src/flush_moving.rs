@@ -81,9 +81,7 @@ impl Shared {
 
     /// A flush of all nodes: asks the homes of one version of the map, which must be all nodes' until the end, or what
     /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
-    ///
-    /// `deaths`: when it was asked for. Homes that are new do not know what a node that has died since had written.
-    pub(crate) async fn flush_moving(&self, cpu: &Processor, shards: u16, deaths: u64) -> Result<(), Errno> {
+    pub(crate) async fn flush_moving(&self, cpu: &Processor, shards: u16) -> Result<(), Errno> {
         let mut deadline = cpu.now() + self.config.timeout;
         loop {
             let homes = |core: &Core| {
@@ -93,9 +91,6 @@ impl Shared {
                 homes.iter().all(lives).then(|| (core.node.seen(), homes))
             };
             let (seen, homes) = self.until(cpu, deadline, homes).await?;
-            if self.core.lock().deaths.are_since(deaths) {
-                return Err(Errno::IO);
-            }
             let since = Mark { incarnation: seen, failures: 0 };
             let touched = self.core.lock().flushes.touched.clone();
             let begin = cpu.now();
@@ -115,9 +110,7 @@ impl Shared {
                 }
             }
             if is_over && self.core.lock().node.seen() == seen {
-                self.flush_touched(cpu, Scope::All, touched, &homes).await?;
-                // Homes that had heard of a death before they were asked say nothing of what was lost with it.
-                return if self.core.lock().deaths.are_since(deaths) { Err(Errno::IO) } else { Ok(()) };
+                return self.flush_touched(cpu, Scope::All, touched, &homes).await;
             }
             // The time in which homes worked does not count.
             deadline += cpu.now().since(begin);

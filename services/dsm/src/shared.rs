@@ -9,7 +9,7 @@ use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
 use kernel::export::ExportNo;
 use kernel::request::{Action, Outcome, Request};
 use kernel::trace::Event;
-use kernel::volume::{Change, Coherence};
+use kernel::volume::{Change, Coherence, Known};
 use kernel::wait::WaitList;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor, Volume};
 use machine::Errno;
@@ -436,12 +436,13 @@ impl Coherence for Shared {
         Box::pin(self.wish(cpu, wishes, job))
     }
 
-    fn deaths(&self) -> u64 {
-        self.core.lock().deaths.count
+    fn known(&self) -> Known {
+        let core = self.core.lock();
+        Known { deaths: core.deaths.count, failures: core.flushes.failures.returned }
     }
 
-    fn flush<'a>(&'a self, cpu: &'a Processor, deaths: u64) -> Work<'a, ()> {
-        Box::pin(self.flush_all(cpu, deaths))
+    fn flush<'a>(&'a self, cpu: &'a Processor, known: Known) -> Work<'a, ()> {
+        Box::pin(self.flush_all(cpu, known))
     }
 
     fn answers(&self) -> bool {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dsm::SHARD_PAGES;
 use kernel::{Processor, Volume};
 use policy::coherence::ShardNo;
 use testkit::random::Random;
@@ -53,6 +54,32 @@ fn a_failed_flush_fails_the_next_one_of_each_node_once() {
         for node in 0..4 {
             assert!(flush(&mut scene, node), "seed {seed}: node {node} is told twice");
         }
+    }
+}
+
+#[test]
+fn a_failed_flush_fails_each_flush_that_was_asked_for_before_another_of_its_node_returned_it() {
+    for seed in testkit::rounds::seeds(30) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 4) });
+        // Node 0 is the home of the first shard, node 2 of the others.
+        let mut homes = [0, 2, 2, 2].into_iter();
+        scene.change_map(|_| homes.next().expect("one for each shard"));
+        scene.see_all();
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        fail(&mut scene, seed);
+        // What node 3 asks node 0 comes back late.
+        scene.slow_down(0, Duration::from_millis(200));
+        let first = begin_flush(&scene, 3);
+        scene.pass(Duration::from_millis(100));
+        write(&mut scene, &clients, 3, SHARD_PAGES);
+        scene.cut(2, 3);
+        let second = begin_flush(&scene, 3);
+        assert!(end_flush(&mut scene, &first).0.is_err(), "seed {seed}");
+        assert!(second.borrow().is_none(), "seed {seed}: it cannot write out");
+        scene.heal();
+        assert!(end_flush(&mut scene, &second).0.is_err(), "seed {seed}: it was asked for before");
+        assert!(flush(&mut scene, 3), "seed {seed}: it is told twice");
     }
 }
 
