@@ -2,6 +2,7 @@
 //! does not go on.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,26 @@ pub fn end_flush(scene: &mut Scene, flushed: &Flushed) -> (Result<(), Errno>, Du
     let begin = scene.world.now();
     assert!(scene.run_until(None, |_| flushed.borrow().is_some()));
     (flushed.take().expect("just looked"), scene.world.now().since(begin))
+}
+
+/// The power of the device fails, after all nodes have ended. Returns what it has.
+pub fn found(scene: &mut Scene, clients: &Clients, numbers: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
+    for node in 0..scene.nodes.len() {
+        scene.kill_member(node);
+        scene.deregister(node);
+    }
+    scene.boot(0);
+    scene.pass(Duration::from_millis(1));
+    let medium = Arc::clone(scene.medium());
+    scene.run(0, async move |cpu, _| medium.lose_unflushed(&cpu).await);
+    scene.change_map(|_| 0);
+    scene.see_all();
+    let read = |number| {
+        let own = clients.clone();
+        let read = scene.run(0, async move |cpu, volume| own.read(&cpu, &volume, 0, number).await);
+        (number, read.expect("read"))
+    };
+    numbers.map(read).collect()
 }
 
 #[test]
@@ -227,5 +248,46 @@ fn a_flush_after_homes_have_moved_covers_what_nodes_give_to_the_new_home() {
             let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await);
             assert_eq!(read, Ok(value), "{ms} ms: block {number}");
         }
+    }
+}
+
+/// The device takes 5 ms, and each message of the home 10 ms: node 1 has flushed before the home hears that it is to.
+#[test]
+fn a_stable_write_is_durable_although_the_home_that_has_stored_it_dies_before_it_has_flushed() {
+    let mut late = 0;
+    for ms in (0..80).step_by(2) {
+        let (mut scene, clients) = moving(2, 3);
+        scene.slow_down(0, Duration::from_millis(10));
+        let own = clients.clone();
+        let written = scene.start(1, async move |cpu, volume| own.write(&cpu, &volume, 1, BLOCK, (false, true)).await);
+        scene.pass(Duration::from_millis(ms));
+        late += u64::from(
+            written.borrow().is_none() && scene.shared().next().expect("it runs").counters().stores.get() > 0,
+        );
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.change_map(|bound| bound - 1);
+        scene.see_all();
+        assert!(scene.run_until(None, |_| written.borrow().is_some()));
+        let value = written.take().expect("just looked").expect("written");
+        assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "{ms} ms");
+    }
+    assert!(late > 5, "the home hardly ever died between: {late}");
+}
+
+#[test]
+fn who_waits_for_a_flush_with_which_the_device_hangs_does_so_until_the_incarnation_ends() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, _clients) = moving(seed, 2);
+        scene.medium().hang(0);
+        let _hangs = begin_flush(&scene, 0);
+        scene.pass(Duration::from_millis(20));
+        let home = Arc::clone(scene.nodes[0].as_ref().expect("it runs").shared());
+        let released = scene.start(0, async move |cpu, _| home.release(&cpu, ShardNo(0)).await);
+        scene.pass(TIMEOUT);
+        assert!(released.borrow().is_none(), "seed {seed}: nothing hangs");
+        scene.register(0);
+        scene.pass(TIMEOUT);
+        assert!(released.borrow().is_some(), "seed {seed}");
     }
 }

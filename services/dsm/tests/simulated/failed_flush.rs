@@ -12,7 +12,7 @@ use policy::coherence::ShardNo;
 use testkit::random::Random;
 use testkit::scene::context;
 
-use crate::acknowledged::{begin_flush, end_flush, moving, write};
+use crate::acknowledged::{begin_flush, end_flush, found, moving, write};
 use crate::clients::Clients;
 use crate::failures::check;
 use crate::scene::members::SHARDS;
@@ -299,26 +299,6 @@ fn disturb(scene: &mut Scene, random: &mut Random) {
         let node = random.below(nodes) as usize;
         while scene.see(node) && random.chance(700) {}
     }
-}
-
-/// The power of the device fails, after all nodes have ended. Returns what it has.
-fn found(scene: &mut Scene, clients: &Clients, numbers: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
-    for node in 0..scene.nodes.len() {
-        scene.kill_member(node);
-        scene.deregister(node);
-    }
-    scene.boot(0);
-    scene.pass(Duration::from_millis(1));
-    let medium = Arc::clone(scene.medium());
-    scene.run(0, async move |cpu, _| medium.lose_unflushed(&cpu).await);
-    scene.change_map(|_| 0);
-    scene.see_all();
-    let read = |number| {
-        let own = clients.clone();
-        let read = scene.run(0, async move |cpu, volume| own.read(&cpu, &volume, 0, number).await);
-        (number, read.expect("read"))
-    };
-    numbers.map(read).collect()
 }
 
 #[test]

@@ -218,6 +218,22 @@ fn nodes_that_meet_before_they_serve_are_connected_once() {
     }
 }
 
+#[test]
+fn a_node_that_joins_dies_and_joins_again_before_others_have_looked_is_connected_once() {
+    for seed in testkit::rounds::seeds(20) {
+        let nodes = 2 + seed as usize % 3;
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, nodes) });
+        // They serve by then.
+        scene.pass(Duration::from_millis(10));
+        scene.deregister(nodes - 1);
+        scene.register(nodes - 1);
+        scene.see_all();
+        scene.until_connected();
+        scene.pass(Duration::from_secs(5));
+        assert_eq!(scene.connections(), nodes * (nodes - 1) / 2, "seed {seed}: {:?}", scene.told());
+    }
+}
+
 /// Of one seed.
 const KILLS: u64 = 25;
 

@@ -28,6 +28,8 @@ struct State {
     /// Nodes whose next flush fails.
     failing: BTreeSet<usize>,
     failures: u64,
+    /// Nodes whose flushes do not end.
+    hanging: BTreeSet<usize>,
 }
 
 pub struct Medium {
@@ -56,6 +58,11 @@ impl Medium {
     /// Flushes that have failed.
     pub fn failures(&self) -> u64 {
         self.state().failures
+    }
+
+    /// Flushes of a node do not end from now on.
+    pub fn hang(&self, node: usize) {
+        self.state().hanging.insert(node);
     }
 
     /// What a node has written survives it.
@@ -114,6 +121,9 @@ impl Device for Handle {
             if let Action::Write(range, frames) = &request.action {
                 let contents = frames.iter().map(|frame| Box::from(frame.bytes()));
                 written = range.blocks().iter().zip(contents).collect();
+            }
+            if is_flush && medium.state().hanging.contains(node) {
+                std::future::pending::<()>().await;
             }
             if is_flush && medium.state().failing.remove(node) {
                 let mut state = medium.state();
