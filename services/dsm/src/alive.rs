@@ -122,6 +122,13 @@ impl Shared {
         self.tell_all(core, Word::Died(of));
     }
 
+    /// So many flushes of a home have failed. What is news is passed on: the home may die before it has told all.
+    pub(crate) fn note_failures(&self, core: &mut Core, home: Address, failures: u64) {
+        if core.flushes.failures.on_told(home, failures) {
+            self.tell_all(core, Word::Failed { home, failures });
+        }
+    }
+
     /// Tells all nodes that are connected; the others hear of it when they are.
     pub(crate) fn tell_all(&self, core: &Core, word: Word) {
         let others = (0..core.met.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
@@ -132,7 +139,8 @@ impl Shared {
     pub(crate) fn tell_losses(&self, core: &Core, to: Address) {
         core.deaths.all_lossy().for_each(|of| self.send_word(to, Word::Died(of), None));
         if self.config.shards.is_some() {
-            self.send_word(to, Word::Failed(core.flushes.home.failures), None);
+            let failed = core.flushes.failures.all(self.me);
+            failed.for_each(|(home, failures)| self.send_word(to, Word::Failed { home, failures }, None));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::core::{Core, Decided};
 use crate::unflushed::Scope;
 use crate::waiting::Content;
 use crate::watch::Part;
-use crate::wire::{Mark, Word};
+use crate::wire::Word;
 
 impl Shared {
     /// Messages that have arrived together, in their order. What they bring for programs goes into their memory together.
@@ -38,10 +38,7 @@ impl Shared {
                 self.core.lock().flushes.on_answer(number, ok, mark);
                 self.changed.wake_all();
             }
-            Word::Failed(failures) => {
-                let mark = Mark { incarnation: from.incarnation, failures };
-                self.core.lock().flushes.failures.on_told(from.node, mark);
-            }
+            Word::Failed { home, failures } => self.note_failures(&mut self.core.lock(), home, failures),
             Word::Flushing(number) => {
                 self.core.lock().flushes.on_work(number);
                 self.changed.wake_all();

@@ -17,7 +17,6 @@ use crate::Shared;
 use crate::core::{Core, Progress, block};
 use crate::member::ENDED;
 use crate::waiting::{Content, Loaded};
-use crate::wire::{Mark, Word};
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
@@ -273,8 +272,7 @@ impl Shared {
         core.flushes.home.failures += 1;
         let failures = core.flushes.home.failures;
         if self.config.shards.is_some() {
-            core.flushes.failures.on_told(self.me.node, Mark { incarnation: self.me.incarnation, failures });
-            self.tell_all(core, Word::Failed(failures));
+            self.note_failures(core, self.me, failures);
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
 use crate::waiting::{Content, Group, Load, Pending, RETRANSMIT_AFTER, Wish, fill};
 use crate::watch::Watch;
-use crate::wire::{Mark, Word};
+use crate::wire::Word;
 
 /// Adjacent pages with one home, so that what is read and written in order goes to a home in batches: 1 MiB.
 pub const SHARD_PAGES: u64 = 256;
@@ -160,7 +160,7 @@ impl Shared {
             filling: Vec::new(),
         };
         core.flushes.meet(me);
-        core.flushes.failures.on_told(me.node, Mark { incarnation: me.incarnation, failures: 0 });
+        core.flushes.failures.on_told(me, 0);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
         let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());
         // What it asks of the others it asks again when they are connected.

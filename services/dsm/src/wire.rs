@@ -48,8 +48,8 @@ pub enum Word {
     Died(Address),
     /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
     Unflushed(Incarnation),
-    /// So many flushes of the sender's storage have failed, on a device that all nodes reach.
-    Failed(u64),
+    /// So many flushes of this home have failed, on a device that all nodes reach.
+    Failed { home: Address, failures: u64 },
     /// The sender is there.
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
@@ -166,8 +166,9 @@ fn fields(word: Word) -> Fields {
         Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
         Word::Flushed { number, ok, mark } => return Fields::of(kind::FLUSHED, ok).mark(number, mark),
         Word::Flushing(number) => return Fields::of(kind::FLUSHING, false).mark(number, Mark::default()),
-        Word::Failed(failures) => {
-            return Fields::of(kind::FAILED, false).mark(0, Mark { incarnation: Incarnation::default(), failures });
+        Word::Failed { home: Address { node, incarnation }, failures } => {
+            let fields = Fields::of(kind::FAILED, false).mark(0, Mark { incarnation, failures });
+            return Fields { node: Some(node), ..fields };
         }
         Word::Unflushed(incarnation) => {
             return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
@@ -231,10 +232,11 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
         kind::FLUSHING => return Some(Word::Flushing(fields.page)),
         kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
-        kind::DIED => {
-            return fields.node.map(|node| Word::Died(Address { node, incarnation: serial.incarnation }));
+        kind::DIED | kind::FAILED => {
+            let of = Address { node: fields.node?, incarnation: serial.incarnation };
+            let is_death = fields.kind == kind::DIED;
+            return Some(if is_death { Word::Died(of) } else { Word::Failed { home: of, failures: mark.failures } });
         }
-        kind::FAILED => return Some(Word::Failed(mark.failures)),
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
         _ => return None,
@@ -354,7 +356,8 @@ mod tests {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
             let names_node = header[2..4] != [0; 2];
-            let known = (kind::ASK..=kind::FAILED).contains(&header[0]) && (header[0] != kind::DIED || names_node);
+            let is_of_node = [kind::DIED, kind::FAILED].contains(&header[0]);
+            let known = (kind::ASK..=kind::FAILED).contains(&header[0]) && (!is_of_node || names_node);
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
@@ -364,8 +367,9 @@ mod tests {
         let mark = Mark { incarnation: Incarnation(3), failures: 4 };
         let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
         let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
-        let died = Word::Died(Address { node: NodeId(0), incarnation: Incarnation(6) });
-        let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5)), Word::Failed(6), died];
+        let home = Address { node: NodeId(0), incarnation: Incarnation(6) };
+        let of_node = [Word::Died(home), Word::Failed { home, failures: 7 }];
+        let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5))].into_iter().chain(of_node);
         let others = [Word::Beat, Word::Bye].into_iter().chain(told);
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
