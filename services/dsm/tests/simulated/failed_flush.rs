@@ -212,17 +212,20 @@ struct Ledger {
     written: BTreeMap<u64, Vec<(u64, u64, u64)>>,
     /// When the last flush of each node ended that failed.
     failed: BTreeMap<usize, u64>,
+    /// When each node died.
+    died: BTreeMap<usize, Vec<u64>>,
     durable: BTreeMap<u64, u64>,
     flushes: u64,
     stable: u64,
 }
 
 impl Ledger {
-    /// A flush of a node has succeeded, which began then.
-    fn on_flushed(&mut self, node: usize, begun: u64) {
+    /// A flush of one of the nodes has succeeded, which began then. It covers what all have written that had not died by then.
+    fn on_flushed(&mut self, (node, nodes): (usize, usize), begun: u64) {
         self.flushes += 1;
-        let from = self.failed.get(&node).copied().unwrap_or(0);
-        for number in blocks(node) {
+        for (of, number) in (0..nodes).flat_map(|of| blocks(of).map(move |number| (of, number))) {
+            let died = self.died.get(&of).into_iter().flatten().filter(|at| **at <= begun);
+            let from = died.chain(self.failed.get(&node)).copied().max().unwrap_or(0);
             let written = self.written.get(&number).into_iter().flatten();
             let covered = written.filter(|(_, since, until)| *since > from && *until <= begun);
             if let Some(value) = covered.map(|(value, _, _)| *value).max() {
@@ -245,7 +248,7 @@ fn blocks(node: usize) -> impl Iterator<Item = u64> {
 async fn run(
     (cpu, volume): (Processor, Arc<Volume>),
     (clients, ledger): (Clients, Rc<RefCell<Ledger>>),
-    (node, nodes): (usize, usize),
+    (node, process, nodes): (usize, usize, usize),
     mut random: Random,
 ) {
     while !clients.stopping.get() {
@@ -254,7 +257,7 @@ async fn run(
             0..4 => {
                 let (number, is_stable) = (blocks(node).nth(shard).expect("four"), random.chance(200));
                 let begun = cpu.now().ns();
-                let written = clients.write(&cpu, &volume, node, number, (false, is_stable)).await;
+                let written = clients.write(&cpu, &volume, process, number, (false, is_stable)).await;
                 if let Ok(value) = written {
                     let mut ledger = ledger.borrow_mut();
                     ledger.written.entry(number).or_default().push((value, begun, cpu.now().ns()));
@@ -265,8 +268,13 @@ async fn run(
                 }
             }
             4..8 => {
-                let of = random.below(nodes as u64) as usize;
-                let _ = clients.read(&cpu, &volume, node, blocks(of).nth(shard).expect("four")).await;
+                let number = blocks(random.below(nodes as u64) as usize).nth(shard).expect("four");
+                let durable = ledger.borrow().durable.get(&number).copied();
+                let read = clients.read(&cpu, &volume, process, number).await;
+                assert!(
+                    read.is_err() || read.ok() >= durable,
+                    "node {node}, block {number}: {read:?}, not {durable:?}"
+                );
             }
             _ => {
                 let begun = cpu.now().ns();
@@ -274,7 +282,7 @@ async fn run(
                 let flushed = if volume.may_answer() { flushed } else { continue };
                 let mut ledger = ledger.borrow_mut();
                 match flushed {
-                    Ok(()) => ledger.on_flushed(node, begun),
+                    Ok(()) => ledger.on_flushed((node, nodes), begun),
                     Err(_) => drop(ledger.failed.insert(node, cpu.now().ns())),
                 }
             }
@@ -283,11 +291,19 @@ async fn run(
     }
 }
 
-/// One at a time, each long after the one before: what a home has not told anybody yet dies with it.
-fn disturb(scene: &mut Scene, random: &mut Random) {
+fn start(scene: &Scene, clients: &Clients, ledger: &Rc<RefCell<Ledger>>, (node, seed): (usize, u64)) {
+    let (own, ledger) = (clients.clone(), Rc::clone(ledger));
+    let who = (node, node + 1000 * scene.incarnation(node), scene.nodes.len());
+    let random = Random(seed ^ (who.1 as u64 + 1) << 40);
+    scene.start(node, async move |cpu, volume| run((cpu, volume), (own, ledger), who, random).await);
+}
+
+/// One at a time, each long after the one before. Returns which node has died and begun anew.
+fn disturb(scene: &mut Scene, random: &mut Random, ledger: &RefCell<Ledger>) -> Option<usize> {
     let nodes = scene.nodes.len() as u64;
     let (node, other) = (random.below(nodes) as usize, random.below(nodes) as usize);
-    match random.below(8) {
+    let mut died = None;
+    match random.below(9) {
         0..3 => scene.medium().fail_flush(node),
         3..5 => {
             (0..SHARDS).filter(|_| random.chance(500)).for_each(|shard| scene.give_up(node, ShardNo(shard)));
@@ -299,6 +315,18 @@ fn disturb(scene: &mut Scene, random: &mut Random) {
             scene.pass(Duration::from_millis(random.below(600)));
             scene.heal();
         }
+        // What a home has not told anybody yet dies with it.
+        7.. if !scene.medium().is_failing(node) => {
+            scene.pass(Duration::from_secs(1));
+            scene.kill_member(node);
+            died = Some(node);
+            ledger.borrow_mut().died.entry(node).or_default().push(scene.world.now().ns());
+            scene.pass(Duration::from_micros(random.below(100_000)));
+            scene.deregister(node);
+            scene.change_map(|bound| random.below(bound as u64) as usize);
+            scene.pass(Duration::from_micros(random.below(100_000)));
+            scene.boot(node);
+        }
         _ => {}
     }
     for _ in 0..4 {
@@ -306,11 +334,12 @@ fn disturb(scene: &mut Scene, random: &mut Random) {
         let node = random.below(nodes) as usize;
         while scene.see(node) && random.chance(700) {}
     }
+    died
 }
 
 #[test]
-fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move() {
-    let (mut failures, mut flushes, mut stable) = (0, 0, 0);
+fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move_and_die() {
+    let (mut failures, mut flushes, mut stable, mut deaths) = (0, 0, 0, 0);
     let mut seeds = testkit::rounds::seeds(100);
     for seed in seeds.by_ref() {
         let mut random = Random(seed);
@@ -320,14 +349,13 @@ fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move() 
         scene.see_all();
         scene.until_connected();
         let (clients, ledger) = (Clients::new(&scene), Rc::new(RefCell::new(Ledger::default())));
-        for node in 0..nodes {
-            let (own, ledger) = (clients.clone(), Rc::clone(&ledger));
-            let random = Random(seed ^ (node as u64 + 1) << 40);
-            scene.start(node, async move |cpu, volume| {
-                run((cpu, volume), (own, ledger), (node, nodes), random).await;
-            });
+        (0..nodes).for_each(|node| start(&scene, &clients, &ledger, (node, seed)));
+        for _ in 0..16 {
+            if let Some(node) = disturb(&mut scene, &mut random, &ledger) {
+                deaths += 1;
+                start(&scene, &clients, &ledger, (node, seed));
+            }
         }
-        (0..12).for_each(|_| disturb(&mut scene, &mut random));
         clients.stopping.set(true);
         check(&scene, seed);
         failures += scene.medium().failures();
@@ -338,6 +366,7 @@ fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move() 
         }
         (flushes, stable) = (flushes + ledger.flushes, stable + ledger.stable);
     }
-    println!("{failures} flushes failed, {flushes} succeeded, {stable} stable writes");
-    assert!((failures > 100 && flushes > 1000 && stable > 1000) || !seeds.have_been(100), "hardly anything was done");
+    println!("{failures} flushes failed, {flushes} succeeded, {stable} stable writes, {deaths} deaths");
+    let is_enough = failures > 100 && flushes > 1000 && stable > 1000 && deaths > 100;
+    assert!(is_enough || !seeds.have_been(100), "hardly anything was done");
 }
