@@ -52,10 +52,13 @@ pub trait Coherence: Send + Sync {
     /// What is known when a flush is asked for, before anything is done for it.
     fn known(&self) -> Known;
 
-    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written. A death or a
-    /// failed flush elsewhere that is not `known` is an error. So each fails whatever flush was asked for before one has
-    /// returned it, and no later one.
-    fn flush<'a>(&'a self, cpu: &'a Processor, known: Known) -> Work<'a, ()>;
+    /// Makes durable what was acknowledged before at any node, once this node has stored what it had written.
+    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()>;
+
+    /// May something be lost with a death or a failed flush elsewhere that was not `known` when a flush was asked for? That
+    /// flush ends now, and returns it: a failed flush fails each that was asked for before one has returned it, a death each
+    /// that was asked for before it was known, and no later one.
+    fn has_lost(&self, known: Known) -> bool;
 }
 
 /// What a flush need not return. Counts.

@@ -38,7 +38,12 @@ impl Shared {
                 self.core.lock().flushes.on_answer(number, ok, mark);
                 self.changed.wake_all();
             }
-            Word::Failed { home, failures } => self.note_failures(&mut self.core.lock(), home, failures),
+            Word::Failed { home, failures } => {
+                let may_fail = home.node != self.me.node && usize::from(home.node.0) < self.config.nodes.len();
+                if may_fail && self.config.shards.is_some() {
+                    self.note_failures(&mut self.core.lock(), home, failures);
+                }
+            }
             Word::Flushing(number) => {
                 self.core.lock().flushes.on_work(number);
                 self.changed.wake_all();

@@ -55,16 +55,9 @@ impl Deaths {
     }
 
     /// This node sees that another one has ended, and not in order.
-    pub(crate) fn on_end(&mut self, address: Address) {
-        let number = self.heard(address).unwrap_or_else(|| self.tick());
-        self.ended.insert(address.node, Death { incarnation: address.incarnation, number });
-    }
-
-    /// When this node has heard of this end, seen or told. It counts once.
-    fn heard(&self, Address { node, incarnation }: Address) -> Option<u64> {
-        let known = [&self.ended, &self.lossy].into_iter().filter_map(|deaths| deaths.get(&node));
-        let known = known.filter(|death| death.incarnation >= incarnation && death.number > 0);
-        known.map(|death| death.number).min()
+    pub(crate) fn on_end(&mut self, Address { node, incarnation }: Address) {
+        let number = self.tick();
+        self.ended.insert(node, Death { incarnation, number });
     }
 
     fn tick(&mut self) -> u64 {
@@ -74,13 +67,13 @@ impl Deaths {
 
     /// With an end of a node something may be lost. `met`: the incarnation of it that lives, as far as this node knows. False
     /// if that is no news.
-    pub(crate) fn on_loss(&mut self, address: Address, met: Option<Incarnation>) -> bool {
-        let Address { node, incarnation } = address;
+    pub(crate) fn on_loss(&mut self, Address { node, incarnation }: Address, met: Option<Incarnation>) -> bool {
         if self.lossy.get(&node).is_some_and(|known| known.incarnation >= incarnation) {
             return false;
         }
-        let number = match self.heard(address) {
-            Some(number) => number,
+        let seen = self.ended.get(&node).filter(|ended| ended.incarnation >= incarnation);
+        let number = match seen {
+            Some(ended) => ended.number,
             None if met.is_some_and(|met| met <= incarnation) => self.tick(),
             // It had died before this node heard of it first.
             None => 0,
@@ -89,9 +82,14 @@ impl Deaths {
         true
     }
 
-    /// Has another node ended since, and not in order?
+    /// Has another node ended since, and not in order? An end that this node was told of before it saw it counts once.
     pub(crate) fn are_since(&self, count: u64) -> bool {
-        self.ended.values().chain(self.lossy.values()).any(|death| death.number > count)
+        let was_told = |node, seen: &Death| {
+            let told = self.lossy.get(node).filter(|told| told.incarnation == seen.incarnation && told.number > 0);
+            told.is_some_and(|told| told.number <= count)
+        };
+        self.lossy.values().any(|death| death.number > count)
+            || self.ended.iter().any(|(node, death)| death.number > count && !was_told(node, death))
     }
 
     /// May something be lost since then that one of these homes was asked to make durable? `others`: all that may write.

@@ -4,9 +4,9 @@
 //! so only once: the next flush may succeed. So a home counts its failures, and tells all nodes of each
 //! ([`Word::Failed`](crate::wire::Word::Failed)) before it answers anything more about its storage. They pass that on: what
 //! one of them has heard, the next home has before that one answers its survey, and all others before it answers a flush.
-//! Whoever connects is told as well: the first that a node hears of a home counts for nothing, since nothing that it gives up
-//! can be stored there before. What a node has heard fails its next flush, once
-//! ([`flush`](kernel::volume::Coherence::flush)). It counts also when the home gives up its shards, or dies.
+//! Whoever connects is told as well, and passes it on: another may know less. What a node has heard fails its next flush, once
+//! ([`flush`](kernel::volume::Coherence::flush)), but the first that it hears of a home only those that were asked for before:
+//! nothing that it gives up can be stored there earlier. It counts also when the home gives up its shards, or dies.
 //!
 //! A home that is one no more may have failed without that this node has heard of it. So whoever had something stored asks
 //! the same node until a flush has covered that, or that node is dead.
@@ -33,16 +33,20 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// So many flushes of a home have failed. Does that count, and is news?
+    /// So many flushes of a home have failed. Is that news?
     pub(crate) fn on_told(&mut self, home: Address, failures: u64) -> bool {
-        let number = match self.homes.get(&home) {
-            Some((known, _)) if *known >= failures => return false,
-            Some(_) => self.count + 1,
-            None => 0,
-        };
-        self.count = self.count.max(number);
-        self.homes.insert(home, (failures, number));
-        number > 0
+        let known = self.homes.get(&home).map(|(known, _)| *known);
+        let is_news = known.unwrap_or(0) < failures;
+        if is_news {
+            self.count += 1;
+            if known.is_none() && self.returned == self.count - 1 {
+                self.returned = self.count;
+            }
+        }
+        if is_news || known.is_none() {
+            self.homes.insert(home, (failures, if is_news { self.count } else { 0 }));
+        }
+        is_news
     }
 
     /// Has this node heard since then that flushes of the home have failed?
@@ -76,18 +80,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_home_says_first_is_no_news_and_each_failure_after_that_is_one() {
+    fn each_failure_of_each_incarnation_is_news_once() {
         let mut failures = Failures::default();
-        failures.on_told(at(2), 7);
-        assert!(!failures.are_since(HOME, 0) && !failures.are_new(0));
-        failures.on_told(at(2), 7);
-        assert!(!failures.are_new(0), "told twice");
-        failures.on_told(at(2), 8);
-        assert!(failures.are_since(HOME, 0) && !failures.are_since(HOME, failures.count));
-        failures.on_told(at(3), 1);
-        assert!(!failures.are_since(HOME, 1) && failures.are_since(HOME, 0), "another incarnation begins anew");
-        failures.on_told(at(2), 9);
-        assert!(failures.are_since(HOME, 1), "of an earlier one, passed on late by another node");
+        assert!(!failures.on_told(at(2), 0) && !failures.are_since(HOME, 0));
+        assert!(failures.on_told(at(2), 1));
+        let told = failures.count;
+        assert!(failures.are_since(HOME, 0) && !failures.are_since(HOME, told));
+        assert!(!failures.on_told(at(2), 1) && !failures.are_since(HOME, told), "told twice");
+        assert!(failures.on_told(at(2), 3) && failures.are_since(HOME, told));
+        let told = failures.count;
+        assert!(!failures.on_told(at(3), 0) && !failures.are_since(HOME, told), "another incarnation begins anew");
+        assert!(failures.on_told(at(2), 4) && failures.are_since(HOME, told), "of an earlier one, passed on late");
     }
 
     #[test]
@@ -98,5 +101,16 @@ mod tests {
         failures.on_told(at(2), 1);
         assert!(failures.are_new(one) && failures.are_new(other));
         assert!(!failures.are_new(failures.returned), "the next one");
+    }
+
+    #[test]
+    fn what_is_heard_first_of_a_home_fails_only_what_was_asked_for_before() {
+        let mut failures = Failures::default();
+        let before = failures.returned;
+        assert!(failures.on_told(at(2), 7));
+        assert!(!failures.are_new(failures.returned) && failures.are_new(before));
+        failures.on_told(at(2), 8);
+        failures.on_told(at(3), 1);
+        assert!(failures.are_new(failures.returned), "not returned yet");
     }
 }

@@ -59,28 +59,35 @@ impl Shared {
 
     /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
     /// What its programs have written it gives up now: a client's write may be in a page that a mapping has taken over.
-    pub(crate) async fn flush_all(&self, cpu: &Processor, known: Known) -> Result<(), Errno> {
+    pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
         self.store_mapped(cpu).await?;
         self.until_saved(cpu).await?;
         if let Some(shards) = self.config.shards {
-            let flushed = self.flush_moving(cpu, shards).await;
-            let core = &mut *self.core.lock();
-            // Homes that are new, or had heard of a death before they were asked, say nothing of what was lost with it.
-            let has_lost = core.flushes.failures.are_new(known.failures) | core.deaths.are_since(known.deaths);
-            return flushed.and(if has_lost { Err(Errno::IO) } else { Ok(()) });
+            return self.flush_moving(cpu, shards).await;
         }
-        let homes = (0..self.config.nodes.len() as u16).map(NodeId);
-        let homes = homes.filter(|home| self.config.homes & 1 << home.0 != 0);
-        let flushes = homes.clone().map(|home| {
+        let flushes = self.fixed_homes().map(|home| {
             let since = self.core.lock().flushes.mark(Scope::All, home);
             self.flush_at(cpu, (home, Scope::All), since)
         });
         let flushed = futures_util::future::join_all(flushes).await;
-        flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })?;
+        flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })
+    }
+
+    fn fixed_homes(&self) -> impl Iterator<Item = NodeId> + Clone {
+        let homes = self.config.homes;
+        (0..self.config.nodes.len() as u16).map(NodeId).filter(move |home| homes & 1 << home.0 != 0)
+    }
+
+    /// May something be lost that a flush has to return, which ends now? `known` when it was asked for.
+    pub(crate) fn has_lost(&self, known: Known) -> bool {
+        let core = &mut *self.core.lock();
+        if self.config.shards.is_some() {
+            // Homes that are new, or had heard of a death before they were asked, say nothing of what was lost with it.
+            return core.flushes.failures.are_new(known.failures) | core.deaths.are_since(known.deaths);
+        }
         // What a node had written when it died is lost.
         let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
-        let has_lost = self.core.lock().deaths.have_lost_since(known.deaths, homes, others);
-        if has_lost { Err(Errno::IO) } else { Ok(()) }
+        core.deaths.have_lost_since(known.deaths, self.fixed_homes(), others)
     }
 
     /// Have the homes all that was written here?

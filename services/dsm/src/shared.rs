@@ -441,8 +441,12 @@ impl Coherence for Shared {
         Known { deaths: core.deaths.count, failures: core.flushes.failures.returned }
     }
 
-    fn flush<'a>(&'a self, cpu: &'a Processor, known: Known) -> Work<'a, ()> {
-        Box::pin(self.flush_all(cpu, known))
+    fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()> {
+        Box::pin(self.flush_all(cpu))
+    }
+
+    fn has_lost(&self, known: Known) -> bool {
+        Shared::has_lost(self, known)
     }
 
     fn answers(&self) -> bool {

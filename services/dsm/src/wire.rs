@@ -6,7 +6,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0, 1 | kind; flags |
-//! | 2..4 | node to which a page is forwarded, or which has died, plus one |
+//! | 2..4 | node to which a page is forwarded, which has died, or whose flushes have failed, plus one |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
 //! | 12..16 | incarnation of the serial; term of a survey |
 //! | 16..24 | page; number of a flush |

@@ -144,6 +144,31 @@ fn a_failed_flush_counts_although_the_home_has_died_since() {
     }
 }
 
+/// The one that joins hears of it as its first of that home, and becomes the next one.
+#[test]
+fn a_node_that_joins_passes_on_a_failed_flush_of_which_it_hears() {
+    for seed in testkit::rounds::seeds(20) {
+        let (mut scene, _clients) = handed_over(seed);
+        scene.kill_member(3);
+        scene.deregister(3);
+        scene.see_all();
+        [(0, 1), (1, 2), (0, 3), (2, 3)].into_iter().for_each(|(one, other)| scene.cut(one, other));
+        fail(&mut scene, seed);
+        scene.boot(3);
+        scene.see_all();
+        scene.pass(Duration::from_secs(2));
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.heal();
+        scene.cut(1, 2);
+        scene.pass(Duration::from_secs(2));
+        scene.change_map(|bound| bound - 1);
+        scene.see_all();
+        assert!(!flush(&mut scene, 1), "seed {seed}");
+        assert!(flush(&mut scene, 1) && flush(&mut scene, 3), "seed {seed}: it is told twice");
+    }
+}
+
 #[test]
 fn a_node_that_joins_later_is_not_told_of_earlier_failures() {
     for seed in testkit::rounds::seeds(20) {
@@ -155,6 +180,8 @@ fn a_node_that_joins_later_is_not_told_of_earlier_failures() {
         scene.boot(3);
         scene.see_all();
         scene.until_connected();
+        // Until it has heard: a flush that is asked for before fails, since it could have failed meanwhile.
+        scene.pass(Duration::from_millis(100));
         assert!(flush(&mut scene, 3), "seed {seed}");
     }
 }
