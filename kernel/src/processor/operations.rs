@@ -44,6 +44,7 @@ impl Processor {
 
     /// Receives what has arrived into `into`, which must lie in `hold` (see [`Hold::bytes`] and
     /// [`crate::frame::segments`]). Returns the bytes received, 0 at the end of the stream, and the memory.
+    /// Begins at once, not when it is first polled.
     ///
     /// # Panics
     /// If a segment lies outside `hold`: a bug of the caller, not of the wire.
@@ -59,6 +60,7 @@ impl Processor {
     }
 
     /// Sends `from`, which must lie in `hold`. Returns the bytes sent, possibly fewer than requested, and the memory.
+    /// Begins at once, not when it is first polled.
     ///
     /// # Panics
     /// If a segment lies outside `hold`: a bug of the caller.
@@ -75,6 +77,7 @@ impl Processor {
 
     /// Receives what is reported of a mapping's faults into `into`, which must lie in `hold`. Returns the bytes received
     /// and the memory.
+    /// Begins at once, not when it is first polled.
     ///
     /// # Panics
     /// If a segment lies outside `hold`: a bug of the caller.
