@@ -35,8 +35,8 @@ impl Volume {
         let failures = self.write_out_again(cpu, context).await;
         let Some((coherence, known)) = shared else { return self.flush_device(cpu, context, failures).await };
         let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu)).await;
-        let lost = if coherence.has_lost(known) { Err(Errno::IO) } else { Ok(()) };
-        own.and(all).and(lost)
+        let elsewhere = coherence.end_flush(known);
+        own.and(all).and(elsewhere)
     }
 
     /// Writes all that is dirty, and what must be repeated. Returns the failures before.

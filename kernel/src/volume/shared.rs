@@ -55,10 +55,12 @@ pub trait Coherence: Send + Sync {
     /// Makes durable what was acknowledged before at any node, once this node has stored what it had written.
     fn flush<'a>(&'a self, cpu: &'a Processor) -> Work<'a, ()>;
 
-    /// May something be lost with a death or a failed flush elsewhere that was not `known` when a flush was asked for? That
-    /// flush ends now, and returns it: a failed flush fails each that was asked for before one has returned it, a death each
-    /// that was asked for before it was known, and no later one.
-    fn has_lost(&self, known: Known) -> bool;
+    /// A flush ends, which was asked for when this was `known`.
+    ///
+    /// # Errors
+    /// Something may be lost with a death or a failed flush elsewhere that was not known: a failed flush fails each that was
+    /// asked for before one has returned it, a death each that was asked for before it was known, and no later one.
+    fn end_flush(&self, known: Known) -> Result<(), Errno>;
 }
 
 /// What a flush need not return. Counts.

@@ -61,7 +61,7 @@ impl Failures {
     }
 
     /// Are there any that no flush of all had returned when this one was asked for? It returns them now.
-    pub(crate) fn are_new(&mut self, returned: u64) -> bool {
+    pub(crate) fn take_new(&mut self, returned: u64) -> bool {
         self.returned = self.returned.max(self.count);
         self.count > returned
     }
@@ -99,8 +99,8 @@ mod tests {
         failures.on_told(at(2), 0);
         let (one, other) = (failures.returned, failures.returned);
         failures.on_told(at(2), 1);
-        assert!(failures.are_new(one) && failures.are_new(other));
-        assert!(!failures.are_new(failures.returned), "the next one");
+        assert!(failures.take_new(one) && failures.take_new(other));
+        assert!(!failures.take_new(failures.returned), "the next one");
     }
 
     #[test]
@@ -108,9 +108,9 @@ mod tests {
         let mut failures = Failures::default();
         let before = failures.returned;
         assert!(failures.on_told(at(2), 7));
-        assert!(!failures.are_new(failures.returned) && failures.are_new(before));
+        assert!(!failures.take_new(failures.returned) && failures.take_new(before));
         failures.on_told(at(2), 8);
         failures.on_told(at(3), 1);
-        assert!(failures.are_new(failures.returned), "not returned yet");
+        assert!(failures.take_new(failures.returned), "not returned yet");
     }
 }

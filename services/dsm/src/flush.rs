@@ -78,12 +78,12 @@ impl Shared {
         (0..self.config.nodes.len() as u16).map(NodeId).filter(move |home| homes & 1 << home.0 != 0)
     }
 
-    /// May something be lost that a flush has to return, which ends now? `known` when it was asked for.
-    pub(crate) fn has_lost(&self, known: Known) -> bool {
+    /// May something be lost that was not `known` when a flush was asked for? It returns that now.
+    pub(crate) fn take_lost(&self, known: Known) -> bool {
         let core = &mut *self.core.lock();
         if self.config.shards.is_some() {
             // Homes that are new, or had heard of a death before they were asked, say nothing of what was lost with it.
-            return core.flushes.failures.are_new(known.failures) | core.deaths.are_since(known.deaths);
+            return core.flushes.failures.take_new(known.failures) | core.deaths.are_since(known.deaths);
         }
         // What a node had written when it died is lost.
         let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);

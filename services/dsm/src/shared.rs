@@ -445,8 +445,8 @@ impl Coherence for Shared {
         Box::pin(self.flush_all(cpu))
     }
 
-    fn has_lost(&self, known: Known) -> bool {
-        Shared::has_lost(self, known)
+    fn end_flush(&self, known: Known) -> Result<(), Errno> {
+        if self.take_lost(known) { Err(Errno::IO) } else { Ok(()) }
     }
 
     fn answers(&self) -> bool {
