@@ -6,7 +6,7 @@ pub mod members;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use dsm::{Connector, Dsm, Shared, SharedConfig};
@@ -78,12 +78,13 @@ impl Setup {
 
 /// A node that runs.
 pub struct Node {
-    pub host: Host,
     pub trace: Option<TraceMemory>,
     pub dsm: Arc<Dsm>,
     /// `None`: it has not registered yet.
     pub shared: Option<Arc<Shared>>,
     pub volume: Option<Arc<Volume>>,
+    /// Last: the others have frames of its kernel.
+    pub host: Host,
 }
 
 impl Node {
@@ -125,6 +126,8 @@ pub struct Scene {
     pub told: Arc<Mutex<Vec<String>>>,
     /// Where homes move.
     members: Option<Members>,
+    /// Those of all nodes that have begun.
+    kernels: Vec<Weak<Kernel>>,
 }
 
 impl Scene {
@@ -148,6 +151,7 @@ impl Scene {
             made: Vec::new(),
             cut: Vec::new(),
             told: Arc::default(),
+            kernels: Vec::new(),
             members: setup.moves.then(|| Members::new(setup.nodes, setup.size, setup.seed)),
             setup,
         };
@@ -169,6 +173,7 @@ impl Scene {
             None => Kernel::new(config),
         };
         let host = Host::with_kernel(&self.world, self.hosts[node], kernel.expect("address space"));
+        self.kernels.push(Arc::downgrade(&host.kernel));
         let dsm = Dsm::new(Dial { from: node, wanted: Arc::clone(&self.wanted) });
         accept(&self.world, &host, PORT, &dsm, Peer::default);
         if self.setup.moves {
@@ -376,9 +381,17 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         for node in 0..self.nodes.len() {
-            if let Some(node) = self.nodes[node].take() {
-                node.host.processors.iter().for_each(Processor::abandon);
-            }
+            // What is on its way has frames, too.
+            self.kill(node);
+        }
+        // Otherwise a process would run out of address space after some thousand scenes.
+        if !std::thread::panicking() {
+            assert!(self.kernels.iter().all(|kernel| kernel.strong_count() == 0), "a kernel outlives its scene");
+            assert_eq!(
+                kernel::frame::pools_left_mapped(),
+                0,
+                "frames were still referred to when a kernel was dropped"
+            );
         }
     }
 }
