@@ -168,6 +168,15 @@ mod tests {
     }
 
     #[test]
+    fn that_a_home_has_ended_counts_from_when_this_node_sees_it_although_it_was_told_before_that_a_writer_has() {
+        let mut deaths = Deaths::default();
+        assert!(deaths.on_loss(address(2), Some(Incarnation(2))));
+        let told = deaths.count;
+        deaths.on_end(address(2));
+        assert!(deaths.have_lost_since(told, std::iter::once(NodeId(1)), std::iter::empty()));
+    }
+
+    #[test]
     fn a_home_that_ended_in_order_has_lost_nothing_while_all_others_are_known_to_live() {
         let (home, writer) = (NodeId(1), NodeId(2));
         let mut deaths = Deaths::default();
