@@ -1,5 +1,8 @@
 //! What a peer has sent.
 
+#[cfg(test)]
+mod tests;
+
 use kernel::Processor;
 use kernel::trace::Event;
 use policy::coherence::{Address, Envelope, Incarnation, Message};
