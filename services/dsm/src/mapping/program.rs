@@ -1,6 +1,6 @@
 //! A program that has mapped the volume, from the begin to the end of its connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ impl Shared {
         let Some(memory) = self.begin_end(cpu, no) else { return };
         cpu.cancel_faults(memory.faults());
         // Nothing is written any more. A home that does not answer holds up its own pages only.
-        let written = self.written_by_home(no);
+        let written = self.unstored_by_home(no);
         let homes = written.values().map(async |pages| {
             for some in pages.chunks(STORED_AT_ONCE) {
                 while !self.store_some(cpu, no, some).await {}
@@ -188,10 +188,14 @@ impl Shared {
         Some(memory)
     }
 
-    fn written_by_home(&self, no: MappingNo) -> BTreeMap<Option<NodeId>, Vec<PageNo>> {
+    /// Pages that a mapping has written and that its homes do not have: a flush may be storing some of them.
+    fn unstored_by_home(&self, no: MappingNo) -> BTreeMap<Option<NodeId>, Vec<PageNo>> {
         let core = self.core.lock();
         let mut by_home: BTreeMap<_, Vec<PageNo>> = BTreeMap::new();
-        for page in core.mapped.written(Some(no)) {
+        let busy = core.pages.keys().chain(core.saving.keys()).copied();
+        let storing = busy.filter(|page| core.mapped.place(no, *page).is_some() && !core.is_stored(*page));
+        let unstored = core.mapped.written(Some(no)).chain(storing);
+        for page in unstored.collect::<BTreeSet<_>>() {
             let home = core.node.home(page).map(|home| home.at.node);
             by_home.entry(home).or_default().push(page);
         }
@@ -202,13 +206,13 @@ impl Shared {
     /// was.
     async fn store_some(&self, cpu: &Processor, no: MappingNo, some: &[PageNo]) -> bool {
         let is_written = |core: &Core, page| core.mapped.place(no, page) == Some(Place::Write);
+        let is_stored = |core: &Core, page| core.is_stored(page) && !is_written(core, page);
         let left: Vec<PageNo> = {
             let mut core = self.core.lock();
-            let left: Vec<PageNo> = some.iter().copied().filter(|page| is_written(&core, *page)).collect();
+            let left: Vec<PageNo> = some.iter().copied().filter(|page| !is_stored(&core, *page)).collect();
             self.store_dirty(cpu, &mut core, left.iter().copied());
             left
         };
-        let is_stored = |core: &Core, page| core.is_stored(page) && !is_written(core, page);
         let is_done = left.is_empty() || self.until_stored(cpu, &left, is_stored).await.is_ok();
         if !is_done {
             cpu.sleep(RETRY).await;
