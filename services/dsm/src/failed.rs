@@ -15,6 +15,9 @@
 //! something since its last flush, that counts as a failure. The next FLUSH, and each FUA under way, of all nodes would fail, at
 //! which file systems give up: for a device that fails in the very moment in which a node dies.
 //!
+//! Counts of incarnations that have ended are retained: somebody may yet pass on a failure of theirs, and whether this node had
+//! known them before makes a difference.
+//!
 //! Rejected: a home gives up no shard before all nodes have confirmed that they have heard. Nodes that cannot reach each
 //! other, but etcd, would hold up every move.
 
@@ -33,6 +36,11 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
+    /// What this process knows of homes in a new incarnation, in which nothing is to be returned to anybody yet.
+    pub(crate) fn inherit(before: &Failures) -> Failures {
+        Failures { count: before.count, homes: before.homes.clone(), returned: before.count }
+    }
+
     /// So many flushes of a home have failed. Is that news?
     pub(crate) fn on_told(&mut self, home: Address, failures: u64) -> bool {
         let known = self.homes.get(&home).map(|(known, _)| *known);

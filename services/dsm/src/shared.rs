@@ -20,6 +20,7 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
 use crate::deaths::Deaths;
+use crate::failed::Failures;
 use crate::hello::{Process, Terms};
 use crate::home::Reserve;
 use crate::link::Link;
@@ -160,6 +161,9 @@ impl Shared {
             filling: Vec::new(),
         };
         core.flushes.meet(me);
+        if let Some(before) = joined.as_ref().and_then(|joined| joined.before.as_ref()) {
+            core.flushes.failures = Failures::inherit(&before.core.lock().flushes.failures);
+        }
         core.flushes.failures.on_told(me, 0);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
         let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());

@@ -169,6 +169,25 @@ fn a_node_that_joins_passes_on_a_failed_flush_of_which_it_hears() {
     }
 }
 
+/// Only node 2 has heard.
+#[test]
+fn a_process_passes_on_what_it_heard_in_an_earlier_incarnation() {
+    for seed in testkit::rounds::seeds(20) {
+        let (mut scene, _clients) = handed_over(seed);
+        [(0, 1), (0, 3), (1, 2), (2, 3)].into_iter().for_each(|(one, other)| scene.cut(one, other));
+        fail(&mut scene, seed);
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.register(2);
+        scene.change_map(|bound| bound - 1);
+        scene.see_all();
+        scene.heal();
+        assert!(!flush(&mut scene, 1), "seed {seed}");
+        assert!(flush(&mut scene, 1), "seed {seed}: it is told twice");
+        assert!(flush(&mut scene, 2), "seed {seed}: its clients had errors already");
+    }
+}
+
 #[test]
 fn a_node_that_joins_later_is_not_told_of_earlier_failures() {
     for seed in testkit::rounds::seeds(20) {
