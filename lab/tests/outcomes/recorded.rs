@@ -1,12 +1,11 @@
 //! Every experiment gives what it gave when it was recorded.
 
-mod outcomes;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lab::{Setting, recorded};
-use outcomes::outcomes;
+use lab::recorded;
+
+use super::published;
 
 /// Set to 1, it records anew instead.
 const RECORD: &str = "AWASE_RECORD";
@@ -19,7 +18,7 @@ fn directory() -> PathBuf {
 fn no_table_drifts_from_its_recorded_result() {
     let record = std::env::var_os(RECORD).is_some_and(|value| value == "1");
     let mut wrong = Vec::new();
-    for outcome in outcomes(Setting::Paper, &[]) {
+    for outcome in published() {
         let name = outcome.order.name();
         let path = directory().join(format!("{name}.csv"));
         if record {
@@ -36,7 +35,7 @@ fn no_table_drifts_from_its_recorded_result() {
     }
     assert!(
         wrong.is_empty(),
-        "\n  {}\nIf that is meant: {RECORD}=1 cargo test -p awase-lab --test recorded, look at the differences \
+        "\n  {}\nIf that is meant: {RECORD}=1 cargo test -p awase-lab --test outcomes recorded, look at the differences \
          (git diff lab/recorded) and commit them\n",
         wrong.join("\n  ")
     );

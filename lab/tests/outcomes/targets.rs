@@ -1,25 +1,17 @@
 //! How near each published table must come, and what every experiment owes its reader on the paper's machine.
 
-mod outcomes;
-
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use lab::{Cell, Origin, Outcome, Results, Setting, Table, sensitivity};
-use outcomes::outcomes;
+use lab::{Cell, Origin, Outcome, Results, Table, sensitivity};
+
+use super::published;
 
 const THREADS: NonZeroUsize = NonZeroUsize::MIN;
 
-/// All experiments on the papers' machines, run once.
-fn all() -> &'static [Outcome] {
-    static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
-    ALL.get_or_init(|| outcomes(Setting::Paper, &[]))
-}
-
 fn results(name: &str) -> &'static Results {
-    &all().iter().find(|outcome| outcome.order.name() == name).expect("an experiment of that name").results
+    &published().iter().find(|outcome| outcome.order.name() == name).expect("an experiment of that name").results
 }
 
 fn table(experiment: &str, name: &str) -> &'static Table {
@@ -35,7 +27,7 @@ fn cells(table: &Table) -> impl Iterator<Item = &Cell> {
 #[test]
 fn every_experiment_meets_its_target_or_misses_it_as_recorded() {
     let mut targets = 0;
-    for Outcome { order, results, .. } in all() {
+    for Outcome { order, results, .. } in published() {
         let Some(target) = &order.experiment.sheet().target else { continue };
         targets += 1;
         let misses = target.misses(results);
@@ -47,7 +39,7 @@ fn every_experiment_meets_its_target_or_misses_it_as_recorded() {
 
 #[test]
 fn what_the_papers_found_holds_or_is_recorded_as_refuted() {
-    for Outcome { order, results, .. } in all() {
+    for Outcome { order, results, .. } in published() {
         let refuted = order.experiment.sheet().target.as_ref().map_or(&[][..], |target| &target.refuted);
         let missed: Vec<&str> =
             results.findings.iter().filter(|finding| !finding.holds).map(|finding| finding.text.as_str()).collect();
@@ -73,7 +65,7 @@ fn tables_without_a_free_point_are_as_near_as_they_were() {
 
 #[test]
 fn every_free_number_has_a_range_and_a_recorded_sensitivity() {
-    for Outcome { order, results, .. } in all() {
+    for Outcome { order, results, .. } in published() {
         let name = order.name();
         let Some(target) = &order.experiment.sheet().target else { continue };
         let recorded =
@@ -103,7 +95,7 @@ fn recorded_sensitivities_do_not_drift() {
 fn every_decision_names_files_that_are_there_and_the_policy_is_used_where_it_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-    for Outcome { order, .. } in all() {
+    for Outcome { order, .. } in published() {
         let decisions = &order.experiment.sheet().decisions;
         assert!(!decisions.is_empty(), "{}: who decides?", order.name());
         for decision in decisions {
@@ -124,7 +116,7 @@ fn every_decision_names_files_that_are_there_and_the_policy_is_used_where_it_say
 
 #[test]
 fn the_first_finding_of_each_says_in_numbers_what_its_technique_is_worth_beside_the_papers() {
-    for Outcome { order, results, .. } in all() {
+    for Outcome { order, results, .. } in published() {
         let text = &results.findings.first().expect("a headline").text;
         assert!(text.chars().filter(char::is_ascii_digit).count() >= 2, "{}: {text}", order.name());
         let is_compared = results.tables.iter().flat_map(cells).any(|cell| cell.paper.is_some());
@@ -134,7 +126,7 @@ fn the_first_finding_of_each_says_in_numbers_what_its_technique_is_worth_beside_
 
 #[test]
 fn at_most_one_cell_of_a_table_is_fitted_and_no_more_parameters_than_cells() {
-    for Outcome { order, results, .. } in all() {
+    for Outcome { order, results, .. } in published() {
         let fitted = |table: &Table| cells(table).filter(|cell| cell.fitted).count();
         for table in &results.tables {
             assert!(fitted(table) <= 1, "{}, {}", order.name(), table.name);
@@ -149,7 +141,7 @@ fn at_most_one_cell_of_a_table_is_fitted_and_no_more_parameters_than_cells() {
 
 #[test]
 fn every_table_and_plot_of_a_sheet_is_used_and_every_word_of_its_notes_and_titles_is_replaced() {
-    for Outcome { order, results, .. } in all() {
+    for Outcome { order, results, .. } in published() {
         let [tables, plots] = order.experiment.sheet().forms();
         let unused_tables = tables.iter().filter(|name| !results.tables.iter().any(|table| table.name == **name));
         // What is measured on a host has plots of its own (`local.rs`).

@@ -1,11 +1,10 @@
 //! What every experiment owes its reader on a machine of 2026, where nothing published is there to compare with.
 
-mod outcomes;
-
 use std::sync::OnceLock;
 
 use lab::{Outcome, Setting, Source, simulated};
-use outcomes::outcomes;
+
+use super::outcomes;
 
 fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();

@@ -1,12 +1,23 @@
-//! All experiments on one of the machines, concurrently.
+//! All experiments on one of the machines, concurrently, and what is promised of their outcomes.
+
+mod modern;
+mod recorded;
+mod targets;
 
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
 use lab::{DEFAULT_SEED, Order, Outcome, Setting, order, simulated};
 
+/// All experiments on the papers' machines, run once.
+fn published() -> &'static [Outcome] {
+    static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
+    ALL.get_or_init(|| outcomes(Setting::Paper, &[]))
+}
+
 /// The outcomes with these parameters changed, where an experiment has them.
-pub fn outcomes(setting: Setting, changes: &[(&str, f64)]) -> Vec<Outcome> {
+fn outcomes(setting: Setting, changes: &[(&str, f64)]) -> Vec<Outcome> {
     let order = |experiment: &'static lab::Experiment| {
         let order = Order::new(experiment, setting, DEFAULT_SEED);
         let mut order = order.unwrap_or_else(|error| panic!("{}: {error}", experiment.name()));
