@@ -20,7 +20,7 @@ fn chaos(world: &mut World) -> Result<(), String> {
 
 #[test]
 fn never_two_nodes_answer_as_the_home_of_a_shard_and_none_after_its_lease() {
-    for_seeds("-p awase-policy --test membership", 200, |seed| {
+    for_seeds("-p awase-policy --test policies membership", 200, |seed| {
         let mut world = World::new(seed, 2 + (seed % 4) as usize, None);
         chaos(&mut world).unwrap_or_else(|found| panic!("{found}"));
     });
@@ -28,7 +28,7 @@ fn never_two_nodes_answer_as_the_home_of_a_shard_and_none_after_its_lease() {
 
 #[test]
 fn when_all_is_well_again_every_shard_has_a_home_and_all_nodes_have_as_many() {
-    for_seeds("-p awase-policy --test membership", 100, |seed| {
+    for_seeds("-p awase-policy --test policies membership", 100, |seed| {
         let nodes = 2 + (seed % 3) as usize;
         let mut world = World::new(seed, nodes, None);
         chaos(&mut world).unwrap_or_else(|found| panic!("{found}"));
@@ -45,7 +45,7 @@ fn when_all_is_well_again_every_shard_has_a_home_and_all_nodes_have_as_many() {
 
 #[test]
 fn after_a_death_the_others_go_on_within_two_leases() {
-    for_seeds("-p awase-policy --test membership", 200, |seed| {
+    for_seeds("-p awase-policy --test policies membership", 200, |seed| {
         let mut world = World::new(seed, 3, None);
         world.is_calm = true;
         world.run(world.now + 4 * LEASE_NS + seed * 7_000_000).expect("no two homes");
@@ -58,7 +58,7 @@ fn after_a_death_the_others_go_on_within_two_leases() {
 
 #[test]
 fn a_node_stopped_for_longer_than_its_lease_registers_again_and_one_stopped_briefly_does_not() {
-    for_seeds("-p awase-policy --test membership", 50, |seed| {
+    for_seeds("-p awase-policy --test policies membership", 50, |seed| {
         let mut world = World::new(seed, 2, None);
         world.is_calm = true;
         world.run(world.now + 4 * LEASE_NS).expect("no two homes");
