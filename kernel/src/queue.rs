@@ -7,6 +7,7 @@
 //! processors read no faster than one.
 
 mod end;
+mod member;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -18,17 +19,17 @@ use parking_lot::Mutex;
 use policy::access::{Access, Mode as AccessMode};
 use policy::delivery::Method;
 use policy::queue::{Arrival, Batch, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
-use policy::unit::{ByteOffset, ByteRange, Class, Instant, ProcessorId, Stability};
+use policy::unit::{ByteOffset, ByteRange, Class, Instant, ProcessorId};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::counters::{CountedGuard, CountedMutex, DiskBlock, DiskCounters, DiskReading};
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
-use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, JobId, Outcome, Request};
+use crate::request::{Action, Context, JobId, Outcome, Request};
 use crate::trace::{Began, Event};
 use end::End;
+use member::{Member, Members, merge, report_forced};
 
 /// With funnelled access, only this processor starts devices (MP 1a).
 const OWNER: ProcessorId = ProcessorId(0);
@@ -61,9 +62,6 @@ struct Waiting {
     began: Began,
 }
 
-/// Requests issued as one: usually a single one.
-type Members = SmallVec<[Member; 1]>;
-
 /// What the disk may have now: usually one batch, or nothing.
 type Issues = SmallVec<[Issue; 1]>;
 
@@ -74,14 +72,6 @@ struct Issue {
     /// The device's own access rule, if it has one.
     access: Option<AccessMode>,
     members: Members,
-}
-
-/// A request of a batch, and its result.
-struct Member {
-    /// Taken when it is performed alone.
-    request: Option<Request>,
-    end: Arc<End>,
-    result: Result<Outcome, Errno>,
 }
 
 impl DiskQueue {
@@ -188,6 +178,23 @@ impl DiskQueue {
         cpu.deliver(move |there| disk.finish(there, batch, members));
     }
 
+    /// Performs a request that the disk has as a batch of its own (`in_flight`), in the caller's task to its end.
+    async fn perform_alone(
+        self: &Arc<Self>,
+        in_flight: InFlight<'_>,
+        below: &DeviceRef,
+        request: Request,
+    ) -> Result<Outcome, Errno> {
+        let (cpu, batch) = (in_flight.cpu, in_flight.batch);
+        let counts = self.counts_of(cpu);
+        let result = perform(cpu, counts, below, request).await;
+        counts.end(1);
+        // From here on, `finish` reports the completion to the policy.
+        std::mem::forget(in_flight);
+        self.finish(cpu, batch, Members::new());
+        result
+    }
+
     /// For a device that completes at once: needs no queue, and no lock shared by processors.
     async fn perform_at_once(&self, cpu: &Processor, below: &DeviceRef, request: Request) -> Result<Outcome, Errno> {
         let counts = self.counts_of(cpu);
@@ -205,16 +212,6 @@ impl DiskQueue {
             drop(request);
             end.set(result);
         }
-    }
-}
-
-impl Member {
-    fn job(&self) -> JobId {
-        self.request.as_ref().map_or(JobId::default(), |request| request.context.job)
-    }
-
-    fn is_forced(&self) -> bool {
-        self.request.as_ref().is_some_and(|request| request.context.stability == Stability::Stable)
     }
 }
 
@@ -287,43 +284,6 @@ fn hand_over(cpu: &Processor, owner: ProcessorId, work: impl FnOnce(Processor) +
     cpu.spawn_on(owner, work);
 }
 
-/// A forced write that fails may be the failure of a flush, which loses earlier writes: if each forced write of the failed
-/// batch succeeds alone, one of them still reports the failure.
-fn report_forced(members: &mut [Member], failure: Result<Outcome, Errno>) {
-    let mut forced = members.iter_mut().filter(|member| member.is_forced());
-    if let Some(first) = forced.next()
-        && first.result.is_ok()
-        && forced.all(|member| member.result.is_ok())
-    {
-        first.result = failure;
-    }
-}
-
-/// One request for the bytes of all, which are contiguous.
-fn merge(members: &[Member]) -> Option<Request> {
-    let mut frames = Frames::new();
-    let mut range: Option<ByteRange> = None;
-    let mut requests = members.iter().filter_map(|member| member.request.as_ref()).peekable();
-    let mut context = requests.peek()?.context;
-    let mut is_write = false;
-    for request in requests {
-        if let Action::Read(at, some) | Action::Write(at, some) = &request.action {
-            frames.extend(some.iter().cloned());
-            range = Some(range.map_or(*at, |before| ByteRange { at: before.at, len: before.len + at.len }));
-            is_write = matches!(request.action, Action::Write(..));
-        }
-        if request.context.class == Class::Synchronous {
-            context.class = Class::Synchronous;
-        }
-        if request.context.stability == Stability::Stable {
-            context.stability = Stability::Stable;
-        }
-    }
-    let range = range.unwrap_or_else(|| unreachable!("only transfers are merged"));
-    let action = if is_write { Action::Write(range, frames) } else { Action::Read(range, frames) };
-    Some(Request { action, context })
-}
-
 /// Reports a batch as completed to the policy, even if its task was dropped.
 struct InFlight<'a> {
     disk: &'a DiskQueue,
@@ -363,15 +323,37 @@ impl Queued {
         Queued { access, ..self }
     }
 
-    /// Queues a request, and takes what the disk may have then.
-    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> (RequestId, Issues) {
+    /// What the policy is told of a request that has no number yet.
+    fn arrival(&self, request: &Request) -> Arrival {
         let (kind, range) = match &request.action {
             Action::Read(range, _) => (RequestKind::Read, *range),
             Action::Write(range, _) => (RequestKind::Write, *range),
             Action::Zero { range, .. } | Action::Discard(range) => (RequestKind::Other, *range),
             Action::Flush => (RequestKind::Flush, ByteRange::new(0, 0)),
         };
-        let (class, job) = (request.context.class, request.context.job);
+        let Context { class, job, .. } = request.context;
+        Arrival { id: RequestId(0), stream: self.stream, kind, range, class, job }
+    }
+
+    /// Lets the disk have a request at once, if none waits: on a disk that keeps up, most find none. Not where its start
+    /// or the work after its completion may be another processor's.
+    fn admit_at_once<'a>(&'a self, cpu: &'a Processor, request: &Request) -> Option<InFlight<'a>> {
+        let is_remote = cpu.switches().delivery != Method::Initiator || owner_elsewhere(cpu, self.access).is_some();
+        if is_remote || request.context.class != Class::Synchronous {
+            return None;
+        }
+        let (now, arrival) = (cpu.now(), self.arrival(request));
+        let batch = self.disk.lock().policy.issue_at_once(now, arrival)?;
+        self.disk.counts_of(cpu).arrive();
+        let began = cpu.begin(Event::QueueWaited, request.context);
+        let (at, len) = request.action.range().map_or((0, 0), |range| (range.at.0, range.len));
+        cpu.end(began, Event::QueueWaited, request.context, at, len);
+        Some(InFlight { disk: &self.disk, cpu, batch })
+    }
+
+    /// Queues a request, and takes what the disk may have then.
+    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> (RequestId, Issues) {
+        let arrival = self.arrival(&request);
         let began = cpu.begin(Event::QueueWaited, request.context);
         self.disk.counts_of(cpu).arrive();
         let (stream, access) = (self.stream, self.access);
@@ -380,10 +362,10 @@ impl Queued {
         let mut id = RequestId(0);
         let issues = self.disk.update(cpu, access, |state, now| {
             id = RequestId(state.waiting.insert(waiting) as u32);
-            state.policy.on_arrival(now, Arrival { id, stream, kind, range, class, job });
+            state.policy.on_arrival(now, Arrival { id, ..arrival });
         });
-        if class == Class::Asynchronous {
-            self.asynchronous.lock().insert(id, range);
+        if arrival.class == Class::Asynchronous {
+            self.asynchronous.lock().insert(id, arrival.range);
         }
         (id, issues)
     }
@@ -427,6 +409,9 @@ impl Device for Queued {
         // What completes at once has no completion that could be delivered elsewhere.
         if self.is_immediate && cpu.switches().delivery == Method::Initiator {
             return Box::pin(self.perform_at_once(cpu, request));
+        }
+        if let Some(in_flight) = self.admit_at_once(cpu, &request) {
+            return Box::pin(self.disk.perform_alone(in_flight, &self.below, request));
         }
         Box::pin(async move {
             let class = request.context.class;

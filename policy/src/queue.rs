@@ -176,6 +176,28 @@ impl Queue {
         self.waiting.insert(Request { arrival, since: now, sequence: self.sequence });
     }
 
+    /// A synchronous request arrives and may go to the disk at once, since none waits: what [`on_arrival`](Self::on_arrival)
+    /// and [`next`](Self::next) would do. O(log jobs).
+    pub fn issue_at_once(&mut self, now: Instant, arrival: Arrival) -> Option<BatchId> {
+        let is_full = self.in_flight() >= usize::from(self.config.depth.max(1));
+        if arrival.class != Class::Synchronous || is_full || self.waiting.len() > 0 {
+            return None;
+        }
+        self.window.on_synchronous(now);
+        self.sequence += 1;
+        self.asynchronous_went_last &= !self.config.priority;
+        self.count_issue(arrival.class, false);
+        let index = self.fair_index(arrival.class);
+        let queue = &mut self.fair_queues[index];
+        queue.advance(queue.start_tag(arrival.job));
+        queue.charge(arrival.job, arrival.range.len);
+        if arrival.kind != RequestKind::Flush {
+            self.head = (arrival.stream, arrival.range.end());
+        }
+        let in_flight = self.window.on_issue(now, arrival.class, arrival.kind, arrival.range.len);
+        Some(self.number(in_flight))
+    }
+
     /// An asynchronous request becomes synchronous (a reader reached what is being read ahead). False when it no longer
     /// waits in the queue. O(log n).
     pub fn promote(&mut self, now: Instant, id: RequestId) -> bool {
@@ -411,7 +433,11 @@ impl Queue {
             _ => self.config.synchronous_deadline,
         };
         let oldest = self.waiting.oldest(class).is_some_and(|r| r.sequence == seed.sequence);
-        let preferred = oldest && now >= seed.since + deadline;
+        self.count_issue(class, oldest && now >= seed.since + deadline);
+    }
+
+    /// A request of this class is issued; is it overdue and `preferred`?
+    fn count_issue(&mut self, class: Class, preferred: bool) {
         for other in BOTH {
             let run = &mut self.run[other as usize];
             if preferred && other == class {

@@ -58,6 +58,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..400)
 }
 
+fn is_full(queue: &Queue) -> bool {
+    queue.in_flight() >= usize::from(queue.config().depth)
+}
+
 /// A queue, and a model of its contents.
 struct Harness {
     queue: Queue,
@@ -169,6 +173,55 @@ proptest! {
             harness.apply(Event::Complete(n))?;
         }
         prop_assert_eq!(harness.issued.len(), harness.arrived as usize);
+    }
+
+    /// What is issued at once goes as it would through the queue, and nothing that follows goes otherwise.
+    #[test]
+    fn a_request_that_is_issued_at_once_is_what_the_queue_would_issue(config in config(), events in events()) {
+        let mut queues = [Queue::new(config.clone()), Queue::new(config)];
+        let (mut now, mut in_flight, mut id) = (Instant::ZERO, Vec::new(), 0);
+        for event in events {
+            let mut at_once = None;
+            match event {
+                Event::Arrive { stream, kind, block, blocks, class } => {
+                    let job = JobId(1 + block as u32 % 3);
+                    let arrival = Arrival { job, ..arrival(id, stream, kind, block * 4096, blocks * 4096, class) };
+                    id += 1;
+                    queues[0].on_arrival(now, arrival);
+                    at_once = queues[1].issue_at_once(now, arrival).map(|batch| (batch, arrival.id));
+                    if at_once.is_none() {
+                        prop_assert!(class == Class::Asynchronous || queues[1].waiting() > 0 || is_full(&queues[1]));
+                        queues[1].on_arrival(now, arrival);
+                    }
+                }
+                Event::Complete(which) if !in_flight.is_empty() => {
+                    let batch = in_flight.swap_remove(which % in_flight.len());
+                    queues.iter_mut().for_each(|queue| queue.on_completion(now, batch));
+                }
+                Event::Promote(id) => {
+                    let [through, other] = queues.each_mut().map(|queue| queue.promote(now, RequestId(id)));
+                    prop_assert_eq!(through, other);
+                }
+                Event::Pass(time) => now += time,
+                Event::Configure(config) => queues.iter_mut().for_each(|queue| queue.set_config(config.clone())),
+                Event::Issue | Event::Complete(_) => {}
+            }
+            if let Some((batch, id)) = at_once {
+                let issued = queues[0].next(now).map(|batch| (batch.id, batch.members.to_vec()));
+                prop_assert_eq!(issued, Some((batch, vec![id])));
+                in_flight.push(batch);
+            }
+            loop {
+                let [through, other] = queues.each_mut().map(|queue| queue.next(now));
+                prop_assert_eq!(&through, &other);
+                let Some(batch) = through else { break };
+                in_flight.push(batch.id);
+            }
+            let [through, other] = queues.each_ref().map(|queue| {
+                (queue.next_deadline(), queue.in_flight(), queue.waiting(), queue.asynchronous_window_bytes())
+            });
+            prop_assert_eq!(through, other);
+        }
     }
 
     #[test]
