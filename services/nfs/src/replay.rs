@@ -12,15 +12,17 @@
 //! crossed a late reply: [`Done::may_cross`].)
 
 use std::collections::VecDeque;
-use std::collections::hash_map::{Entry, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::collections::hash_map::{Entry, HashMap, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use kernel::connection::ConnectionNo;
 use kernel::wait::WaitList;
 use parking_lot::Mutex;
 use policy::unit::Instant;
+use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::client::{ClientHost, Credentials};
 use crate::shape::Payload;
@@ -28,8 +30,11 @@ use crate::shape::Payload;
 /// Bytes of the arguments in the checksum. They include handle and name of most procedures.
 const CHECKSUM_BYTES: usize = 512;
 
-/// Memory of an entry besides its reply: its key in the queue and in the map, with spare capacity. Bytes.
+/// Memory of an entry besides its reply, with spare capacity. Bytes.
 const ENTRY_BYTES: usize = 256;
+
+/// The longest reply that needs no memory of its own: a WRITE's. Bytes.
+const REPLY_BYTES_INLINE: usize = 112;
 
 /// Lower bound of clients' retransmission timers. (Linux and libnfs: 60 s over TCP; `timeo` can shorten it.)
 const RETRANSMISSION_TIMER_MIN: Duration = Duration::from_secs(1);
@@ -58,6 +63,7 @@ pub(crate) struct RequestKey {
     client: ClientHost,
     xid: u32,
     procedure: u32,
+    /// Of all but the client: credentials and arguments, and the other fields.
     checksum: u64,
     /// Length and checksum of all data of a WRITE: pages of a database may differ in a few bytes anywhere.
     data: Option<(u32, u32)>,
@@ -71,19 +77,34 @@ impl RequestKey {
         arguments: &[u8],
         payload: Option<&Payload>,
     ) -> Self {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = CHECKSUMS.build_hasher();
         credentials.hash(&mut hasher);
         arguments.len().hash(&mut hasher);
         arguments[..arguments.len().min(CHECKSUM_BYTES)].hash(&mut hasher);
         let data = payload.map(|payload| (payload.write.data_len, payload.checksum()));
+        (xid, procedure, data).hash(&mut hasher);
         RequestKey { client, xid, procedure, checksum: hasher.finish(), data }
     }
 }
 
-impl Hash for RequestKey {
-    /// The other fields rarely differ alone.
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        (self.xid, self.checksum).hash(hasher);
+/// With a secret of this process: no client chooses its checksums.
+static CHECKSUMS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Hashes a checksum, which is a hash already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
     }
 }
 
@@ -94,7 +115,7 @@ pub(crate) enum Known<'a> {
     /// In progress or done, with the reply going to this connection.
     Answered,
     /// Done; its reply.
-    Done(Arc<[u8]>),
+    Done(Vec<u8>),
 }
 
 pub(crate) struct Replay {
@@ -111,9 +132,14 @@ struct State {
     swept: Option<Instant>,
 }
 
+/// In one piece of memory each, which are used one after the other: thousands of them do not fit into a processor's
+/// cache.
 #[derive(Default)]
 struct Share {
-    requests: HashMap<RequestKey, Request>,
+    requests: Slab<(RequestKey, Request)>,
+    /// Their places, by checksum. Should two have the same, the older one is not found any more, and no one is answered for
+    /// the other.
+    places: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
     /// Finished requests, oldest first. Some may be in progress again, or have a newer entry.
     done: VecDeque<Finished>,
     bytes: usize,
@@ -123,7 +149,8 @@ struct Share {
 
 /// A finished request.
 struct Finished {
-    key: RequestKey,
+    place: usize,
+    /// Given once only: the place may be another request's by now.
     number: u64,
     at: Instant,
 }
@@ -139,7 +166,7 @@ enum Request {
 }
 
 struct Done {
-    reply: Arc<[u8]>,
+    reply: SmallVec<[u8; REPLY_BYTES_INLINE]>,
     number: u64,
     /// The connection that took the reply last.
     connection: ConnectionNo,
@@ -191,9 +218,9 @@ impl Replay {
         let share = state.clients.entry(key.client).or_default();
         let freed = share.forget_older_than(self.limits.age, now);
         let begun = Request::InProgress { connection, since: now, is_awaited: false };
-        let new = || Some(Known::New(InProgress { replay: self, key, finished: false }));
-        let (known, freed) = match share.requests.entry(key) {
-            Entry::Occupied(mut found) => match found.get_mut() {
+        let new = |place| Some(Known::New(InProgress { replay: self, client: key.client, place, finished: false }));
+        let (known, freed) = match share.find(&key) {
+            Some((place, request)) => match request {
                 Request::InProgress { connection: first, .. } if *first == connection => (Some(Known::Answered), freed),
                 Request::InProgress { is_awaited, .. } => {
                     *is_awaited = true;
@@ -201,37 +228,34 @@ impl Replay {
                 }
                 Request::Done(done) if done.connection != connection => {
                     done.connection = connection;
-                    (Some(Known::Done(Arc::clone(&done.reply))), freed)
+                    (Some(Known::Done(done.reply.to_vec())), freed)
                 }
                 Request::Done(done) if has_waited || done.may_cross(now) => (Some(Known::Answered), freed),
                 Request::Done(_) => {
-                    let charge = found.insert(begun).charge();
+                    let charge = std::mem::replace(request, begun).charge();
                     share.bytes -= charge;
-                    (new(), freed + charge)
+                    (new(place), freed + charge)
                 }
             },
-            Entry::Vacant(place) => {
-                place.insert(begun);
-                (new(), freed)
-            }
+            None => (new(share.insert(key, begun)), freed),
         };
         state.bytes -= freed;
         known.map_or(Look::Elsewhere, Look::Known)
     }
 
-    fn finish(&self, key: RequestKey, reply: &[u8], now: Instant) {
+    fn finish(&self, client: ClientHost, place: usize, reply: &[u8], now: Instant) {
         let mut state = self.state.lock();
-        let share = state.clients.entry(key.client).or_default();
-        let Some(request) = share.requests.get_mut(&key) else { return };
+        let Some(share) = state.clients.get_mut(&client) else { return };
+        let Some((_, request)) = share.requests.get_mut(place) else { return };
         let &mut Request::InProgress { connection, since, is_awaited } = request else { return };
         share.last += 1;
         let (number, took) = (share.last, now.since(since));
-        *request = Request::Done(Done { reply: reply.into(), number, connection, at: now, took });
-        share.done.push_back(Finished { key, number, at: now });
         let charge = reply.len() + ENTRY_BYTES;
+        *request = Request::Done(Done { reply: SmallVec::from_slice(reply), number, connection, at: now, took });
+        share.done.push_back(Finished { place, number, at: now });
         share.bytes += charge;
         state.bytes += charge;
-        state.make_room(self.limits.bytes, key.client);
+        state.make_room(self.limits.bytes, client);
         drop(state);
         if is_awaited {
             self.ended.wake_all();
@@ -239,15 +263,15 @@ impl Replay {
     }
 
     /// The request was not executed.
-    fn break_off(&self, key: RequestKey) {
+    fn break_off(&self, client: ClientHost, place: usize) {
         let mut state = self.state.lock();
-        let Some(share) = state.clients.get_mut(&key.client) else { return };
-        let request = share.requests.remove(&key);
+        let Some(share) = state.clients.get_mut(&client) else { return };
+        let request = share.remove(place);
         if share.is_empty() {
-            state.clients.remove(&key.client);
+            state.clients.remove(&client);
         }
         drop(state);
-        if matches!(request, Some(Request::InProgress { is_awaited: true, .. })) {
+        if matches!(request, Request::InProgress { is_awaited: true, .. }) {
             self.ended.wake_all();
         }
     }
@@ -294,6 +318,29 @@ impl State {
 }
 
 impl Share {
+    fn find(&mut self, key: &RequestKey) -> Option<(usize, &mut Request)> {
+        let place = *self.places.get(&key.checksum)?;
+        let (found, request) = self.requests.get_mut(place)?;
+        (found == key).then_some((place, request))
+    }
+
+    /// Returns its place.
+    fn insert(&mut self, key: RequestKey, request: Request) -> usize {
+        let place = self.requests.insert((key, request));
+        self.places.insert(key.checksum, place);
+        place
+    }
+
+    fn remove(&mut self, place: usize) -> Request {
+        let (key, request) = self.requests.remove(place);
+        if let Entry::Occupied(found) = self.places.entry(key.checksum)
+            && *found.get() == place
+        {
+            found.remove();
+        }
+        request
+    }
+
     fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.done.is_empty()
     }
@@ -309,12 +356,10 @@ impl Share {
 
     /// Returns the bytes freed.
     fn forget_oldest(&mut self) -> usize {
-        let Some(Finished { key, number, .. }) = self.done.pop_front() else { return 0 };
+        let Some(Finished { place, number, .. }) = self.done.pop_front() else { return 0 };
         let mut freed = ENTRY_BYTES;
-        if let Entry::Occupied(found) = self.requests.entry(key)
-            && matches!(found.get(), Request::Done(done) if done.number == number)
-        {
-            freed += found.remove().charge();
+        if matches!(self.requests.get(place), Some((_, Request::Done(done))) if done.number == number) {
+            freed += self.remove(place).charge();
         }
         self.bytes -= freed;
         freed
@@ -324,21 +369,22 @@ impl Share {
 /// A request in progress. If dropped without a reply, it counts as never received.
 pub(crate) struct InProgress<'a> {
     replay: &'a Replay,
-    key: RequestKey,
+    client: ClientHost,
+    place: usize,
     finished: bool,
 }
 
 impl InProgress<'_> {
     pub(crate) fn finish(mut self, reply: &[u8], now: Instant) {
         self.finished = true;
-        self.replay.finish(self.key, reply, now);
+        self.replay.finish(self.client, self.place, reply, now);
     }
 }
 
 impl Drop for InProgress<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.replay.break_off(self.key);
+            self.replay.break_off(self.client, self.place);
         }
     }
 }

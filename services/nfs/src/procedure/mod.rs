@@ -85,7 +85,7 @@ async fn perform_once(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
     let request = match replies.begin(key_of(call), call.connection, || cpu.now()).await {
         Known::New(request) => request,
         Known::Answered => return Results::Silence,
-        Known::Done(reply) => return Results::Bytes(reply.to_vec()),
+        Known::Done(reply) => return Results::Bytes(reply),
     };
     let results = dispatch(call, procedure).await;
     if let Results::Bytes(reply) = &results {

@@ -68,6 +68,33 @@ fn requests_differ_in_client_user_number_procedure_and_arguments() {
     }
 }
 
+/// As of a client that uses one number for all calls: a REMOVE and an RMDIR of one name have equal arguments.
+#[test]
+fn calls_that_differ_in_the_procedure_alone_are_both_answered_again() {
+    let replay = Replay::new(LIMITS);
+    let called = |procedure| RequestKey::new(host(1), &Credentials::None, (7, procedure), b"name", None);
+    for (procedure, reply) in [(12, b"removed"), (13, b"no such")] {
+        new(begin(&replay, called(procedure), 1, 0)).finish(reply, at(0));
+    }
+    for (procedure, reply) in [(12, b"removed"), (13, b"no such")] {
+        let Some(Known::Done(again)) = begin(&replay, called(procedure), 2, 1) else { panic!("done twice") };
+        assert_eq!(again, reply);
+    }
+}
+
+/// Whatever the checksums are, a reply is that to the same call.
+#[test]
+fn of_two_calls_with_one_checksum_neither_is_answered_for_the_other() {
+    let replay = Replay::new(LIMITS);
+    let [older, newer] = [1, 2].map(|xid| RequestKey { checksum: 0, ..key(xid) });
+    let first = new(begin(&replay, older, 1, 0));
+    new(begin(&replay, newer, 1, 0)).finish(b"newer", at(0));
+    first.finish(b"older", at(0));
+    let Some(Known::Done(again)) = begin(&replay, newer, 2, 1) else { panic!("it is known") };
+    assert_eq!(again, b"newer");
+    assert!(matches!(begin(&replay, older, 2, 1), Some(Known::New(_))));
+}
+
 #[test]
 fn a_request_that_broke_off_is_done_when_it_comes_again() {
     let replay = Replay::new(LIMITS);
