@@ -134,7 +134,8 @@ pub enum Storage {
     Volatile,
     /// The pages, on a device that all nodes reach. A page is granted to another node only after the one that gave it
     /// up knows that its data are stored. So data that a node still retains are the latest, whichever home dies, and
-    /// nothing is lost with one; it costs a round trip for each page that was written.
+    /// nothing is lost with one; it costs a round trip for each page that was written. What the device may have lost all
+    /// the same is stored again by the next home, if somebody holds it ([`Node::on_homes`]).
     Shared,
 }
 
@@ -346,7 +347,7 @@ impl Node {
             self.directory.on_dead(&self.places, address.node, &mut out);
             let places = &self.places;
             let is_its = |page| places.config.home(page) == Some(address.node);
-            self.copies.on_new_home(places, is_its, &mut out);
+            self.copies.on_new_home(places, (is_its, |_| false), &mut out);
         }
         self.end(out)
     }

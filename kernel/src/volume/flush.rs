@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join;
 use machine::Errno;
-use policy::unit::{BlockRange, ByteRange, Class, Stability};
+use policy::unit::{BlockNo, BlockRange, ByteRange, Class, Stability};
 
 use super::write_out::Claimed;
 use super::{ForcedUnitAccess, State, Volume};
@@ -248,6 +248,7 @@ impl Volume {
             let mut state = self.state.lock();
             state.flushing = state.unflushed.clone();
             state.cleared.begin_flush();
+            state.marked.begin_flush();
             (std::mem::take(&mut state.unflushed), state.changes)
         };
         let failures = self.failures().flushes;
@@ -267,25 +268,29 @@ impl Volume {
         }
         match result {
             Ok(()) => {
-                self.on_flushed(&covered);
+                let marked = self.state.lock().marked.on_flushed();
+                self.on_flushed(covered.runs().chain(marked.runs()));
                 let mut state = self.state.lock();
                 state.cleared.on_flushed();
                 state.changes_flushed = state.changes_flushed.max(Some(changes));
                 state.trouble.on_flush(Ok(()));
             }
-            Err(errno) => self.on_failed_flush(&covered, errno),
+            Err(errno) => {
+                self.state.lock().marked.on_failed_flush();
+                self.on_failed_flush(&covered, errno);
+            }
         }
         self.state.lock().flushing = BlockSet::default();
         result
     }
 
     /// Blocks that a flush covered become clean, unless they were written again meanwhile.
-    fn on_flushed(&self, covered: &BlockSet) {
-        for piece in covered.runs().flat_map(Cache::runs) {
+    fn on_flushed(&self, covered: impl Iterator<Item = BlockRange>) {
+        for piece in covered.flat_map(Cache::runs) {
             let mut shard = self.lock_shard(piece.start);
             for block in piece.iter() {
                 let Some(slot) = shard.find(self.key(block)) else { continue };
-                if !self.state.lock().unflushed.contains(block) {
+                if !self.state.lock().is_new_unflushed(block) {
                     let state = shard.state(slot).without(BufferState::UNFLUSHED);
                     shard.set_state(slot, state);
                     self.parts.on_flushed(block);
@@ -369,6 +374,15 @@ impl Volume {
         [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks, 1).is_some())
     }
 
+    /// Flushes the device, although the volume may not know of what has changed there.
+    ///
+    /// # Errors
+    /// As [`Volume::flush`].
+    pub async fn flush_changed(&self, cpu: &Processor) -> Result<(), Errno> {
+        self.state.lock().changes += 1;
+        self.flush_device(cpu, Context::asynchronous(cpu.job()), self.failures()).await
+    }
+
     /// Is the device unchanged since its last successful flush?
     fn is_flushed(&self) -> bool {
         let state = self.state.lock();
@@ -379,7 +393,12 @@ impl Volume {
 impl State {
     /// Is there a change of the device that a flush can still make durable?
     pub(super) fn awaits_flush(&self) -> bool {
-        self.lost.is_none() && !(self.unflushed.is_empty() && self.cleared.is_empty())
+        self.lost.is_none() && !(self.unflushed.is_empty() && self.cleared.is_empty() && self.marked.is_empty())
+    }
+
+    /// Was the block written, or marked, since the last flush began?
+    fn is_new_unflushed(&self, block: BlockNo) -> bool {
+        self.unflushed.contains(block) || self.marked.is_new(block)
     }
 }
 

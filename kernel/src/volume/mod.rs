@@ -15,6 +15,7 @@ mod follow;
 mod foreign;
 mod holes;
 mod load;
+mod marked;
 mod owners;
 mod parts;
 mod read;
@@ -55,9 +56,10 @@ pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
 use holes::Holes;
 pub use load::{Lookup, Reading};
+use marked::Marked;
 use owners::Owners;
 use parts::Parts;
-pub use shared::{Change, Coherence, Known};
+pub use shared::{Change, Coherence, Known, WrittenBy};
 use size::{Gate, Growth};
 pub use trouble::Loss;
 use trouble::Trouble;
@@ -175,6 +177,7 @@ struct State {
     unflushed: BlockSet,
     /// Covered by the flush in flight; otherwise empty.
     flushing: BlockSet,
+    marked: Marked,
     /// Being zeroed or discarded.
     barriers: Vec<BlockRange>,
     /// Numbers writes to the device in the order of their start.

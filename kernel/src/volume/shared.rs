@@ -35,6 +35,15 @@ pub enum Change {
     Part { part: Range<usize>, from: FrameRef, spare: Option<FrameRef> },
 }
 
+/// Who has written what may not be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenBy {
+    /// One of this node.
+    Program,
+    /// Other nodes.
+    Others,
+}
+
 /// Decides which blocks of a volume this node may have.
 pub trait Coherence: Send + Sync {
     /// Whether this node may answer now: it is no more a node of the volume otherwise. To be asked when an answer is ready,
@@ -195,28 +204,97 @@ impl Volume {
         self.memory.cache().has(self.key(block))
     }
 
+    /// A cached block may not be durable, though this volume has not written it to the device. It stays cached until a flush
+    /// has covered it. What a program of this node has written counts as written by this volume, and is written again if the
+    /// flush fails. Of what others have written there is a limit. True: it is marked.
+    pub fn mark_unflushed(&self, block: BlockNo, by: WrittenBy) -> bool {
+        let mut shard = self.lock_shard(block);
+        let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING));
+        let Some(slot) = slot.filter(|_| !self.config.read_only) else { return false };
+        let is_marked = {
+            let mut state = self.state.lock();
+            let is_marked = match by {
+                WrittenBy::Program => self.note_unflushed(&mut state, block),
+                WrittenBy::Others => self.note_marked(&mut state, block),
+            };
+            state.changes += u64::from(is_marked);
+            is_marked
+        };
+        if is_marked {
+            let marked = shard.state(slot).with(BufferState::UNFLUSHED);
+            shard.set_state(slot, marked);
+        }
+        drop(shard);
+        if is_marked {
+            self.start_write_back();
+        }
+        is_marked
+    }
+
+    /// False: no flush will ever succeed again.
+    fn note_unflushed(&self, state: &mut State, block: BlockNo) -> bool {
+        let may_be_flushed = state.lost.is_none();
+        if may_be_flushed {
+            state.unflushed.insert(block.run(1));
+        }
+        may_be_flushed
+    }
+
+    /// False: nor will any, or too many are marked.
+    fn note_marked(&self, state: &mut State, block: BlockNo) -> bool {
+        let may_be_marked = state.lost.is_none() && state.marked.len() < self.marked_max();
+        if may_be_marked {
+            state.marked.insert(block);
+        }
+        may_be_marked
+    }
+
+    /// Blocks that others have written and this volume retains until they are flushed, at most: not more than a degraded one
+    /// may hold.
+    pub(super) fn marked_max(&self) -> u64 {
+        self.held_max()
+    }
+
+    /// The content of the block, if it is cached and may not be durable.
+    pub fn uncertain(&self, block: BlockNo) -> Option<FrameRef> {
+        let states = BufferState::DIRTY.with(BufferState::WRITING).with(BufferState::UNFLUSHED);
+        let shard = self.lock_shard(block);
+        let slot = shard.find(self.key(block)).filter(|slot| shard.state(*slot).any(states))?;
+        Some(shard.share(slot, self.memory.frames()))
+    }
+
+    /// Is the block cached, and newer than what the device has?
+    pub fn is_unwritten(&self, block: BlockNo) -> bool {
+        let shard = self.lock_shard(block);
+        let states = BufferState::DIRTY.with(BufferState::WRITING);
+        shard.find(self.key(block)).is_some_and(|slot| shard.state(slot).any(states))
+    }
+
     /// This node may not write the block any more, nor, unless `retain`, read it. Returns its content, if it is cached:
-    /// what was dirty is the caller's to store, and counts as written to the device.
+    /// what was dirty is the caller's to store, and counts as written to the device: what is retained of that stays cached until
+    /// a flush has covered it.
     pub fn give_up(&self, block: BlockNo, retain: bool) -> Option<FrameRef> {
         let pool = self.memory.frames();
         let mut shard = self.lock_shard(block);
         let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING))?;
         let content = shard.share(slot, pool);
+        let before = shard.state(slot).without(BufferState::DIRTY);
         let was_dirty = shard.state(slot).any(BufferState::DIRTY);
-        if retain {
-            let state = shard.state(slot).without(BufferState::DIRTY);
-            shard.set_state(slot, state);
-        } else {
-            drop(shard.remove(slot, pool));
-        }
         // With the shard locked: a later write of the block must not be counted as this one.
-        let mut state = self.state.lock();
-        let removed = self.forget_dirty(&mut state, block.run(1), retain);
-        if was_dirty {
-            // Otherwise the next flush would find nothing to do.
-            state.changes += 1;
+        let (removed, is_unflushed) = {
+            let mut state = self.state.lock();
+            if was_dirty {
+                // Otherwise the next flush would find nothing to do.
+                state.changes += 1;
+            }
+            let removed = self.forget_dirty(&mut state, block.run(1), retain);
+            (removed, retain && was_dirty && self.note_unflushed(&mut state, block))
+        };
+        match retain {
+            true if is_unflushed => shard.set_state(slot, before.with(BufferState::UNFLUSHED)),
+            true => shard.set_state(slot, before),
+            false => drop(shard.remove(slot, pool)),
         }
-        drop(state);
         drop(shard);
         self.memory.subtract_dirty(removed);
         Some(content)
@@ -225,6 +303,7 @@ impl Volume {
     fn forget_dirty(&self, state: &mut State, blocks: BlockRange, retain: bool) -> u64 {
         if !retain {
             state.unflushed.remove(blocks);
+            state.marked.remove(blocks);
         }
         state.trouble.on_gone(blocks);
         let removed = state.dirty.remove(blocks);

@@ -230,8 +230,11 @@ impl Volume {
     /// Nothing of the volume will be durable from now on. Unflushed blocks become clean; of the refused blocks, up to
     /// `left` are abandoned. Blocks that the disk still takes, or that were not tried yet, are still written.
     async fn abandon(&self, cpu: &Processor, left: u64) {
-        let unflushed = std::mem::take(&mut self.state.lock().unflushed);
-        for piece in unflushed.runs().flat_map(Cache::runs) {
+        let (unflushed, marked) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.unflushed), state.marked.abandon())
+        };
+        for piece in unflushed.runs().chain(marked.runs()).flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));
         }
         let (mut at, mut left) = (BlockNo(0), left);
@@ -276,7 +279,8 @@ impl Volume {
         }
     }
 
-    fn held_max(&self) -> u64 {
+    /// Blocks that all degraded volumes together may hold.
+    pub(super) fn held_max(&self) -> u64 {
         self.memory.cache_blocks() / HELD_SHARE
     }
 }

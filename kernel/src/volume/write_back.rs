@@ -294,10 +294,10 @@ impl Volume {
         if self.flushes.is_running() || !is_time {
             return;
         }
-        let Some(volume) = self.this.upgrade() else { return };
-        let here = cpu.clone();
         // What is written from now on waits anew.
         *unflushed_since = None;
+        let Some(volume) = self.this.upgrade() else { return };
+        let here = cpu.clone();
         cpu.spawn_path_for(self.payer(), async move {
             // The error is counted, and the next flush returns it.
             let context = Context::asynchronous(here.job());
@@ -306,7 +306,9 @@ impl Volume {
     }
 
     fn is_much_unflushed(&self) -> bool {
-        self.state.lock().unflushed.len() > self.memory.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE
+        let state = self.state.lock();
+        let share = self.memory.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE;
+        state.unflushed.len() > share || state.marked.len() > self.marked_max() / 2
     }
 
     /// Waits for the next tick, which is early if a writer waits for it, unless the device just `failed`.

@@ -13,6 +13,7 @@ mod overlay;
 mod pace;
 mod processors;
 mod ram;
+mod shared;
 mod switches;
 mod tree;
 mod tree_durability;

@@ -404,20 +404,25 @@ impl Copies {
         });
     }
 
-    /// The homes of these pages have returned, or are others. Earlier grants end: dirty data return to the home, and copies
-    /// are dropped.
-    pub(super) fn on_new_home(&mut self, places: &Places, concerns: impl Fn(PageNo) -> bool, out: &mut Outbox) {
+    /// The homes of these pages have returned, or are others. Earlier grants end: data that are dirty, or that an earlier home
+    /// may have lost, return to the home, and copies are dropped.
+    pub(super) fn on_new_home(
+        &mut self,
+        places: &Places,
+        (concerns, is_uncertain): (impl Fn(PageNo) -> bool, impl Fn(PageNo) -> bool),
+        out: &mut Outbox,
+    ) {
         self.surveyed.forget(places);
         let (storage, surveyed) = (places.config.storage, &self.surveyed);
         let change = |page, copy: &mut Copy| {
             let Some(home) = places.named(page).filter(|_| concerns(page)) else { return };
-            let is_uncertain = matches!(storage, Storage::Plain | Storage::Volatile);
-            if is_uncertain && copy.held.is_none() && copy.busy().saving.take().is_some() {
+            let has_no_versions = matches!(storage, Storage::Plain | Storage::Volatile);
+            if has_no_versions && copy.held.is_none() && copy.busy().saving.take().is_some() {
                 out.act(Action::Lost(page));
             }
             let is_stored = copy.saving().is_none();
             if let Some(held) = copy.held.as_mut().filter(|held| held.serial.incarnation < home.since) {
-                held.is_dirty |= storage == Storage::Volatile && is_stored;
+                held.is_dirty |= is_stored && (storage == Storage::Volatile || is_uncertain(page));
                 copy.revoke(false, out);
             }
             match copy.saving() {

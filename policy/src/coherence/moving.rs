@@ -11,13 +11,15 @@
 
 use std::collections::BTreeSet;
 
+use super::copies::Copy;
 use super::{Actions, Address, Home, Incarnation, Node, NodeId, Outbox, PageNo, ShardNo, Version};
 use crate::unit::Instant;
 
 impl Node {
     /// The map names these homes. What this node holds of shards that have moved it gives up, and of those that are its
     /// own now it grants nothing before all members have done so: each of them when it has seen the same map. `stored`: the
-    /// versions of its new pages, if storage has any.
+    /// versions of its new pages, if storage has any. `is_uncertain`: what this node holds of a page may not be durable, as far
+    /// as it knows: an earlier home may have lost it. Nobody has anything later than what is held, so the next home gets it.
     ///
     /// Members are those that this node was notified of before: all that had joined when the map was made.
     pub fn on_homes(
@@ -25,6 +27,7 @@ impl Node {
         now: Instant,
         homes: impl IntoIterator<Item = (ShardNo, Home)>,
         stored: impl IntoIterator<Item = (PageNo, Version)>,
+        is_uncertain: impl Fn(PageNo) -> bool,
     ) -> Actions {
         let mut out = Outbox::new(now);
         let mut terms: Vec<Incarnation> = Vec::new();
@@ -44,7 +47,8 @@ impl Node {
         let others: Vec<NodeId> = places.living().chain([self.me.node]).collect();
         terms.iter().for_each(|since| self.directory.survey(*since, others.iter().copied()));
         named.sort_unstable();
-        self.copies.on_new_home(places, |page| named.binary_search(&places.shard(page)).is_ok(), &mut out);
+        let is_named = |page| named.binary_search(&places.shard(page)).is_ok();
+        self.copies.on_new_home(places, (is_named, is_uncertain), &mut out);
         // Those who have seen the map as well need not ask for it.
         let homes: BTreeSet<(Address, Incarnation)> =
             moved.iter().filter_map(|shard| places.shard_home(*shard)).map(|home| (home.at, home.since)).collect();
@@ -69,9 +73,16 @@ impl Node {
         self.places.set_released(shard, false);
         let places = &self.places;
         // What this node asked itself for meanwhile it has ignored.
-        self.copies.on_new_home(places, |page| places.shard(page) == shard, &mut out);
+        self.copies.on_new_home(places, (|page| places.shard(page) == shard, |_| false), &mut out);
         self.directory.advance_all(places, &mut out);
         self.end(out)
+    }
+
+    /// Whether it retains data from before the present terms of their homes, which are to store them.
+    pub fn retains_earlier(&self) -> bool {
+        let since = |page| self.places.named(page).map_or(Incarnation::default(), |home| home.since);
+        let is_earlier = |copy: &Copy| copy.saving().is_some_and(|saving| saving.serial.incarnation < since(copy.page));
+        self.copies.pages.waiting_from(PageNo(0)).any(is_earlier)
     }
 
     /// The last term that this node has seen of any home, where homes move.

@@ -224,7 +224,7 @@ impl Orderly {
     /// A node sees that another one is the home since a term.
     fn see(&mut self, node: u16, home: u16, since: u32) {
         let home = Home { at: address(home, 1), since: Incarnation(since) };
-        let actions = self.nodes[usize::from(node)].on_homes(NOW, [(ShardNo(0), home)], []);
+        let actions = self.nodes[usize::from(node)].on_homes(NOW, [(ShardNo(0), home)], [], |_| false);
         self.act(node, &actions);
     }
 }

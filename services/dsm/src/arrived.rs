@@ -14,13 +14,19 @@ use crate::waiting::Content;
 use crate::watch::Part;
 use crate::wire::Word;
 
+/// A message about a page, or about many.
+pub(crate) struct Arrived {
+    pub(crate) envelope: Envelope,
+    pub(crate) content: Content,
+}
+
 impl Shared {
     /// Messages that have arrived together, in their order. What they bring for programs goes into their memory together.
-    pub(crate) fn on_messages(&self, cpu: &Processor, messages: impl Iterator<Item = (Envelope, Content)>) {
+    pub(crate) fn on_messages(&self, cpu: &Processor, messages: impl Iterator<Item = Arrived>) {
         let mut core = self.core.lock();
         let core = &mut *core;
         core.node.set_forwarding(cpu.switches().forwarding);
-        messages.for_each(|(envelope, content)| self.on_message(cpu, core, envelope, content));
+        messages.for_each(|arrived| self.on_message(cpu, core, arrived));
         self.drive(cpu, core);
     }
 
@@ -63,7 +69,7 @@ impl Shared {
         }
     }
 
-    fn on_message(&self, cpu: &Processor, core: &mut Core, envelope: Envelope, content: Content) {
+    fn on_message(&self, cpu: &Processor, core: &mut Core, Arrived { envelope, content }: Arrived) {
         // What is not answered is repeated by its sender.
         if !self.answers() {
             return;

@@ -150,7 +150,7 @@ impl Shared {
                         continue;
                     }
                     None => {
-                        self.send_word(to, Word::Page { message, lost: false }, None);
+                        self.send_word(to, Word::page(message, false), None);
                         continue;
                     }
                 },
@@ -272,7 +272,7 @@ impl Shared {
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
         let trace = |event| cpu.trace(event, self.whose(), page.0, to.node.0.into());
-        let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::Page { message, lost }, frame);
+        let send = |frame: Option<FrameRef>, lost| self.send_word(to, Word::page(message, lost), frame);
         // Where homes move nothing is forwarded: the grant is this home's, also after it has released the shard.
         let is_own = self.config.shards.is_some() || core.node.is_home(page);
         if let Message::Grant { page, mode, .. } = message
@@ -290,13 +290,14 @@ impl Shared {
                 self.read_home(cpu, core, page, move |shared, cpu, core, content| {
                     shared.note_granted(cpu, core, page, to);
                     let frame = match content {
-                        Content::Page(Loaded::Frame(frame)) => Some(frame),
+                        Content::Page(Loaded::Frame(frame), _) => Some(frame),
                         _ => None,
                     };
                     shared.counters.grants.add(1);
                     cpu.trace(Event::SharedGranted, shared.whose(), page.0, to.node.0.into());
                     let lost = frame.is_none() || shared.is_lost(core, page);
-                    shared.send_word(to, Word::Page { message, lost }, frame.filter(|_| !lost));
+                    let unflushed = core.flushes.home.unflushed.contains(page);
+                    shared.send_word(to, Word::Page { message, lost, unflushed }, frame.filter(|_| !lost));
                 })
             }
             Message::GaveUp { data: Some(_), .. } | Message::Grant { data: Some(_), .. } => {
@@ -344,7 +345,7 @@ impl Shared {
             core.watch.on_grant(page, self.me.node, mode);
         }
         let entry = core.page(page);
-        let first = entry.waits_since().filter(|_| matches!(content, Content::Page(_)));
+        let first = entry.waits_since().filter(|_| matches!(content, Content::Page(..)));
         self.counters.fetch.add(first.map(|since| cpu.now().since(since)));
         let needs_part = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Part { .. }));
         let needs_content = !entry.loads.is_empty() || entry.changes.iter().any(needs_part) || core.lacks_content(page);
@@ -376,10 +377,13 @@ impl Shared {
         let is_lost = matches!(content, Content::Lost);
         let mut loaded = None;
         match content {
-            Content::Page(content) => {
+            Content::Page(content, durability) => {
                 self.counters.fetches.add(1);
                 match &content {
-                    Loaded::Frame(frame) => volume.put(block(page), frame.clone()),
+                    Loaded::Frame(frame) => {
+                        volume.put(block(page), frame.clone());
+                        self.note_uncertain(core, volume, page, durability);
+                    }
                     Loaded::Bytes(_) => volume.unload(block(page)),
                 }
                 core.page(page).finish_loads(page, &Ok(content.clone()));

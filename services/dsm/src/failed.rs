@@ -11,9 +11,10 @@
 //! A home that is one no more may have failed without that this node has heard of it. So whoever had something stored asks
 //! the same node until a flush has covered that, or that node is dead.
 //!
-//! Not known is the failure of a home that dies before anybody has heard of it. Rejected: whenever a home dies that has stored
-//! something since its last flush, that counts as a failure. The next FLUSH, and each FUA under way, of all nodes would fail, at
-//! which file systems give up: for a device that fails in the very moment in which a node dies.
+//! Not known is the failure of a home that dies before anybody has heard of it. For this whoever has what it had stored gives
+//! that to the next home ([`uncertain`](crate::uncertain)). Rejected: whenever a home dies that has stored something since its
+//! last flush, that counts as a failure. The next FLUSH, and each FUA under way, of all nodes would fail, at which file
+//! systems give up: for a device that fails in the very moment in which a node dies.
 //!
 //! Counts of incarnations that have ended are retained: somebody may yet pass on a failure of theirs, and whether this node had
 //! known them before makes a difference.

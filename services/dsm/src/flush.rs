@@ -21,6 +21,7 @@ use policy::unit::Instant;
 use crate::Shared;
 use crate::core::Core;
 use crate::flush_moving::MOVED;
+use crate::mapping::Written;
 use crate::member::ENDED;
 use crate::unflushed::{Asked, Scope};
 use crate::waiting::Content;
@@ -30,12 +31,13 @@ use crate::wire::{Mark, Word};
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Makes all that was stored for this node before durable.
+    /// Makes all that was stored for this node before durable. A client's write may be in a page that a mapping has taken over;
+    /// what else programs have written is left to them: write-back flushes in the same way.
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
-        self.store_mapped(cpu).await?;
+        self.store_mapped(cpu, Written::TakenOver).await?;
         self.until_saved(cpu).await?;
-        if self.config.shards.is_some() {
-            return self.flush_own_moving(cpu).await;
+        if let Some(shards) = self.config.shards {
+            return self.flush_own_moving(cpu, shards).await;
         }
         let touched: Vec<_> = self.core.lock().flushes.touched.iter().map(|(home, at)| (*home, *at)).collect();
         let flushes = touched.iter().map(|(home, at)| {
@@ -58,9 +60,9 @@ impl Shared {
     }
 
     /// Makes all that was acknowledged at any node before durable, except what this node has written and not given up.
-    /// What its programs have written it gives up now: a client's write may be in a page that a mapping has taken over.
+    /// What its programs have written it gives up now.
     pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
-        self.store_mapped(cpu).await?;
+        self.store_mapped(cpu, Written::All).await?;
         self.until_saved(cpu).await?;
         if let Some(shards) = self.config.shards {
             return self.flush_moving(cpu, shards).await;

@@ -23,11 +23,28 @@ pub(crate) const MOVED: u64 = 1;
 /// Until a flush is tried again that met shards which moved.
 const MOVING: Duration = Duration::from_millis(20);
 
+/// What a flush has made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Covered {
+    All,
+    /// Of what those had stored that have died, perhaps not all.
+    OfTheLiving,
+}
+
 impl Shared {
-    /// Makes all that was stored for this node before durable.
-    pub(crate) async fn flush_own_moving(&self, cpu: &Processor) -> Result<(), Errno> {
-        let touched = self.core.lock().flushes.touched.clone();
-        self.flush_touched(cpu, Scope::Own, touched, &BTreeSet::new()).await
+    /// Makes all that was stored for this node before durable. Who has died that had stored something may have failed to
+    /// flush it, and the next home gets what nodes still have of that, this one or who has taken it from this one since: it is
+    /// durable when all is that was acknowledged before at any node. That fails also for what others had written and lost.
+    pub(crate) async fn flush_own_moving(&self, cpu: &Processor, shards: u16) -> Result<(), Errno> {
+        loop {
+            let touched = self.core.lock().flushes.touched.clone();
+            let flushed = self.flush_touched(cpu, Scope::Own, touched, &BTreeSet::new()).await?;
+            if flushed == Covered::All {
+                return Ok(());
+            }
+            self.until_given_again(cpu, shards).await?;
+            self.flush_moving(cpu, shards).await?;
+        }
     }
 
     /// Makes durable what this node had stored at nodes that it has `touched`. `asked`: those that have flushed since. Failures
@@ -38,7 +55,7 @@ impl Shared {
         scope: Scope,
         touched: BTreeMap<NodeId, Touched>,
         asked: &BTreeSet<Address>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Covered, Errno> {
         let is_asked = |node, incarnation| node == self.me.node || asked.contains(&Address { node, incarnation });
         let others = touched.iter().filter(|(node, at)| !is_asked(**node, at.last));
         let asks = others.map(async |(node, at)| {
@@ -48,7 +65,8 @@ impl Shared {
         let (mut own, answers) = join(self.flush_anew(cpu), join_all(asks)).await;
         let answers: BTreeMap<_, _> = answers.into_iter().collect();
         // Who has died meanwhile has perhaps not flushed; a flush that begins now covers what it had stored.
-        if answers.values().any(|answer| matches!(answer, Ok((true, mark)) if mark.failures == MOVED)) {
+        let have_died = answers.values().any(|answer| matches!(answer, Ok((true, mark)) if mark.failures == MOVED));
+        if have_died {
             own = own.and(self.flush_anew(cpu).await);
         }
         let mut result = own;
@@ -67,11 +85,11 @@ impl Shared {
             }
             result = result.and(if is_returned { Err(Errno::IO) } else { flushed });
         }
-        result
+        result.map(|()| if have_died { Covered::OfTheLiving } else { Covered::All })
     }
 
     /// Need a flush not be answered? The map by which a home was asked is another one by now, or who had stored something has
-    /// died: nothing of that is lost, and any node's flush covers it.
+    /// died: any node's flush covers that, but for what it had failed to flush before, which the next home gets.
     pub(crate) fn is_needless(&self, core: &Core, (home, scope): (NodeId, Scope), since: Mark) -> bool {
         match scope {
             Scope::All => core.node.seen() != since.incarnation,
@@ -110,7 +128,8 @@ impl Shared {
                 }
             }
             if is_over && self.core.lock().node.seen() == seen {
-                return self.flush_touched(cpu, Scope::All, touched, &homes).await;
+                // What those had stored that have died the homes were given before they answered.
+                return self.flush_touched(cpu, Scope::All, touched, &homes).await.map(drop);
             }
             // The time in which homes worked does not count.
             deadline += cpu.now().since(begin);

@@ -22,7 +22,7 @@ impl Shared {
                 *forward = forward.filter(is_up);
             }
             // There is no frame in which it could be retained until its home has it: it is to come from there.
-            Message::Grant { page, .. } if matches!(content, Content::Page(Loaded::Bytes(_))) => {
+            Message::Grant { page, .. } if matches!(content, Content::Page(Loaded::Bytes(_), _)) => {
                 core.node.home(*page).filter(|home| home.at == envelope.from)?;
             }
             _ => {}
@@ -45,7 +45,7 @@ impl Shared {
 
     /// A grant has put content here.
     pub(crate) fn retain_forwarded(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: &Content) {
-        if let Content::Page(Loaded::Frame(frame)) = content
+        if let Content::Page(Loaded::Frame(frame), _) = content
             && core.node.copied(page).is_forwarded
         {
             core.forwarded.insert(page, (cpu.now(), frame.clone()));

@@ -16,7 +16,7 @@ use policy::coherence::PageNo;
 use crate::Shared;
 use crate::core::{Core, Progress, block};
 use crate::member::ENDED;
-use crate::waiting::{Content, Loaded};
+use crate::waiting::{Content, Durability, Loaded};
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl Shared {
             cpu.sleep(LEASE_RETRY).await;
         };
         match (result, frames.pop()) {
-            (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame)),
+            (Ok(()), Some(frame)) => Content::Page(Loaded::Frame(frame), Durability::Known),
             _ => Content::Lost,
         }
     }
@@ -111,8 +111,8 @@ impl Shared {
     /// Stores the page's last copy.
     pub(crate) fn store(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: Content) -> Progress {
         let frame = match content {
-            Content::Page(Loaded::Frame(frame)) => frame,
-            Content::Page(Loaded::Bytes(bytes)) => return self.store_bytes(cpu, page, bytes),
+            Content::Page(Loaded::Frame(frame), _) => frame,
+            Content::Page(Loaded::Bytes(bytes), _) => return self.store_bytes(cpu, page, bytes),
             Content::Lost => {
                 // In a survey others may have it, and what nobody has is lost without being named.
                 if !(self.config.is_volatile && core.node.is_surveying()) {
@@ -178,6 +178,9 @@ impl Shared {
     fn note_stored(&self, core: &mut Core, page: PageNo) {
         self.counters.stores.add(1);
         core.flushes.home.stored += 1;
+        if self.config.shards.is_some() {
+            core.flushes.home.unflushed.insert(page);
+        }
         core.home.lost.remove(page);
         if self.config.is_volatile {
             core.home.stored.insert(page);
@@ -247,6 +250,7 @@ impl Shared {
                     return None;
                 }
                 home.running = Some(cpu.now());
+                home.unflushed.begin_flush();
                 Some(Ok(Some(home.stored)))
             };
             let Some(stored) = self.changed.until(leads).await? else { return Ok(()) };
@@ -255,6 +259,7 @@ impl Shared {
                 let mut core = self.core.lock();
                 let home = &mut core.flushes.home;
                 home.running = None;
+                home.unflushed.end_flush(flushed == Some(Ok(())));
                 match flushed {
                     Some(Ok(())) => home.durable = home.durable.max(stored),
                     Some(Err(_)) => self.note_failure(&mut core),

@@ -24,6 +24,7 @@ mod member;
 mod shared;
 mod survey;
 mod tick;
+mod uncertain;
 mod unflushed;
 mod waiting;
 mod watch;

@@ -27,8 +27,9 @@ use policy::unit::Instant;
 
 use crate::Shared;
 use crate::admission::{hello, is_member, refusal};
+use crate::arrived::Arrived;
 use crate::hello::{First, Hello};
-use crate::waiting::{Content, Loaded, RETRANSMIT_AFTER};
+use crate::waiting::{Content, Durability, Loaded, RETRANSMIT_AFTER};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
 /// Of the first message on a connection.
@@ -316,7 +317,7 @@ pub struct Conversation {
     generation: u64,
     is_closed: Rc<Cell<bool>>,
     /// Messages about pages that have arrived together, to be taken in together.
-    arrived: Vec<(Envelope, Content)>,
+    arrived: Vec<Arrived>,
 }
 
 impl Conversation {
@@ -370,15 +371,20 @@ impl Handler for Conversation {
             if !inbound.has_received(PAGE_BYTES) {
                 self.take_in(&cpu);
             }
-            content = match inbound.payload_anyway(PAGE_BYTES).await? {
-                Ok(mut frames) => frames.pop().map_or(Content::None, |frame| Content::Page(Loaded::Frame(frame))),
-                Err(bytes) => Content::Page(Loaded::Bytes(bytes.into())),
+            let durability = match header.word {
+                Word::Page { unflushed: true, .. } if self.shared.config.shards.is_some() => Durability::Uncertain,
+                _ => Durability::Known,
             };
+            let loaded = match inbound.payload_anyway(PAGE_BYTES).await? {
+                Ok(mut frames) => frames.pop().map(Loaded::Frame),
+                Err(bytes) => Some(Loaded::Bytes(bytes.into())),
+            };
+            content = loaded.map_or(Content::None, |loaded| Content::Page(loaded, durability));
         }
         if header.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);
         }
-        let Word::Page { message, lost } = header.word else {
+        let Word::Page { message, lost, .. } = header.word else {
             self.take_in(&cpu);
             self.shared.on_word(&cpu, (self.peer, header.to), header.word);
             return Step::Continue(());
@@ -387,7 +393,7 @@ impl Handler for Conversation {
             content = Content::Lost;
         }
         let to = Address { node: self.shared.me.node, incarnation: header.to };
-        self.arrived.push((Envelope { from: self.peer, to, message }, content));
+        self.arrived.push(Arrived { envelope: Envelope { from: self.peer, to, message }, content });
         Step::Continue(())
     }
 

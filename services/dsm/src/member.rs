@@ -98,7 +98,7 @@ impl Shared {
             for (shard, home) in &moved {
                 cpu.trace(Event::SharedMoved, self.whose(), shard.0.into(), home.at.node.0.into());
             }
-            let actions = core.node.on_homes(cpu.now(), moved, []);
+            let actions = self.give_again(cpu, core, moved);
             self.note(core, actions, Content::None);
         }
         for (shard, _) in same {

@@ -168,7 +168,7 @@ impl Shared {
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
         let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());
         // What it asks of the others it asks again when they are connected.
-        let _ = core.node.on_homes(policy::unit::Instant::ZERO, homes, []);
+        let _ = core.node.on_homes(policy::unit::Instant::ZERO, homes, [], |_| false);
         Arc::new_cyclic(|this| Shared {
             this: Weak::clone(this),
             me,

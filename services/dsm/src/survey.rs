@@ -20,7 +20,7 @@ impl Shared {
         answers.retain_mut(|answer| {
             answer.after.retain(|page| core.is_leaving(*page));
             if answer.after.is_empty() {
-                self.send_word(answer.to, Word::Page { message: answer.message, lost: false }, None);
+                self.send_word(answer.to, Word::page(answer.message, false), None);
             }
             !answer.after.is_empty()
         });

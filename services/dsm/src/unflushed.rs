@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::coherence::{Address, Incarnation, NodeId};
+use policy::coherence::{Address, Incarnation, NodeId, PageNo, PageSet};
 use policy::unit::Instant;
 
 use crate::failed::Failures;
@@ -59,6 +59,8 @@ pub(crate) struct HomeFlushes {
     /// Pages stored in all, and those of them that are durable.
     pub(crate) stored: u64,
     pub(crate) durable: u64,
+    /// Where homes move: those that are not.
+    pub(crate) unflushed: Stored,
     /// Since when the storage has been flushing.
     pub(crate) running: Option<Instant>,
     /// Flushes that failed.
@@ -69,11 +71,42 @@ pub(crate) struct HomeFlushes {
     pub(crate) requests: BTreeSet<(Address, u64)>,
 }
 
+/// Pages of a home that it has stored since its last flush that succeeded.
+#[derive(Default)]
+pub(crate) struct Stored {
+    since: PageSet,
+    /// Before the flush that is under way began.
+    flushing: PageSet,
+}
+
+impl Stored {
+    pub(crate) fn insert(&mut self, page: PageNo) {
+        self.since.insert(page);
+    }
+
+    /// May the page not be durable?
+    pub(crate) fn contains(&self, page: PageNo) -> bool {
+        self.since.contains(page) || self.flushing.contains(page)
+    }
+
+    pub(crate) fn begin_flush(&mut self) {
+        self.flushing = std::mem::take(&mut self.since);
+    }
+
+    pub(crate) fn end_flush(&mut self, is_durable: bool) {
+        let covered = std::mem::take(&mut self.flushing);
+        if !is_durable {
+            covered.iter().for_each(|page| self.since.insert(page));
+        }
+    }
+}
+
 impl Default for HomeFlushes {
     fn default() -> Self {
         // What an earlier process stored may not be durable, either.
         let (stored, durable) = (1, 0);
-        HomeFlushes { stored, durable, running: None, failures: 0, lost_at: None, requests: BTreeSet::new() }
+        let unflushed = Stored::default();
+        HomeFlushes { stored, durable, unflushed, running: None, failures: 0, lost_at: None, requests: BTreeSet::new() }
     }
 }
 
@@ -204,5 +237,21 @@ mod tests {
         assert!(flushes.touched.contains_key(&HOME));
         flushes.end(HOME, flushes.touched[&HOME]);
         assert!(flushes.touched.is_empty());
+    }
+
+    #[test]
+    fn what_is_stored_during_a_flush_or_before_one_that_fails_is_left_to_the_next_one() {
+        let (one, other) = (PageNo(1), PageNo(2));
+        let mut stored = Stored::default();
+        stored.insert(one);
+        stored.begin_flush();
+        stored.insert(other);
+        assert!(stored.contains(one) && stored.contains(other));
+        stored.end_flush(false);
+        assert!(stored.contains(one) && stored.contains(other));
+        stored.begin_flush();
+        stored.insert(other);
+        stored.end_flush(true);
+        assert!(!stored.contains(one) && stored.contains(other));
     }
 }

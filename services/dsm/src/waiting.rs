@@ -143,12 +143,21 @@ pub(crate) struct Filling {
     pub(crate) content: Loaded,
 }
 
+/// Of the content of a page, as its home says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// It is durable, or that is not to be cared for.
+    Known,
+    /// Its home has not flushed it.
+    Uncertain,
+}
+
 /// What comes with an action.
 #[derive(Clone, Default)]
 pub(crate) enum Content {
     #[default]
     None,
-    Page(Loaded),
+    Page(Loaded, Durability),
     /// Nobody has them.
     Lost,
 }

@@ -27,7 +27,12 @@ pub const PAGE_BYTES: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// About a page. If it has data, they follow, unless they are `lost`: nobody has them.
-    Page { message: Message, lost: bool },
+    Page {
+        message: Message,
+        lost: bool,
+        /// The data of a grant may not be durable, on a device that all nodes reach.
+        unflushed: bool,
+    },
     /// Make durable what you stored. Numbered by the sender.
     Flush {
         number: u64,
@@ -54,6 +59,12 @@ pub enum Word {
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
     Bye,
+}
+
+impl Word {
+    pub fn page(message: Message, lost: bool) -> Word {
+        Word::Page { message, lost, unflushed: false }
+    }
 }
 
 /// How often a home's storage has failed to flush, in which incarnation.
@@ -99,6 +110,7 @@ mod flag {
     pub const LOST: u8 = 4;
     /// All of the page will be written.
     pub const BLANK: u8 = 8;
+    pub const UNFLUSHED: u8 = 16;
 }
 
 /// The fields of a header, before they have a meaning.
@@ -161,8 +173,8 @@ impl Fields {
 }
 
 fn fields(word: Word) -> Fields {
-    let (message, lost) = match word {
-        Word::Page { message, lost } => (message, lost),
+    let (message, lost, unflushed) = match word {
+        Word::Page { message, lost, unflushed } => (message, lost, unflushed),
         Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
         Word::Flushed { number, ok, mark } => return Fields::of(kind::FLUSHED, ok).mark(number, mark),
         Word::Flushing(number) => return Fields::of(kind::FLUSHING, false).mark(number, Mark::default()),
@@ -189,7 +201,8 @@ fn fields(word: Word) -> Fields {
         }
         Message::Grant { page, mode, request, serial, data } => {
             let fields = Fields::of(kind::GRANT, mode == Mode::Write).page(page, serial).data(data, lost);
-            Fields { request: request.0, ..fields }
+            let unflushed = if unflushed { flag::UNFLUSHED } else { 0 };
+            Fields { request: request.0, flags: fields.flags | unflushed, ..fields }
         }
         Message::Recall { page, serial, request, retain, forward } => {
             let fields = Fields::of(kind::RECALL, retain).page(page, serial).forward(forward);
@@ -241,7 +254,7 @@ fn word(fields: &Fields) -> Option<Word> {
         kind::BYE => return Some(Word::Bye),
         _ => return None,
     };
-    Some(Word::Page { message, lost: fields.is(flag::LOST) })
+    Some(Word::Page { message, lost: fields.is(flag::LOST), unflushed: fields.is(flag::UNFLUSHED) })
 }
 
 impl Header {
@@ -283,7 +296,7 @@ impl Header {
 
     /// Does a page follow?
     pub fn has_page(&self) -> bool {
-        matches!(self.word, Word::Page { message, lost: false } if message.data().is_some())
+        matches!(self.word, Word::Page { message, lost: false, .. } if message.data().is_some())
     }
 }
 
@@ -344,10 +357,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(message in message(), lost: bool, from: u32, to: u32) {
+        fn what_is_encoded_is_decoded(message in message(), lost: bool, unflushed: bool, from: u32, to: u32) {
             let (from, to) = (Incarnation(from), Incarnation(to));
             let lost = lost && message.data().is_some();
-            let header = Header { from, to, word: Word::Page { message, lost } };
+            let unflushed = unflushed && matches!(message, Message::Grant { .. });
+            let header = Header { from, to, word: Word::Page { message, lost, unflushed } };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
         }
 

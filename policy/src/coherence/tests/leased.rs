@@ -53,6 +53,8 @@ pub struct Leased {
     pub members: Vec<Member>,
     pub network: Vec<Envelope>,
     pub in_flight_max: usize,
+    /// Whatever a node holds may have been lost by the home that stored it, as far as it knows.
+    pub is_uncertain: bool,
     changes: Vec<Change>,
     /// As the arbiter has them now.
     pub registered: BTreeMap<NodeId, Address>,
@@ -92,6 +94,7 @@ impl Leased {
             members: (0..nodes).map(member).collect(),
             network: Vec::new(),
             in_flight_max,
+            is_uncertain: false,
             changes: Vec::new(),
             registered: BTreeMap::new(),
             homes: Vec::new(),
@@ -239,7 +242,9 @@ impl Leased {
     fn see_map(&mut self, index: usize, homes: Vec<Home>) -> Result<(), Broken> {
         let Member { node: Some(node), .. } = &mut self.members[index] else { return Ok(()) };
         let stored = self.device.iter().enumerate().map(|(page, version)| (PageNo(page as u64), *version));
-        let actions = node.on_homes(NOW, (0..).map(ShardNo).zip(homes), stored.collect::<Vec<_>>());
+        let is_uncertain = self.is_uncertain;
+        let homes = (0..).map(ShardNo).zip(homes);
+        let actions = node.on_homes(NOW, homes, stored.collect::<Vec<_>>(), |_| is_uncertain);
         if self.flaw == Some(Flaw::SurveySkipped) {
             node.directory.surveys.clear();
         }

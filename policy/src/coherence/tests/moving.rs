@@ -20,6 +20,8 @@ struct Plan {
     /// Of a thousand steps: leases that end, releases.
     ends: usize,
     releases: usize,
+    /// What is held is given to the next home, whether or not it was written.
+    is_uncertain: bool,
 }
 
 impl Plan {
@@ -36,6 +38,7 @@ impl Plan {
             doubled: [0, 50, 300][random.below(3)],
             ends: [0, 2, 10][random.below(3)],
             releases: [0, 5, 30][random.below(3)],
+            is_uncertain: random.permille(500),
         }
     }
 }
@@ -131,7 +134,7 @@ fn run(seed: u64, flaw: Option<Flaw>) -> Result<[u64; 2], Broken> {
     let plan = Plan::of(&mut random);
     let mut all = || {
         let mut world = Leased::new(plan.nodes, plan.pages, plan.shards, plan.in_flight);
-        world.flaw = flaw;
+        (world.flaw, world.is_uncertain) = (flaw, plan.is_uncertain);
         for _ in 0..plan.steps {
             step(&mut world, &plan, &mut random)?;
         }

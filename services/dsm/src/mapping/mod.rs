@@ -17,6 +17,7 @@ mod stop;
 mod table;
 mod withdraw;
 
+pub(crate) use program::Written;
 pub use table::MappingNo;
 pub(crate) use table::{Fault, Place, Served, Table};
 

@@ -41,6 +41,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Poisoned pages of each mapping that are asked for again at a time.
 const TRIED_AGAIN: usize = 16;
 
+/// Which of the pages that mappings may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    All,
+    /// Those that mappings have taken over from clients' writes.
+    TakenOver,
+}
+
 impl Shared {
     /// Fills a program's memory from now on, until its connection ends. Its faults, and what it asks for, are served by
     /// this processor. `None`: too many have mapped the volume, or this node may not answer.
@@ -120,12 +128,16 @@ impl Shared {
         let volume = self.volume().ok_or(Errno::IO)?;
         // What was taken from a mapping into the cache is dirty there. What is not may be all there is.
         let of_volume = volume.flush(cpu, Context::synchronous(JobId::default())).await;
+        self.store_mapped(cpu, Written::All).await?;
         of_volume.and(self.flush_own(cpu).await)
     }
 
     /// Stores what programs have written at the homes, however much that is.
-    pub(crate) async fn store_mapped(&self, cpu: &Processor) -> Result<(), Errno> {
-        let written: Vec<PageNo> = self.core.lock().mapped.written(None).collect();
+    pub(crate) async fn store_mapped(&self, cpu: &Processor, which: Written) -> Result<(), Errno> {
+        let written: Vec<PageNo> = match which {
+            Written::All => self.core.lock().mapped.written(None).collect(),
+            Written::TakenOver => self.core.lock().mapped.taken_over().collect(),
+        };
         for some in written.chunks(FLUSHED_AT_ONCE) {
             self.store_dirty(cpu, &mut self.core.lock(), some.iter().copied());
             self.until_stored(cpu, some, Core::is_stored).await?;
@@ -192,8 +204,9 @@ impl Shared {
     fn unstored_by_home(&self, no: MappingNo) -> BTreeMap<Option<NodeId>, Vec<PageNo>> {
         let core = self.core.lock();
         let mut by_home: BTreeMap<_, Vec<PageNo>> = BTreeMap::new();
+        // Not all that it may read: with the state locked that would take too long.
         let busy = core.pages.keys().chain(core.saving.keys()).copied();
-        let storing = busy.filter(|page| core.mapped.place(no, *page).is_some() && !core.is_stored(*page));
+        let storing = busy.filter(|page| core.mapped.has(no, *page) && !core.is_stored(*page));
         let unstored = core.mapped.written(Some(no)).chain(storing);
         for page in unstored.collect::<BTreeSet<_>>() {
             let home = core.node.home(page).map(|home| home.at.node);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::trace::Event;
-use kernel::volume::Change;
+use kernel::volume::{Change, WrittenBy};
 use kernel::{Frames, Processor, Volume};
 use machine::mapping;
 use policy::coherence::{Local, Mode, PageNo};
@@ -229,6 +229,8 @@ impl Shared {
         self.fill_now(core);
         self.take_from_all(core, page, Some(no));
         // Before it is given: a reader of the cache must not find what was there before what this program writes next.
+        let is_taken_over = volume.is_unwritten(block(page));
+        let is_uncertain = volume.uncertain(block(page)).is_some();
         let cached = volume.give_up(block(page), false);
         let given = match &content {
             Some(content) if !has => fill(&*memory, page, content, true),
@@ -238,6 +240,9 @@ impl Shared {
         match given {
             Ok(()) => {
                 core.mapped.set(no, page, Place::Write, cpu.now());
+                if is_taken_over {
+                    core.mapped.take_over(page);
+                }
                 // That it may is known: nothing is asked.
                 let _ = core.node.on_local(cpu.now(), Local::Write, page);
                 self.make_room(cpu, core, no, page);
@@ -245,8 +250,13 @@ impl Shared {
             }
             Err(_) => {
                 // The program has ended, or does not want to have it.
-                if let Some(frame) = cached.filter(|_| core.node.is_dirty(page)) {
-                    let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
+                if let Some(frame) = cached.filter(|_| core.node.is_dirty(page) || is_uncertain) {
+                    if core.node.is_dirty(page) || is_taken_over {
+                        let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
+                    } else {
+                        volume.put(block(page), frame);
+                        volume.mark_unflushed(block(page), WrittenBy::Others);
+                    }
                 }
                 self.take_from(core, no, page);
                 Served::Given(Mode::Read)

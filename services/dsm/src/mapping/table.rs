@@ -1,6 +1,6 @@
 //! Which mappings of programs have which pages of a volume.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ pub(crate) struct Member {
 pub(crate) struct Table {
     members: BTreeMap<MappingNo, Member>,
     pages: BTreeMap<PageNo, SmallVec<[Entry; 2]>>,
-    /// Pages that a mapping may write.
-    written: BTreeSet<PageNo>,
+    /// Pages that a mapping may write. True: they may have what clients have written, and no home has.
+    written: BTreeMap<PageNo, bool>,
     last_no: u32,
     last_grant: u64,
     /// The most pages that one mapping has.
@@ -95,7 +95,7 @@ impl Table {
     pub(crate) fn end(&mut self, no: MappingNo) {
         self.members.remove(&no);
         let written: Vec<PageNo> = self.written(Some(no)).collect();
-        self.written.retain(|page| !written.contains(page));
+        self.written.retain(|page, _| written.binary_search(page).is_err());
         self.pages.retain(|_, entries| {
             entries.retain(|entry| entry.no != no);
             !entries.is_empty()
@@ -147,6 +147,11 @@ impl Table {
         self.entries(page).iter().find(|entry| entry.no == no).map(|entry| entry.place)
     }
 
+    /// May it read or write the page?
+    pub(crate) fn has(&self, no: MappingNo, page: PageNo) -> bool {
+        matches!(self.place(no, page), Some(Place::Read | Place::Write))
+    }
+
     /// Those that may read it, and the one that may write it.
     pub(crate) fn holders(&self, page: PageNo) -> impl Iterator<Item = &Entry> {
         self.entries(page).iter().filter(|entry| entry.place != Place::Poisoned)
@@ -177,7 +182,7 @@ impl Table {
             }
         }
         if place == Place::Write {
-            self.written.insert(page);
+            self.written.insert(page, false);
         }
         self.pages.entry(page).or_default().push(Entry { no, place, since: now, grant });
     }
@@ -236,7 +241,17 @@ impl Table {
 
     /// Pages that mappings may write, of one or of all.
     pub(crate) fn written(&self, of: Option<MappingNo>) -> impl Iterator<Item = PageNo> {
-        self.written.iter().copied().filter(move |page| of.is_none() || self.writer(*page) == of)
+        self.written.keys().copied().filter(move |page| of.is_none() || self.writer(*page) == of)
+    }
+
+    /// The mapping that may write this page has taken over what clients have written.
+    pub(crate) fn take_over(&mut self, page: PageNo) {
+        self.written.entry(page).and_modify(|is_taken_over| *is_taken_over = true);
+    }
+
+    /// Of the pages that mappings may write, those with what clients have written.
+    pub(crate) fn taken_over(&self) -> impl Iterator<Item = PageNo> {
+        self.written.iter().filter(|(_, is_taken_over)| **is_taken_over).map(|(page, _)| *page)
     }
 
     /// Some poisoned pages, each time others.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kernel::volume::WrittenBy;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor, Volume};
 use machine::mapping;
 use policy::coherence::PageNo;
@@ -71,6 +72,9 @@ impl Shared {
             self.take_from_all(core, page, None);
         }
         let cached = volume.give_up(block(page), retain);
+        if retain && written.is_some() && self.config.shards.is_some() {
+            volume.mark_unflushed(block(page), WrittenBy::Program);
+        }
         let forwarded = core.forwarded.remove(&page).map(|(_, frame)| frame);
         self.retain(core, page, written.or(cached).or(forwarded));
     }

@@ -14,6 +14,7 @@ use sim::Latency;
 use testkit::scene::context;
 
 use crate::clients::Clients;
+use crate::programs::{Program, State, listen};
 use crate::scene::{Backing, Scene, Setup};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -264,6 +265,29 @@ fn a_stable_write_is_durable_although_the_home_that_has_stored_it_dies_before_it
         assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "{ms} ms");
     }
     assert!(late > 5, "the home hardly ever died between: {late}");
+}
+
+/// The program takes it over before it is written back, and changes nothing.
+#[test]
+fn a_stable_write_is_durable_although_a_program_of_its_node_takes_over_the_block_before_it_is_stored() {
+    let mut taken = 0;
+    for us in (0..400).step_by(4) {
+        let (mut scene, clients) = moving(us, 3);
+        listen(&scene, 1);
+        let program = Program::start(&scene, 1);
+        // It has the page to read.
+        assert_eq!(program.load(&mut scene, BLOCK), Some(0));
+        let own = clients.clone();
+        let written = scene.start(1, async move |cpu, volume| own.write(&cpu, &volume, 1, BLOCK, (false, true)).await);
+        scene.pass(Duration::from_micros(us));
+        program.fault(&scene, BLOCK, true);
+        assert!(scene.run_until(None, |_| program.memory.state(BLOCK) == Some(State::Writable)));
+        taken += u64::from(written.borrow().is_none());
+        assert!(scene.run_until(None, |_| written.borrow().is_some()));
+        let value = written.take().expect("just looked").expect("written");
+        assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "{us} us");
+    }
+    assert!(taken > 5, "hardly ever was it taken over: {taken}");
 }
 
 #[test]

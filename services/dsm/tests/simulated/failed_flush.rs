@@ -344,7 +344,7 @@ fn start(scene: &Scene, clients: &Clients, ledger: &Rc<RefCell<Ledger>>, (node, 
     scene.start(node, async move |cpu, volume| run((cpu, volume), (own, ledger), who, random).await);
 }
 
-/// One at a time, each long after the one before. Returns which node has died and begun anew.
+/// One at a time. Returns which node has died and begun anew.
 fn disturb(scene: &mut Scene, random: &mut Random, ledger: &RefCell<Ledger>) -> Option<usize> {
     let nodes = scene.nodes.len() as u64;
     let (node, other) = (random.below(nodes) as usize, random.below(nodes) as usize);
@@ -361,10 +361,18 @@ fn disturb(scene: &mut Scene, random: &mut Random, ledger: &RefCell<Ledger>) -> 
             scene.pass(Duration::from_millis(random.below(600)));
             scene.heal();
         }
-        // What a home has not told anybody yet dies with it.
-        7.. if !scene.medium().is_failing(node) => {
-            scene.pass(Duration::from_secs(1));
+        7.. => {
+            // A failure of which it has told others, or not.
+            let is_heard = random.chance(500);
+            if !is_heard {
+                (0..scene.nodes.len()).filter(|other| *other != node).for_each(|other| scene.cut(node, other));
+            }
+            if random.chance(500) {
+                scene.medium().fail_flush(node);
+            }
+            scene.pass(Duration::from_micros(random.below(1_000_000)));
             scene.kill_member(node);
+            scene.heal();
             died = Some(node);
             ledger.borrow_mut().died.entry(node).or_default().push(scene.world.now().ns());
             scene.pass(Duration::from_micros(random.below(100_000)));

@@ -13,3 +13,4 @@ mod programs;
 mod scene;
 mod stalled;
 mod stored;
+mod untold;

@@ -1,5 +1,6 @@
 //! A device that all nodes reach, worse than one has to be: what a node has written becomes durable only when that node
-//! flushes, or any other once it is dead; after a flush that has failed it never does. That is said once.
+//! flushes, or any other once it is dead; after a flush that has failed it never does. That is said once. A flush covers what was
+//! written before it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,6 +11,8 @@ use kernel::request::{Action, Context, JobId, Outcome, Request};
 use machine::Errno;
 use policy::unit::BlockNo;
 use testkit::scene::disk::block;
+
+type Contents = BTreeMap<BlockNo, Content>;
 
 #[derive(Clone, PartialEq, Eq)]
 struct Content {
@@ -22,12 +25,14 @@ struct Content {
 struct State {
     writes: u64,
     /// By the node that wrote it; `None`: it is dead.
-    unflushed: BTreeMap<Option<usize>, BTreeMap<BlockNo, Content>>,
-    durable: BTreeMap<BlockNo, Content>,
+    unflushed: BTreeMap<Option<usize>, Contents>,
+    durable: Contents,
     written: BTreeSet<BlockNo>,
     /// Nodes whose next flush fails.
     failing: BTreeSet<usize>,
     failures: u64,
+    /// What those have dropped.
+    dropped: BTreeSet<BlockNo>,
     /// Nodes whose flushes do not end.
     hanging: BTreeSet<usize>,
 }
@@ -58,6 +63,19 @@ impl Medium {
     /// Flushes that have failed.
     pub fn failures(&self) -> u64 {
         self.state().failures
+    }
+
+    /// Has a flush failed that was to make a block durable?
+    pub fn has_dropped(&self, number: u64) -> bool {
+        self.state().dropped.contains(&BlockNo(number))
+    }
+
+    /// A flush of a node fails, which it will not hear of.
+    pub fn drop_unflushed(&self, node: usize) {
+        let mut state = self.state();
+        state.failures += 1;
+        let dropped = state.unflushed.remove(&Some(node)).unwrap_or_default();
+        state.dropped.extend(dropped.into_keys());
     }
 
     /// Flushes of a node do not end from now on.
@@ -95,7 +113,7 @@ impl Medium {
     }
 }
 
-fn add(to: &mut BTreeMap<BlockNo, Content>, written: BTreeMap<BlockNo, Content>) {
+fn add(to: &mut Contents, written: Contents) {
     for (number, content) in written {
         if to.get(&number).is_none_or(|known| known.number < content.number) {
             to.insert(number, content);
@@ -126,11 +144,15 @@ impl Device for Handle {
                 std::future::pending::<()>().await;
             }
             if is_flush && medium.state().failing.remove(node) {
-                let mut state = medium.state();
-                state.failures += 1;
-                state.unflushed.remove(&Some(*node));
+                medium.drop_unflushed(*node);
                 return Err(Errno::IO);
             }
+            let of = [Some(*node), None];
+            let covered: Vec<Contents> = if is_flush {
+                of.iter().filter_map(|of| medium.state().unflushed.get(of).cloned()).collect()
+            } else {
+                Vec::new()
+            };
             let outcome = medium.below.perform(cpu, request).await?;
             let mut state = medium.state();
             let state = &mut *state;
@@ -140,10 +162,11 @@ impl Device for Handle {
                 state.written.insert(number);
                 state.unflushed.entry(Some(*node)).or_default().insert(number, content);
             }
-            if is_flush {
-                for of in [Some(*node), None] {
-                    add(&mut state.durable, state.unflushed.remove(&of).unwrap_or_default());
+            for contents in covered {
+                for unflushed in state.unflushed.values_mut() {
+                    unflushed.retain(|number, content| contents.get(number) != Some(content));
                 }
+                add(&mut state.durable, contents);
             }
             Ok(outcome)
         })

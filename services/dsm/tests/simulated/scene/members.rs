@@ -30,8 +30,6 @@ enum Change {
 /// The arbiter.
 pub struct Members {
     medium: Arc<Medium>,
-    /// What each request to it takes.
-    delay: Duration,
     fault: Arc<Fault>,
     changes: Vec<Change>,
     members: BTreeMap<NodeId, Address>,
@@ -63,9 +61,10 @@ impl Members {
         let fault = Arc::new(Fault::new(memory, Faults::default()));
         // At once, or so slow that much happens meanwhile.
         let delay = Duration::from_micros([0, 300, 5000][(seed % 3) as usize]);
+        let slow =
+            if delay.is_zero() { fault.clone() as DeviceRef } else { Arc::new(Delay::new(fault.clone(), delay)) };
         Members {
-            medium: Medium::new(fault.clone()),
-            delay,
+            medium: Medium::new(slow),
             fault,
             changes: Vec::new(),
             members: BTreeMap::new(),
@@ -77,8 +76,7 @@ impl Members {
     }
 
     fn device(&self, node: usize) -> DeviceRef {
-        let handle = Arc::new(Handle { node, medium: Arc::clone(&self.medium) });
-        if self.delay.is_zero() { handle } else { Arc::new(Delay::new(handle, self.delay)) }
+        Arc::new(Handle { node, medium: Arc::clone(&self.medium) })
     }
 
     fn change(&mut self, change: Change) -> u32 {

@@ -1,0 +1,175 @@
+//! Volumes whose blocks other nodes cache, too, at the only node that there is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use kernel::device::{Delay, Device, DeviceRef, Fault, Faults, Operation, RamDisk, Work};
+use kernel::request::{Action, Outcome, Request};
+use kernel::volume::{Change, Coherence, Known, VolumeConfig, WrittenBy};
+use kernel::{ForcedUnitAccess, Frames, Processor, Switches, Volume};
+use machine::Errno;
+use policy::unit::{BlockNo, BlockRange, DiskNo, JobId, ProcessorId};
+use sim::World;
+use testkit::scene::disk::{block, fill};
+use testkit::scene::{Host, boot, context, run, small_kernel, spawn};
+
+const SIZE: u64 = 1 << 20;
+
+const BLOCK: BlockNo = BlockNo(3);
+
+/// What a read, a write or a flush of the device takes.
+const TAKES: Duration = Duration::from_millis(5);
+
+/// Grants all. Failed flushes of other nodes are counted by the test; what is asked of those is done at once.
+#[derive(Default)]
+struct Alone {
+    volume: OnceLock<Weak<Volume>>,
+    failures: AtomicU64,
+    returned: AtomicU64,
+}
+
+impl Coherence for Alone {
+    fn answers(&self) -> bool {
+        true
+    }
+
+    fn read<'a>(&'a self, _cpu: &'a Processor, _blocks: BlockRange, spare: Frames) -> Work<'a, Frames> {
+        Box::pin(async move { Ok(spare) })
+    }
+
+    fn write<'a>(&'a self, _cpu: &'a Processor, changes: Vec<(BlockNo, Change)>, job: JobId) -> Work<'a, ()> {
+        let volume = self.volume.get().and_then(Weak::upgrade).expect("it is open");
+        for (block, change) in changes {
+            assert!(volume.change(block, change, job).is_ok(), "whole blocks are written");
+        }
+        Box::pin(async { Ok(()) })
+    }
+
+    fn known(&self) -> Known {
+        Known { deaths: 0, failures: self.returned.load(Ordering::SeqCst) }
+    }
+
+    fn flush<'a>(&'a self, _cpu: &'a Processor) -> Work<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn end_flush(&self, known: Known) -> Result<(), Errno> {
+        let failures = self.failures.load(Ordering::SeqCst);
+        self.returned.store(failures, Ordering::SeqCst);
+        if failures > known.failures { Err(Errno::IO) } else { Ok(()) }
+    }
+}
+
+struct Scene {
+    world: World,
+    host: Host,
+    device: Arc<Fault>,
+    coherence: Arc<Alone>,
+    volume: Arc<Volume>,
+}
+
+fn scene() -> Scene {
+    let (world, host) = boot(1, small_kernel(1, SIZE, Switches::default()));
+    let device = Arc::new(Fault::new(Arc::new(RamDisk::new(SIZE, DiskNo(0))), Faults::default()));
+    let slow: DeviceRef = Arc::new(Delay::new(device.clone(), TAKES));
+    let config = VolumeConfig {
+        name: "shared".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
+    let coherence = Arc::new(Alone::default());
+    let volume = Volume::open_shared(&host.kernel, slow, coherence.clone(), config, ProcessorId(0)).expect("a number");
+    coherence.volume.set(Arc::downgrade(&volume)).expect("once");
+    Scene { world, host, device, coherence, volume }
+}
+
+async fn flush(cpu: &Processor, volume: &Volume) -> Result<(), Errno> {
+    volume.flush(cpu, context()).await
+}
+
+async fn write(cpu: &Processor, volume: &Volume) {
+    fill(cpu, volume, block(BLOCK.0), 7, context()).await.expect("written");
+}
+
+async fn stored(cpu: &Processor, device: &Fault) -> u8 {
+    let frames = cpu.kernel().allocate(cpu, 1).await;
+    let request = Request { action: Action::Read(block(BLOCK.0), frames.clone()), context: context() };
+    assert_eq!(device.perform(cpu, request).await.and_then(Outcome::required), Ok(()));
+    frames[0].bytes()[0]
+}
+
+#[test]
+fn a_failure_elsewhere_is_returned_when_a_flush_ends_and_so_by_each_that_was_asked_for_before() {
+    let Scene { world, host, coherence, volume, .. } = scene();
+    run(&world, &host, async move |cpu| {
+        write(&cpu, &volume).await;
+        coherence.failures.store(1, Ordering::SeqCst);
+        let own = Arc::clone(&volume);
+        let first = spawn(&cpu, async move |cpu| flush(&cpu, &own).await);
+        // It has been written, and is being flushed.
+        cpu.sleep(TAKES + TAKES / 2).await;
+        assert!(first.borrow().is_none(), "its own part has ended");
+        assert_eq!(flush(&cpu, &volume).await, Err(Errno::IO), "the first had not returned it");
+        assert_eq!(first.take(), Some(Err(Errno::IO)));
+        assert_eq!(flush(&cpu, &volume).await, Ok(()), "it was returned");
+    });
+}
+
+#[test]
+fn what_others_may_read_that_was_dirty_stays_until_it_is_flushed_and_is_written_again_if_that_fails() {
+    let Scene { world, host, device, volume, .. } = scene();
+    run(&world, &host, async move |cpu| {
+        device.fail_next(Operation::Flush, 1, Errno::IO);
+        write(&cpu, &volume).await;
+        // It is stored elsewhere, so not here.
+        assert!(volume.give_up(BLOCK, true).is_some() && volume.uncertain(BLOCK).is_some());
+        assert_eq!(flush(&cpu, &volume).await, Err(Errno::IO));
+        assert!(volume.uncertain(BLOCK).is_some());
+        assert_eq!(flush(&cpu, &volume).await, Ok(()));
+        assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
+        assert_eq!(stored(&cpu, &device).await, 7);
+    });
+}
+
+#[test]
+fn what_another_node_has_written_stays_until_write_back_has_flushed_it() {
+    let Scene { world, host, volume, .. } = scene();
+    run(&world, &host, async move |cpu| {
+        let frame = cpu.kernel().allocate(&cpu, 1).await.pop().expect("one");
+        volume.put(BLOCK, frame);
+        assert!(volume.uncertain(BLOCK).is_none());
+        assert!(volume.mark_unflushed(BLOCK, WrittenBy::Others));
+        assert!(volume.uncertain(BLOCK).is_some());
+        cpu.sleep(Duration::from_secs(1)).await;
+        assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
+        assert!(volume.mark_unflushed(BLOCK, WrittenBy::Others));
+        assert!(volume.give_up(BLOCK, false).is_some() && volume.uncertain(BLOCK).is_none());
+    });
+}
+
+#[test]
+fn a_volume_whose_flushes_fail_for_long_is_not_lost_for_what_others_have_written() {
+    let Scene { world, host, device, volume, .. } = scene();
+    run(&world, &host, async move |cpu| {
+        device.fail_next(Operation::Flush, 60, Errno::IO);
+        let blocks = || (0..64).map(BlockNo);
+        let mut marked = 0;
+        for block in blocks() {
+            volume.put(block, cpu.kernel().allocate(&cpu, 1).await.pop().expect("one"));
+            marked += u64::from(volume.mark_unflushed(block, WrittenBy::Others));
+        }
+        cpu.sleep(Duration::from_secs(40)).await;
+        assert_eq!(volume.loss(), None);
+        assert_eq!(flush(&cpu, &volume).await, Err(Errno::IO));
+        // They are still there, and not to be written by this volume.
+        assert_eq!(blocks().filter(|block| volume.uncertain(*block).is_some()).count() as u64, marked);
+        assert!(blocks().all(|block| !volume.is_unwritten(block)));
+        cpu.sleep(Duration::from_secs(80)).await;
+        assert!(blocks().all(|block| volume.uncertain(block).is_none()));
+        write(&cpu, &volume).await;
+        assert_eq!(flush(&cpu, &volume).await, Ok(()));
+        assert!(marked > 0 && marked <= cpu.kernel().cache_blocks() / 20, "they have a limit: {marked}");
+    });
+}

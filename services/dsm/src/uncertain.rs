@@ -1,0 +1,121 @@
+//! What may not be durable, although its home has stored it: it is given to the next home once more.
+//!
+//! A home may fail to flush, so that the device drops what it had stored, and die before anybody hears of it; or give up its
+//! shards, succeed the next time, and die. Nobody can tell, so nobody relies on it: what a node has written it retains in its
+//! cache until a flush has covered it, as after any write ([`Volume::give_up`]), and what it is granted that its home has not
+//! flushed yet, too ([`Volume::mark_unflushed`]), since whoever wrote that may be dead. Whatever of that a node holds when a
+//! page gets another home it gives to that one, which stores it before it grants anything. There is nothing later than what
+//! is held, so nothing old is stored. A flush of what this node has stored becomes one of all nodes if one has died that had
+//! stored it: what this node holds no more because others have written it since those have got from it.
+//!
+//! Memory is bounded. Of what a node has written, as for unflushed blocks in general: write-back flushes as soon as there is
+//! nothing more to write, or when they are an eighth of the cache. Of what others have written a twentieth of the cache is
+//! retained, and write-back flushes when half of that is used. So nodes that read what others have just written ask its homes
+//! for flushes, too. If one of those cannot be reached, such a node's flushes fail in vain, but it does not become a failed
+//! volume for what others have written, and it need not write that again.
+//!
+//! Not found is what nobody holds: a block that one node has given up and another has not got yet, which will write it; what
+//! was given up by mappings that were full, or came when no frame was free; what others have written beyond the limit, or
+//! was read at a node that exports the disk read-only, if whoever has written it is dead or has given it up; what was held only
+//! by nodes that have died, too; and what the next home fails to flush in the same way before that is flushed, which begins as
+//! soon as it is stored, and again until it succeeds.
+//!
+//! Rejected: what was given up is retained although others may have written it since, as NFS clients retain what they
+//! have written until it is committed. It may be given to the next home only if nothing later was ever stored, and who
+//! has stored that may have had it flushed, and be dead. So a flush could not be answered before all who retain anything
+//! older have confirmed that they do not any more.
+//!
+//! Rejected, too: a home that asks others to note that it is about to flush, so that its death then counts as a failure. It
+//! costs a round trip for each flush, and the next flush of all nodes would fail whenever a home dies that is busy.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kernel::volume::WrittenBy;
+use kernel::{Processor, Volume};
+use machine::Errno;
+use policy::coherence::{Action, Actions, Home, PageNo, ShardNo};
+
+use crate::Shared;
+use crate::core::{Core, block};
+use crate::waiting::Durability;
+
+/// Until what was given to new homes is flushed again, if that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// The content of a granted page is cached.
+    pub(crate) fn note_uncertain(&self, core: &mut Core, volume: &Volume, page: PageNo, durability: Durability) {
+        if durability == Durability::Uncertain
+            && let Some(home) = core.node.home(page)
+            && volume.mark_unflushed(block(page), WrittenBy::Others)
+        {
+            core.flushes.touch(home.at.node, home.at.incarnation);
+        }
+    }
+
+    /// Shards have new homes, which get what this node holds of theirs that may not be durable. It is retained from now on: a
+    /// flush may end before the page is taken, and then the cache may evict it.
+    pub(crate) fn give_again(&self, cpu: &Processor, core: &mut Core, moved: Vec<(ShardNo, Home)>) -> Actions {
+        let volume = self.volume();
+        let uncertain = RefCell::new(Vec::new());
+        let is_uncertain = |page| {
+            let content = volume.as_ref().and_then(|volume| volume.uncertain(block(page)));
+            let is_uncertain = content.is_some();
+            uncertain.borrow_mut().extend(content.map(|frame| (page, frame)));
+            is_uncertain
+        };
+        let actions = core.node.on_homes(cpu.now(), moved, [], is_uncertain);
+        // What it gives to itself counts as stored, which is to be done still.
+        let stored: BTreeSet<PageNo> = actions.iter().filter_map(stored_by).collect();
+        for (page, frame) in uncertain.into_inner() {
+            if core.node.is_saving(page) || stored.contains(&page) {
+                self.retain(core, page, Some(frame));
+            }
+        }
+        if !stored.is_empty() || core.node.retains_earlier() {
+            self.flush_given_again(cpu);
+        }
+        actions
+    }
+
+    /// Flushes what this node gives to new homes, when they have it: it has no copy any more.
+    fn flush_given_again(&self, cpu: &Processor) {
+        let (Some(shared), Some(shards)) = (self.this.upgrade(), self.config.shards) else { return };
+        let here = cpu.clone();
+        cpu.spawn(async move {
+            loop {
+                let is_given = shared.until_given_again(&here, shards).await.is_ok();
+                let Some(volume) = shared.volume().filter(|_| !shared.has_ended()) else { return };
+                if is_given && (volume.flush_changed(&here).await.is_ok() || volume.loss().is_some()) {
+                    return;
+                }
+                drop(volume);
+                here.sleep(RETRY).await;
+            }
+        });
+    }
+
+    /// Waits until each shard has a home that lives, and those have stored what this node had to give them. The timeout
+    /// begins anew whenever they have stored more.
+    pub(crate) async fn until_given_again(&self, cpu: &Processor, shards: u16) -> Result<(), Errno> {
+        let is_homeless = |core: &Core, shard| {
+            let home = core.node.shard_home(ShardNo(shard)).map(|home| home.at);
+            home.is_none_or(|home| self.address_of(core, home.node) != home)
+        };
+        let left = |core: &Core| {
+            let homeless = (0..shards).filter(|shard| is_homeless(core, *shard)).count();
+            let is_given = homeless == 0 && !core.node.retains_earlier();
+            if is_given { 0 } else { 1 + homeless + core.saving.len() }
+        };
+        self.until_none_left(cpu, left).await
+    }
+}
+
+fn stored_by(action: &Action) -> Option<PageNo> {
+    match action {
+        Action::Store { page, .. } => Some(*page),
+        _ => None,
+    }
+}
