@@ -11,8 +11,8 @@
 //! Memory is bounded. Of what a node has written, as for unflushed blocks in general: write-back flushes as soon as there is
 //! nothing more to write, or when they are an eighth of the cache. Of what others have written a twentieth of the cache is
 //! retained, and write-back flushes when half of that is used. So nodes that read what others have just written ask its homes
-//! for flushes, too. If one of those cannot be reached, such a node's flushes fail in vain, but it does not become a failed
-//! volume for what others have written, and it need not write that again.
+//! for flushes, too. If one of those cannot be reached, such a node's flushes fail, also for what it has written at other homes;
+//! but it does not become a failed volume for what others have written, and it need not write that again.
 //!
 //! Not found is what nobody holds: a block that one node has given up and another has not got yet, which will write it; what
 //! was given up by mappings that were full, or came when no frame was free; what others have written beyond the limit, or
