@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use policy::unflushed::Changes;
 use policy::unit::{BlockNo, BlockRange};
 
 /// Blocks of one leaf: 2 MiB of a volume in blocks of 4 KiB.
@@ -131,6 +132,20 @@ impl BlockSet {
             }
         }
         None
+    }
+}
+
+impl Changes for BlockSet {
+    type Part = BlockRange;
+
+    fn remove(&mut self, blocks: BlockRange) {
+        BlockSet::remove(self, blocks);
+    }
+
+    fn append(&mut self, newer: BlockSet) {
+        for run in newer.runs() {
+            self.insert(run);
+        }
     }
 }
 

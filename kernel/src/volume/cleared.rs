@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use policy::unflushed::{Changes, Unflushed};
 use policy::unit::{BlockNo, BlockRange};
 
 /// With this many ranges, the device is flushed before another one is cleared.
@@ -23,15 +24,8 @@ pub(super) enum Clearing {
 #[derive(Default)]
 struct Ranges(BTreeMap<BlockNo, (BlockNo, Clearing)>);
 
-impl Ranges {
-    /// The ranges that overlap `blocks`, cut to it, in order.
-    fn within(&self, blocks: BlockRange) -> impl Iterator<Item = (BlockRange, Clearing)> {
-        let before = self.0.range(..blocks.start).next_back().filter(|(_, (end, _))| *end > blocks.start);
-        before
-            .into_iter()
-            .chain(self.0.range(blocks.start..blocks.end))
-            .map(move |(&start, &(end, clearing))| (start.to(end).intersection(blocks), clearing))
-    }
+impl Changes for Ranges {
+    type Part = BlockRange;
 
     fn remove(&mut self, blocks: BlockRange) {
         if blocks.is_empty() || self.0.is_empty() {
@@ -54,6 +48,23 @@ impl Ranges {
         }
     }
 
+    fn append(&mut self, newer: Ranges) {
+        for (start, (end, clearing)) in newer.0 {
+            self.insert(start.to(end), clearing);
+        }
+    }
+}
+
+impl Ranges {
+    /// The ranges that overlap `blocks`, cut to it, in order.
+    fn within(&self, blocks: BlockRange) -> impl Iterator<Item = (BlockRange, Clearing)> {
+        let before = self.0.range(..blocks.start).next_back().filter(|(_, (end, _))| *end > blocks.start);
+        before
+            .into_iter()
+            .chain(self.0.range(blocks.start..blocks.end))
+            .map(move |(&start, &(end, clearing))| (start.to(end).intersection(blocks), clearing))
+    }
+
     fn insert(&mut self, mut blocks: BlockRange, clearing: Clearing) {
         if blocks.is_empty() {
             return;
@@ -73,21 +84,12 @@ impl Ranges {
         }
         self.0.insert(blocks.start, (blocks.end, clearing));
     }
-
-    fn append(&mut self, newer: Ranges) {
-        for (start, (end, clearing)) in newer.0 {
-            self.insert(start.to(end), clearing);
-        }
-    }
 }
 
 /// Ranges that may not be durable.
 #[derive(Default)]
 pub(super) struct Cleared {
-    /// Cleared since the last flush began.
-    unflushed: Ranges,
-    /// Cleared before the flush in flight began.
-    flushing: Ranges,
+    unflushed: Unflushed<Ranges>,
     /// A flush failed since: to be cleared again.
     again: Ranges,
 }
@@ -96,25 +98,25 @@ impl Cleared {
     /// A range was cleared. `is_suspect`: a flush failed meanwhile.
     pub(super) fn insert(&mut self, blocks: BlockRange, clearing: Clearing, is_suspect: bool) {
         self.remove(blocks);
-        if is_suspect { &mut self.again } else { &mut self.unflushed }.insert(blocks, clearing);
+        if is_suspect { &mut self.again } else { self.unflushed.since_mut() }.insert(blocks, clearing);
     }
 
     /// The device has newer content, or the blocks were dropped.
     pub(super) fn remove(&mut self, blocks: BlockRange) {
-        [&mut self.unflushed, &mut self.flushing, &mut self.again].into_iter().for_each(|ranges| ranges.remove(blocks));
+        self.unflushed.remove(blocks);
+        self.again.remove(blocks);
     }
 
     pub(super) fn begin_flush(&mut self) {
-        self.flushing = std::mem::take(&mut self.unflushed);
+        self.unflushed.begin();
     }
 
     pub(super) fn on_flushed(&mut self) {
-        self.flushing = Ranges::default();
+        self.unflushed.succeeded();
     }
 
     pub(super) fn on_failed_flush(&mut self) {
-        self.again.append(std::mem::take(&mut self.flushing));
-        self.again.append(std::mem::take(&mut self.unflushed));
+        self.again.append(self.unflushed.take());
     }
 
     /// The first range to be cleared again.
@@ -129,7 +131,7 @@ impl Cleared {
 
     /// The parts of `blocks` that read as zeroes, whatever the device returns.
     pub(super) fn zeroes_within(&self, blocks: BlockRange) -> Vec<BlockRange> {
-        let all = [&self.unflushed, &self.flushing, &self.again].into_iter();
+        let all = self.unflushed.both().into_iter().chain([&self.again]);
         all.flat_map(|ranges| ranges.within(blocks))
             .filter_map(|(blocks, clearing)| (clearing != Clearing::Discard).then_some(blocks))
             .collect()
@@ -145,7 +147,7 @@ impl Cleared {
     }
 
     fn len(&self) -> usize {
-        self.unflushed.0.len() + self.flushing.0.len() + self.again.0.len()
+        self.unflushed.both().iter().map(|ranges| ranges.0.len()).sum::<usize>() + self.again.0.len()
     }
 }
 

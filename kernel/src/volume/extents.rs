@@ -55,7 +55,7 @@ impl Volume {
         let blocks = range.blocks();
         let mut newer = BlockSet::default();
         let state = self.state.lock();
-        for set in [state.dirty.all(), &state.writing, &state.unflushed, &state.flushing] {
+        for set in [state.dirty.all(), &state.writing].into_iter().chain(state.unflushed.both()) {
             let mut from = blocks.start;
             while let Some(run) = set.first_run(from.to(blocks.end), u64::MAX) {
                 from = run.end;

@@ -246,10 +246,10 @@ impl Volume {
         }
         let (covered, changes) = {
             let mut state = self.state.lock();
-            state.flushing = state.unflushed.clone();
+            state.unflushed.begin();
             state.cleared.begin_flush();
-            state.marked.begin_flush();
-            (std::mem::take(&mut state.unflushed), state.changes)
+            state.marked.begin();
+            (state.unflushed.covered().len(), state.changes)
         };
         let failures = self.failures().flushes;
         let began = cpu.begin(Event::Flush, context);
@@ -262,31 +262,35 @@ impl Volume {
         if self.failures().flushes != failures {
             result = Err(self.state.lock().last_failure.unwrap_or(Errno::IO));
         }
-        cpu.end(began, Event::Flush, context, covered.len(), 0);
+        cpu.end(began, Event::Flush, context, covered, 0);
         if let Err(error) = result {
             cpu.trace(Event::FlushFailed, context, error.0 as u64, 0);
         }
         match result {
             Ok(()) => {
-                let marked = self.state.lock().marked.on_flushed();
-                self.on_flushed(covered.runs().chain(marked.runs()));
+                self.on_flushed();
                 let mut state = self.state.lock();
+                state.unflushed.succeeded();
+                state.marked.succeeded();
                 state.cleared.on_flushed();
                 state.changes_flushed = state.changes_flushed.max(Some(changes));
                 state.trouble.on_flush(Ok(()));
             }
             Err(errno) => {
-                self.state.lock().marked.on_failed_flush();
-                self.on_failed_flush(&covered, errno);
+                self.state.lock().marked.failed();
+                self.on_failed_flush(errno);
             }
         }
-        self.state.lock().flushing = BlockSet::default();
         result
     }
 
     /// Blocks that a flush covered become clean, unless they were written again meanwhile.
-    fn on_flushed(&self, covered: impl Iterator<Item = BlockRange>) {
-        for piece in covered.flat_map(Cache::runs) {
+    fn on_flushed(&self) {
+        let [written, marked] = {
+            let state = self.state.lock();
+            [&state.unflushed, &state.marked].map(|unflushed| unflushed.covered().clone())
+        };
+        for piece in written.runs().chain(marked.runs()).flat_map(Cache::runs) {
             let mut shard = self.lock_shard(piece.start);
             for block in piece.iter() {
                 let Some(slot) = shard.find(self.key(block)) else { continue };
@@ -302,16 +306,15 @@ impl Volume {
     /// What a failed flush covered may or may not be durable: it is dirty again, or will be zeroed or discarded again.
     /// So is what completed during the flush: the device may have lost that too. Writes still in flight are checked
     /// when they end (`State::suspect`), since their completion may be seen long after the fact.
-    pub(super) fn on_failed_flush(&self, covered: &BlockSet, errno: Errno) {
-        self.repeat_unflushed(covered);
+    pub(super) fn on_failed_flush(&self, errno: Errno) {
+        self.repeat_unflushed();
         self.note_failed_flush(errno);
     }
 
     /// A forced write failed. The host may implement it as a write and a flush and reports lost data only once: the
     /// next flush would succeed.
     pub(super) fn on_failed_forced_write(&self) {
-        let covered = self.state.lock().flushing.clone();
-        self.repeat_unflushed(&covered);
+        self.repeat_unflushed();
         self.state.lock().flush_failures += 1;
     }
 
@@ -323,14 +326,14 @@ impl Volume {
         self.report_stuck(&mut state);
     }
 
-    fn repeat_unflushed(&self, covered: &BlockSet) {
-        let meanwhile = {
+    fn repeat_unflushed(&self) {
+        let unflushed = {
             let mut state = self.state.lock();
             state.suspect = state.sequence;
             state.cleared.on_failed_flush();
-            std::mem::take(&mut state.unflushed)
+            state.unflushed.take()
         };
-        for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
+        for piece in unflushed.runs().flat_map(Cache::runs) {
             let mut again = BlockSet::default();
             let mut shard = self.lock_shard(piece.start);
             for block in piece.iter() {
@@ -371,7 +374,7 @@ impl Volume {
     /// Was any of `blocks` written unforced and not flushed since?
     fn awaits_flush(&self, blocks: BlockRange) -> bool {
         let state = self.state.lock();
-        [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks, 1).is_some())
+        state.unflushed.both().iter().any(|set| set.first_run(blocks, 1).is_some())
     }
 
     /// Flushes the device, although the volume may not know of what has changed there.
@@ -393,12 +396,13 @@ impl Volume {
 impl State {
     /// Is there a change of the device that a flush can still make durable?
     pub(super) fn awaits_flush(&self) -> bool {
-        self.lost.is_none() && !(self.unflushed.is_empty() && self.cleared.is_empty() && self.marked.is_empty())
+        self.lost.is_none()
+            && !(self.unflushed.since().is_empty() && self.cleared.is_empty() && self.marked.since().is_empty())
     }
 
     /// Was the block written, or marked, since the last flush began?
     fn is_new_unflushed(&self, block: BlockNo) -> bool {
-        self.unflushed.contains(block) || self.marked.is_new(block)
+        [&self.unflushed, &self.marked].iter().any(|unflushed| unflushed.since().contains(block))
     }
 }
 

@@ -32,7 +32,7 @@ impl Volume {
             self.forget_clean(cpu, all).await;
             self.size.store(size.max(self.dirty_end().0), Ordering::Release);
         }
-        let is_all_ours = self.parts.is_empty() && !self.has_unflushed();
+        let is_all_ours = self.parts.is_empty() && !self.state.lock().has_unflushed();
         drop(barrier);
         asked.map(|_| is_all_ours)
     }
@@ -47,16 +47,10 @@ impl Volume {
         }
         self.until_settled().await;
         // Also if a flush of others has just taken them: until it ends they stay.
-        if self.has_unflushed() {
+        if self.state.lock().has_unflushed() {
             // The error is counted, and the next flush returns it.
             let _ = self.flush_device(cpu, context, failures).await;
         }
-    }
-
-    /// Are there blocks that were written to the host and that no flush has covered yet?
-    fn has_unflushed(&self) -> bool {
-        let state = self.state.lock();
-        !(state.unflushed.is_empty() && state.flushing.is_empty())
     }
 
     /// The end of what clients wrote and the host does not have yet.

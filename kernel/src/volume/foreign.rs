@@ -44,8 +44,7 @@ impl ForeignFlush {
     /// The flush failed: the device may have lost what was written before, even what the volume considers flushed.
     pub fn failed(self, errno: Errno) {
         let volume = &self.0;
-        let covered = volume.state.lock().flushing.clone();
-        volume.on_failed_flush(&covered, errno);
+        volume.on_failed_flush(errno);
     }
 }
 

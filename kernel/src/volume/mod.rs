@@ -34,6 +34,7 @@ use std::sync::{Arc, Weak};
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::readahead::{self, ReadAhead};
+use policy::unflushed::Unflushed;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange, DeviceId, ProcessorId};
 
 use crate::Kernel;
@@ -56,7 +57,6 @@ pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
 use holes::Holes;
 pub use load::{Lookup, Reading};
-use marked::Marked;
 use owners::Owners;
 use parts::Parts;
 pub use shared::{Change, Coherence, Known, WrittenBy};
@@ -174,10 +174,9 @@ struct State {
     /// Which job wrote the blocks of `dirty` and `writing`.
     owners: Owners,
     /// Written to the device since its last successful flush.
-    unflushed: BlockSet,
-    /// Covered by the flush in flight; otherwise empty.
-    flushing: BlockSet,
-    marked: Marked,
+    unflushed: Unflushed<BlockSet>,
+    /// Written by other nodes.
+    marked: Unflushed<BlockSet>,
     /// Being zeroed or discarded.
     barriers: Vec<BlockRange>,
     /// Numbers writes to the device in the order of their start.
@@ -327,15 +326,13 @@ impl Volume {
     /// Blocks whose content is not durable. One that was written again since it was sent counts twice.
     pub fn undurable_blocks(&self) -> u64 {
         let state = self.state.lock();
-        [state.dirty.all(), &state.writing, &state.unflushed, &state.flushing].iter().map(|set| set.len()).sum()
+        state.dirty.len() + state.writing.len() + state.unflushed_len()
     }
 
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
         let state = self.state.lock();
-        [state.dirty.all(), &state.unflushed, &state.flushing].iter().all(|set| set.is_empty())
-            && state.under_way.is_empty()
-            && state.cleared.is_empty()
+        state.dirty.is_empty() && !state.has_unflushed() && state.under_way.is_empty() && state.cleared.is_empty()
     }
 
     /// Counts the changes of the device.
@@ -402,6 +399,16 @@ impl Volume {
 impl State {
     fn is_barred(&self, blocks: BlockRange) -> bool {
         self.barriers.iter().any(|barrier| barrier.overlaps(blocks))
+    }
+
+    /// Are there blocks that were written to the device and that no flush has covered yet?
+    fn has_unflushed(&self) -> bool {
+        self.unflushed.both().iter().any(|set| !set.is_empty())
+    }
+
+    /// A block that was written again since the flush in flight began counts twice.
+    fn unflushed_len(&self) -> u64 {
+        self.unflushed.both().iter().map(|set| set.len()).sum()
     }
 }
 

@@ -235,24 +235,18 @@ impl Volume {
     fn note_unflushed(&self, state: &mut State, block: BlockNo) -> bool {
         let may_be_flushed = state.lost.is_none();
         if may_be_flushed {
-            state.unflushed.insert(block.run(1));
+            state.unflushed.since_mut().insert(block.run(1));
         }
         may_be_flushed
     }
 
     /// False: nor will any, or too many are marked.
     fn note_marked(&self, state: &mut State, block: BlockNo) -> bool {
-        let may_be_marked = state.lost.is_none() && state.marked.len() < self.marked_max();
+        let may_be_marked = state.lost.is_none() && state.marked_len() < self.marked_max();
         if may_be_marked {
-            state.marked.insert(block);
+            state.marked.since_mut().insert(block.run(1));
         }
         may_be_marked
-    }
-
-    /// Blocks that others have written and this volume retains until they are flushed, at most: not more than a degraded one
-    /// may hold.
-    pub(super) fn marked_max(&self) -> u64 {
-        self.held_max()
     }
 
     /// The content of the block, if it is cached and may not be durable.

@@ -138,7 +138,7 @@ impl State {
         let trouble = &self.trouble;
         let on_their_way = self.dirty.len() + self.writing.len();
         if self.is_flush_in_doubt() {
-            on_their_way + self.unflushed.len() + self.flushing.len()
+            on_their_way + self.unflushed_len()
         } else if trouble.writes.is_some() {
             on_their_way
         } else {
@@ -232,7 +232,7 @@ impl Volume {
     async fn abandon(&self, cpu: &Processor, left: u64) {
         let (unflushed, marked) = {
             let mut state = self.state.lock();
-            (std::mem::take(&mut state.unflushed), state.marked.abandon())
+            (std::mem::take(state.unflushed.since_mut()), std::mem::take(state.marked.since_mut()))
         };
         for piece in unflushed.runs().chain(marked.runs()).flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));

@@ -320,7 +320,7 @@ impl Volume {
             // No flush will ever succeed again: unflushed blocks would stay in the cache for ever.
             BufferState::CLEAN
         } else {
-            state.unflushed.insert(blocks);
+            state.unflushed.since_mut().insert(blocks);
             BufferState::UNFLUSHED
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{NodeId, PageNo};
+use crate::unflushed::Changes;
 
 /// Pages that share a word of bits.
 const WORD: u64 = 64;
@@ -63,6 +64,18 @@ impl PageSet {
     pub fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {
         let gone: Vec<PageNo> = self.iter().filter(|page| !stays(*page)).collect();
         gone.into_iter().for_each(|page| self.remove(page));
+    }
+}
+
+impl Changes for PageSet {
+    type Part = PageNo;
+
+    fn remove(&mut self, page: PageNo) {
+        PageSet::remove(self, page);
+    }
+
+    fn append(&mut self, newer: PageSet) {
+        newer.words.into_iter().for_each(|(word, bits)| *self.words.entry(word).or_default() |= bits);
     }
 }
 

@@ -296,7 +296,7 @@ impl Shared {
                     shared.counters.grants.add(1);
                     cpu.trace(Event::SharedGranted, shared.whose(), page.0, to.node.0.into());
                     let lost = frame.is_none() || shared.is_lost(core, page);
-                    let unflushed = core.flushes.home.unflushed.contains(page);
+                    let unflushed = core.flushes.home.is_unflushed(page);
                     shared.send_word(to, Word::Page { message, lost, unflushed }, frame.filter(|_| !lost));
                 })
             }

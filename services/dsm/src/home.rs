@@ -179,7 +179,7 @@ impl Shared {
         self.counters.stores.add(1);
         core.flushes.home.stored += 1;
         if self.config.shards.is_some() {
-            core.flushes.home.unflushed.insert(page);
+            core.flushes.home.unflushed.since_mut().insert(page);
         }
         core.home.lost.remove(page);
         if self.config.is_volatile {
@@ -250,7 +250,7 @@ impl Shared {
                     return None;
                 }
                 home.running = Some(cpu.now());
-                home.unflushed.begin_flush();
+                home.unflushed.begin();
                 Some(Ok(Some(home.stored)))
             };
             let Some(stored) = self.changed.until(leads).await? else { return Ok(()) };
@@ -259,11 +259,15 @@ impl Shared {
                 let mut core = self.core.lock();
                 let home = &mut core.flushes.home;
                 home.running = None;
-                home.unflushed.end_flush(flushed == Some(Ok(())));
                 match flushed {
-                    Some(Ok(())) => home.durable = home.durable.max(stored),
-                    Some(Err(_)) => self.note_failure(&mut core),
-                    None => {}
+                    Some(Ok(())) => {
+                        home.durable = home.durable.max(stored);
+                        home.unflushed.succeeded();
+                    }
+                    _ => home.unflushed.failed(),
+                }
+                if matches!(flushed, Some(Err(_))) {
+                    self.note_failure(&mut core);
                 }
             }
             self.changed.wake_all();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use policy::coherence::{Address, Incarnation, NodeId, PageNo, PageSet};
+use policy::unflushed::Unflushed;
 use policy::unit::Instant;
 
 use crate::failed::Failures;
@@ -60,7 +61,7 @@ pub(crate) struct HomeFlushes {
     pub(crate) stored: u64,
     pub(crate) durable: u64,
     /// Where homes move: those that are not.
-    pub(crate) unflushed: Stored,
+    pub(crate) unflushed: Unflushed<PageSet>,
     /// Since when the storage has been flushing.
     pub(crate) running: Option<Instant>,
     /// Flushes that failed.
@@ -71,46 +72,21 @@ pub(crate) struct HomeFlushes {
     pub(crate) requests: BTreeSet<(Address, u64)>,
 }
 
-/// Pages of a home that it has stored since its last flush that succeeded.
-#[derive(Default)]
-pub(crate) struct Stored {
-    since: PageSet,
-    /// Before the flush that is under way began.
-    flushing: PageSet,
-}
-
-impl Stored {
-    pub(crate) fn insert(&mut self, page: PageNo) {
-        self.since.insert(page);
-    }
-
-    /// May the page not be durable?
-    pub(crate) fn contains(&self, page: PageNo) -> bool {
-        self.since.contains(page) || self.flushing.contains(page)
-    }
-
-    pub(crate) fn begin_flush(&mut self) {
-        self.flushing = std::mem::take(&mut self.since);
-    }
-
-    pub(crate) fn end_flush(&mut self, is_durable: bool) {
-        let covered = std::mem::take(&mut self.flushing);
-        if !is_durable {
-            covered.iter().for_each(|page| self.since.insert(page));
-        }
-    }
-}
-
 impl Default for HomeFlushes {
     fn default() -> Self {
         // What an earlier process stored may not be durable, either.
         let (stored, durable) = (1, 0);
-        let unflushed = Stored::default();
+        let unflushed = Unflushed::default();
         HomeFlushes { stored, durable, unflushed, running: None, failures: 0, lost_at: None, requests: BTreeSet::new() }
     }
 }
 
 impl HomeFlushes {
+    /// May a page that it has stored not be durable?
+    pub(crate) fn is_unflushed(&self, page: PageNo) -> bool {
+        self.unflushed.both().iter().any(|pages| pages.contains(page))
+    }
+
     /// Has something been lost since?
     pub(crate) fn has_failed(&self, me: Incarnation, scope: Scope, since: Mark) -> bool {
         let (is_earlier, known) = (since.incarnation < me, if since.incarnation == me { since.failures } else { 0 });
@@ -240,18 +216,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_during_a_flush_or_before_one_that_fails_is_left_to_the_next_one() {
+    fn a_page_is_unflushed_from_its_store_until_a_flush_that_began_later_has_succeeded() {
         let (one, other) = (PageNo(1), PageNo(2));
-        let mut stored = Stored::default();
-        stored.insert(one);
-        stored.begin_flush();
-        stored.insert(other);
-        assert!(stored.contains(one) && stored.contains(other));
-        stored.end_flush(false);
-        assert!(stored.contains(one) && stored.contains(other));
-        stored.begin_flush();
-        stored.insert(other);
-        stored.end_flush(true);
-        assert!(!stored.contains(one) && stored.contains(other));
+        let mut home = HomeFlushes::default();
+        home.unflushed.since_mut().insert(one);
+        home.unflushed.begin();
+        home.unflushed.since_mut().insert(other);
+        assert!(home.is_unflushed(one) && home.is_unflushed(other));
+        home.unflushed.failed();
+        assert!(home.is_unflushed(one) && home.is_unflushed(other));
+        home.unflushed.begin();
+        home.unflushed.since_mut().insert(other);
+        home.unflushed.succeeded();
+        assert!(!home.is_unflushed(one) && home.is_unflushed(other));
     }
 }
