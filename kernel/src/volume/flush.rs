@@ -339,7 +339,8 @@ impl Volume {
             for block in piece.iter() {
                 let Some(slot) = shard.find(self.key(block)) else { continue };
                 let state = shard.state(slot);
-                if state.any(BufferState::UNFLUSHED) {
+                // One that was given up meanwhile may be marked by now.
+                if state.any(BufferState::UNFLUSHED) && !self.state.lock().is_marked(block) {
                     shard.set_state(slot, state.without(BufferState::UNFLUSHED).with(BufferState::DIRTY));
                     self.parts.on_failed_flush(block);
                     again.insert(block.run(1));

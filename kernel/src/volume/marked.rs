@@ -4,6 +4,8 @@
 //! That is a service to others, so it must not harm this volume: they are few, do not count as what a degraded volume
 //! holds, and are not written again by it if a flush fails. They stay marked then.
 
+use policy::unit::BlockNo;
+
 use super::{State, Volume};
 
 impl Volume {
@@ -15,6 +17,10 @@ impl Volume {
 }
 
 impl State {
+    pub(super) fn is_marked(&self, block: BlockNo) -> bool {
+        self.marked.both().iter().any(|set| set.contains(block))
+    }
+
     /// Blocks that are marked; those that are again since the flush in flight began count twice.
     pub(super) fn marked_len(&self) -> u64 {
         self.marked.both().iter().map(|set| set.len()).sum()

@@ -294,7 +294,12 @@ impl Volume {
                 Err(_) => BufferState::DIRTY,
             };
             for block in piece.iter() {
-                let Some(slot) = shard.find(self.key(block)) else { continue };
+                let slot = shard.find(self.key(block)).filter(|slot| shard.state(*slot).any(BufferState::WRITING));
+                let Some(slot) = slot else {
+                    // Given up meanwhile: what is cached, if anything, others may have written since.
+                    self.state.lock().unflushed.remove(block.run(1));
+                    continue;
+                };
                 let state = shard.state(slot).without(BufferState::WRITING).with(next);
                 shard.set_state(slot, state);
                 self.parts.on_written(block, next);

@@ -149,6 +149,34 @@ fn what_another_node_has_written_stays_until_write_back_has_flushed_it() {
     });
 }
 
+/// What another node has written since this one gave it up is granted.
+async fn grant_anew(cpu: &Processor, volume: &Volume, is_durable: bool) {
+    assert!(volume.give_up(BLOCK, false).is_some());
+    volume.put(BLOCK, cpu.kernel().allocate(cpu, 1).await.pop().expect("one"));
+    assert!(is_durable || volume.mark_unflushed(BLOCK, WrittenBy::Others));
+}
+
+#[test]
+fn what_another_node_has_written_since_is_not_written_again_by_this_one_if_a_flush_or_write_fails_that_began_before() {
+    let cases = [(false, false), (false, true), (true, false)].into_iter();
+    for ((is_written, is_failed_write), is_durable) in cases.flat_map(|case| [(case, false), (case, true)]) {
+        let Scene { world, host, device, volume, .. } = scene();
+        run(&world, &host, async move |cpu| {
+            write(&cpu, &volume).await;
+            device.fail_next(if is_failed_write { Operation::Write } else { Operation::Flush }, 1, Errno::IO);
+            let own = Arc::clone(&volume);
+            let flushed = spawn(&cpu, async move |cpu| flush(&cpu, &own).await);
+            // It is being written, or has been and is being flushed.
+            cpu.sleep(TAKES / 2 + if is_written { TAKES } else { Duration::ZERO }).await;
+            assert!(flushed.borrow().is_none() && volume.is_unwritten(BLOCK) != is_written);
+            grant_anew(&cpu, &volume, is_durable).await;
+            cpu.sleep(3 * TAKES).await;
+            assert_eq!(flushed.take(), Some(Err(Errno::IO)));
+            assert!(!volume.is_unwritten(BLOCK), "{is_written}, {is_failed_write}, {is_durable}");
+        });
+    }
+}
+
 #[test]
 fn a_volume_whose_flushes_fail_for_long_is_not_lost_for_what_others_have_written() {
     let Scene { world, host, device, volume, .. } = scene();
