@@ -163,22 +163,36 @@ impl Volume {
         }
     }
 
-    /// This node now holds the block, with this content: whoever waits for it to be loaded goes on.
-    pub fn put(&self, block: BlockNo, frame: FrameRef) {
+    /// This node now holds the block, with this content: whoever waits for it to be loaded goes on. `by`: who has written it, if
+    /// it may not be durable. What a program of this node has written counts as written by this volume, and is written again
+    /// if the flush fails; what others have is marked, up to a limit. True: it stays cached until a flush has covered it.
+    pub fn put(&self, block: BlockNo, frame: FrameRef, by: Option<WrittenBy>) -> bool {
         let (cache, pool) = (self.memory.cache(), self.memory.frames());
         let mut shard = self.lock_shard(block);
-        match shard.find(self.key(block)) {
-            Some(slot) if shard.may_go(slot) || shard.state(slot).any(BufferState::LOADING) => {
-                let state = shard.state(slot).without(BufferState::LOADING);
-                drop(shard.replace(slot, frame, pool));
-                shard.set_state(slot, state);
+        let slot = match shard.find(self.key(block)) {
+            Some(slot) => {
+                if shard.may_go(slot) || shard.state(slot).any(BufferState::LOADING) {
+                    let state = shard.state(slot).without(BufferState::LOADING);
+                    drop(shard.replace(slot, frame, pool));
+                    shard.set_state(slot, state);
+                }
+                slot
             }
-            Some(_) => {}
             None => {
                 self.note_block(block);
-                shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool);
+                shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool)
             }
+        };
+        let is_unflushed = by.is_some_and(|by| self.note_unflushed_by(block, by));
+        if is_unflushed {
+            let state = shard.state(slot).with(BufferState::UNFLUSHED);
+            shard.set_state(slot, state);
         }
+        drop(shard);
+        if is_unflushed {
+            self.start_write_back();
+        }
+        is_unflushed
     }
 
     /// This node holds the block, but has no frame to cache it in: who waits for it to be loaded looks again.
@@ -204,31 +218,15 @@ impl Volume {
         self.memory.cache().has(self.key(block))
     }
 
-    /// A cached block may not be durable, though this volume has not written it to the device. It stays cached until a flush
-    /// has covered it. What a program of this node has written counts as written by this volume, and is written again if the
-    /// flush fails. Of what others have written there is a limit. True: it is marked.
-    pub fn mark_unflushed(&self, block: BlockNo, by: WrittenBy) -> bool {
-        let mut shard = self.lock_shard(block);
-        let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING));
-        let Some(slot) = slot.filter(|_| !self.config.read_only) else { return false };
-        let is_marked = {
-            let mut state = self.state.lock();
-            let is_marked = match by {
+    fn note_unflushed_by(&self, block: BlockNo, by: WrittenBy) -> bool {
+        let mut state = self.state.lock();
+        let is_noted = !self.config.read_only
+            && match by {
                 WrittenBy::Program => self.note_unflushed(&mut state, block),
                 WrittenBy::Others => self.note_marked(&mut state, block),
             };
-            state.changes += u64::from(is_marked);
-            is_marked
-        };
-        if is_marked {
-            let marked = shard.state(slot).with(BufferState::UNFLUSHED);
-            shard.set_state(slot, marked);
-        }
-        drop(shard);
-        if is_marked {
-            self.start_write_back();
-        }
-        is_marked
+        state.changes += u64::from(is_noted);
+        is_noted
     }
 
     /// False: no flush will ever succeed again.

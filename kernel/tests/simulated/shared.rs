@@ -93,6 +93,11 @@ async fn write(cpu: &Processor, volume: &Volume) {
     fill(cpu, volume, block(BLOCK.0), 7, context()).await.expect("written");
 }
 
+async fn put(cpu: &Processor, volume: &Volume, block: BlockNo, by: Option<WrittenBy>) -> bool {
+    let frame = cpu.kernel().allocate(cpu, 1).await.pop().expect("one");
+    volume.put(block, frame, by)
+}
+
 async fn stored(cpu: &Processor, device: &Fault) -> u8 {
     let frames = cpu.kernel().allocate(cpu, 1).await;
     let request = Request { action: Action::Read(block(BLOCK.0), frames.clone()), context: context() };
@@ -137,14 +142,12 @@ fn what_others_may_read_that_was_dirty_stays_until_it_is_flushed_and_is_written_
 fn what_another_node_has_written_stays_until_write_back_has_flushed_it() {
     let Scene { world, host, volume, .. } = scene();
     run(&world, &host, async move |cpu| {
-        let frame = cpu.kernel().allocate(&cpu, 1).await.pop().expect("one");
-        volume.put(BLOCK, frame);
-        assert!(volume.uncertain(BLOCK).is_none());
-        assert!(volume.mark_unflushed(BLOCK, WrittenBy::Others));
+        assert!(!put(&cpu, &volume, BLOCK, None).await && volume.uncertain(BLOCK).is_none());
+        assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
         assert!(volume.uncertain(BLOCK).is_some());
         cpu.sleep(Duration::from_secs(1)).await;
         assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
-        assert!(volume.mark_unflushed(BLOCK, WrittenBy::Others));
+        assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
         assert!(volume.give_up(BLOCK, false).is_some() && volume.uncertain(BLOCK).is_none());
     });
 }
@@ -152,8 +155,8 @@ fn what_another_node_has_written_stays_until_write_back_has_flushed_it() {
 /// What another node has written since this one gave it up is granted.
 async fn grant_anew(cpu: &Processor, volume: &Volume, is_durable: bool) {
     assert!(volume.give_up(BLOCK, false).is_some());
-    volume.put(BLOCK, cpu.kernel().allocate(cpu, 1).await.pop().expect("one"));
-    assert!(is_durable || volume.mark_unflushed(BLOCK, WrittenBy::Others));
+    let by = (!is_durable).then_some(WrittenBy::Others);
+    assert_eq!(put(cpu, volume, BLOCK, by).await, !is_durable);
 }
 
 #[test]
@@ -185,8 +188,7 @@ fn a_volume_whose_flushes_fail_for_long_is_not_lost_for_what_others_have_written
         let blocks = || (0..64).map(BlockNo);
         let mut marked = 0;
         for block in blocks() {
-            volume.put(block, cpu.kernel().allocate(&cpu, 1).await.pop().expect("one"));
-            marked += u64::from(volume.mark_unflushed(block, WrittenBy::Others));
+            marked += u64::from(put(&cpu, &volume, block, Some(WrittenBy::Others)).await);
         }
         cpu.sleep(Duration::from_secs(40)).await;
         assert_eq!(volume.loss(), None);

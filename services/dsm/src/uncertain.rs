@@ -3,7 +3,7 @@
 //! A home may fail to flush, so that the device drops what it had stored, and die before anybody hears of it; or give up its
 //! shards, succeed the next time, and die. Nobody can tell, so nobody relies on it: what a node has written it retains in its
 //! cache until a flush has covered it, as after any write ([`Volume::give_up`]), and what it is granted that its home has not
-//! flushed yet, too ([`Volume::mark_unflushed`]), since whoever wrote that may be dead. Whatever of that a node holds when a
+//! flushed yet, too ([`Volume::put`]), since whoever wrote that may be dead. Whatever of that a node holds when a
 //! page gets another home it gives to that one, which stores it before it grants anything. There is nothing later than what
 //! is held, so nothing old is stored. A flush of what this node has stored becomes one of all nodes if one has died that had
 //! stored it: what this node holds no more because others have written it since those have got from it.
@@ -33,7 +33,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kernel::volume::WrittenBy;
-use kernel::{Processor, Volume};
+use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
 use policy::coherence::{Action, Actions, Home, PageNo, ShardNo};
 
@@ -45,11 +45,17 @@ use crate::waiting::Durability;
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// The content of a granted page is cached.
-    pub(crate) fn note_uncertain(&self, core: &mut Core, volume: &Volume, page: PageNo, durability: Durability) {
-        if durability == Durability::Uncertain
-            && let Some(home) = core.node.home(page)
-            && volume.mark_unflushed(block(page), WrittenBy::Others)
+    /// Caches the content of a page that others have written.
+    pub(crate) fn cache(
+        &self,
+        core: &mut Core,
+        volume: &Volume,
+        page: PageNo,
+        (frame, durability): (FrameRef, Durability),
+    ) {
+        let home = core.node.home(page).filter(|_| durability == Durability::Uncertain);
+        if volume.put(block(page), frame, home.map(|_| WrittenBy::Others))
+            && let Some(home) = home
         {
             core.flushes.touch(home.at.node, home.at.incarnation);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::trace::Event;
-use kernel::volume::{Change, WrittenBy};
+use kernel::volume::Change;
 use kernel::{Frames, Processor, Volume};
 use machine::mapping;
 use policy::coherence::{Local, Mode, PageNo};
@@ -13,7 +13,7 @@ use super::fill::fill;
 use super::table::{Fault, MappingNo, Place, Served, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
-use crate::waiting::{Content, Filling, Loaded};
+use crate::waiting::{Content, Durability, Filling, Loaded};
 
 /// Pages given up and not stored yet, above which a mapping that is full gets no others.
 const SAVING_MAX: usize = 1024;
@@ -254,8 +254,7 @@ impl Shared {
                     if core.node.is_dirty(page) || is_taken_over {
                         let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
                     } else {
-                        volume.put(block(page), frame);
-                        volume.mark_unflushed(block(page), WrittenBy::Others);
+                        self.cache(core, volume, page, (frame, Durability::Uncertain));
                     }
                 }
                 self.take_from(core, no, page);

@@ -63,7 +63,8 @@ impl Shared {
             match &written {
                 Some(frame) if retain => {
                     core.mapped.set(no, page, Place::Read, Instant::ZERO);
-                    volume.put(block(page), frame.clone());
+                    let by = self.config.shards.map(|_| WrittenBy::Program);
+                    volume.put(block(page), frame.clone(), by);
                 }
                 _ => self.take_from(core, no, page),
             }
@@ -72,9 +73,6 @@ impl Shared {
             self.take_from_all(core, page, None);
         }
         let cached = volume.give_up(block(page), retain);
-        if retain && written.is_some() && self.config.shards.is_some() {
-            volume.mark_unflushed(block(page), WrittenBy::Program);
-        }
         let forwarded = core.forwarded.remove(&page).map(|(_, frame)| frame);
         self.retain(core, page, written.or(cached).or(forwarded));
     }
