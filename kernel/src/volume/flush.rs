@@ -248,7 +248,6 @@ impl Volume {
             let mut state = self.state.lock();
             state.unflushed.begin();
             state.cleared.begin_flush();
-            state.marked.begin();
             (state.unflushed.covered().len(), state.changes)
         };
         let failures = self.failures().flushes;
@@ -271,26 +270,19 @@ impl Volume {
                 self.on_flushed();
                 let mut state = self.state.lock();
                 state.unflushed.succeeded();
-                state.marked.succeeded();
                 state.cleared.on_flushed();
                 state.changes_flushed = state.changes_flushed.max(Some(changes));
                 state.trouble.on_flush(Ok(()));
             }
-            Err(errno) => {
-                self.state.lock().marked.failed();
-                self.on_failed_flush(errno);
-            }
+            Err(errno) => self.on_failed_flush(errno),
         }
         result
     }
 
     /// Blocks that a flush covered become clean, unless they were written again meanwhile.
     fn on_flushed(&self) {
-        let [written, marked] = {
-            let state = self.state.lock();
-            [&state.unflushed, &state.marked].map(|unflushed| unflushed.covered().clone())
-        };
-        for piece in written.runs().chain(marked.runs()).flat_map(Cache::runs) {
+        let covered = self.state.lock().unflushed.covered().clone();
+        for piece in covered.runs().flat_map(Cache::runs) {
             let mut shard = self.lock_shard(piece.start);
             for block in piece.iter() {
                 let Some(slot) = shard.find(self.key(block)) else { continue };
@@ -340,7 +332,7 @@ impl Volume {
                 let Some(slot) = shard.find(self.key(block)) else { continue };
                 let state = shard.state(slot);
                 // One that was given up meanwhile may be marked by now.
-                if state.any(BufferState::UNFLUSHED) && !self.state.lock().is_marked(block) {
+                if state.any(BufferState::UNFLUSHED) && !self.state.lock().marked.contains(block) {
                     shard.set_state(slot, state.without(BufferState::UNFLUSHED).with(BufferState::DIRTY));
                     self.parts.on_failed_flush(block);
                     again.insert(block.run(1));
@@ -397,13 +389,12 @@ impl Volume {
 impl State {
     /// Is there a change of the device that a flush can still make durable?
     pub(super) fn awaits_flush(&self) -> bool {
-        self.lost.is_none()
-            && !(self.unflushed.since().is_empty() && self.cleared.is_empty() && self.marked.since().is_empty())
+        self.lost.is_none() && !(self.unflushed.since().is_empty() && self.cleared.is_empty())
     }
 
-    /// Was the block written, or marked, since the last flush began?
+    /// Was the block written since the last flush began, or given up and marked?
     fn is_new_unflushed(&self, block: BlockNo) -> bool {
-        [&self.unflushed, &self.marked].iter().any(|unflushed| unflushed.since().contains(block))
+        self.unflushed.since().contains(block) || self.marked.contains(block)
     }
 }
 

@@ -1,28 +1,42 @@
-//! Blocks that other nodes have written and that may not be durable: they stay cached until a flush has covered them, so that
-//! this node can give them to another home.
+//! Blocks that other nodes have written and that may not be durable: they stay cached until they are, so that this node can give
+//! them to another home.
 //!
-//! That is a service to others, so it must not harm this volume: they are few, do not count as what a degraded volume
-//! holds, and are not written again by it if a flush fails. They stay marked then.
+//! That is a service to others, so it must not harm this volume: they are few, no flush of it covers them or waits for who has
+//! stored them, they do not count as what a degraded volume holds, and this volume never writes them. When they are
+//! durable is said by who has them marked ([`Volume::unmark`]).
 
 use policy::unit::BlockNo;
 
 use super::{State, Volume};
+use crate::cache::State as BufferState;
 
 impl Volume {
-    /// Blocks that others have written and this volume retains until they are flushed, at most: not more than a degraded one
-    /// may hold.
-    pub(super) fn marked_max(&self) -> u64 {
+    /// False: too many are marked, or none are any more since the volume has failed.
+    pub(super) fn note_marked(&self, state: &mut State, block: BlockNo) -> bool {
+        let may_be_marked = state.lost.is_none() && state.marked.len() < self.marked_max();
+        if may_be_marked {
+            state.marked.insert(block.run(1));
+        }
+        may_be_marked
+    }
+
+    /// The block is durable, if it is still what was marked, or this volume will make it so.
+    pub fn unmark(&self, block: BlockNo) {
+        let mut shard = self.lock_shard(block);
+        let was_marked = self.state.lock().marked.remove(block.run(1)) > 0;
+        if let Some(slot) = shard.find(self.key(block)).filter(|_| was_marked) {
+            let state = shard.state(slot).without(BufferState::UNFLUSHED);
+            shard.set_state(slot, state);
+        }
+    }
+
+    /// Should those that are marked be made durable soon?
+    pub fn has_many_marked(&self) -> bool {
+        self.state.lock().marked.len() > self.marked_max() / 2 || self.memory.is_memory_short()
+    }
+
+    /// Not more than a degraded volume may hold.
+    fn marked_max(&self) -> u64 {
         self.held_max()
-    }
-}
-
-impl State {
-    pub(super) fn is_marked(&self, block: BlockNo) -> bool {
-        self.marked.both().iter().any(|set| set.contains(block))
-    }
-
-    /// Blocks that are marked; those that are again since the flush in flight began count twice.
-    pub(super) fn marked_len(&self) -> u64 {
-        self.marked.both().iter().map(|set| set.len()).sum()
     }
 }

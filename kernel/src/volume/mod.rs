@@ -175,8 +175,8 @@ struct State {
     owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: Unflushed<BlockSet>,
-    /// Written by other nodes.
-    marked: Unflushed<BlockSet>,
+    /// Written by other nodes. None of them is dirty, being written or in `unflushed`.
+    marked: BlockSet,
     /// Being zeroed or discarded.
     barriers: Vec<BlockRange>,
     /// Numbers writes to the device in the order of their start.

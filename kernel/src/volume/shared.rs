@@ -148,6 +148,15 @@ impl Volume {
     /// Changes a block that no other node has. Gives the change back if the block's content is needed for it, and not
     /// cached.
     pub fn change(&self, block: BlockNo, change: Change, job: JobId) -> Result<(), Change> {
+        let changed = self.make(block, change, job);
+        if changed.is_ok() {
+            // What is dirty stays in any case.
+            self.unmark(block);
+        }
+        changed
+    }
+
+    fn make(&self, block: BlockNo, change: Change, job: JobId) -> Result<(), Change> {
         match change {
             Change::Whole(frame) => {
                 self.install(block.run(1), &mut std::iter::once(frame));
@@ -164,8 +173,8 @@ impl Volume {
     }
 
     /// This node now holds the block, with this content: whoever waits for it to be loaded goes on. `by`: who has written it, if
-    /// it may not be durable. What a program of this node has written counts as written by this volume, and is written again
-    /// if the flush fails; what others have is marked, up to a limit. True: it stays cached until a flush has covered it.
+    /// it may not be durable. What a program of this node has written counts as written by this volume, and stays cached until
+    /// a flush has covered it. What others have is marked, up to a limit, unless it stays in any case. True: it is.
     pub fn put(&self, block: BlockNo, frame: FrameRef, by: Option<WrittenBy>) -> bool {
         let (cache, pool) = (self.memory.cache(), self.memory.frames());
         let mut shard = self.lock_shard(block);
@@ -183,16 +192,22 @@ impl Volume {
                 shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool)
             }
         };
-        let is_unflushed = by.is_some_and(|by| self.note_unflushed_by(block, by));
-        if is_unflushed {
-            let state = shard.state(slot).with(BufferState::UNFLUSHED);
-            shard.set_state(slot, state);
+        let (before, by) = (shard.state(slot), by.filter(|_| !self.config.read_only));
+        let (is_written, is_marked) = {
+            let mut state = self.state.lock();
+            let stays = before.any(BufferState::DIRTY.with(BufferState::WRITING).with(BufferState::UNFLUSHED));
+            let is_written = by == Some(WrittenBy::Program) && self.note_unflushed(&mut state, block);
+            state.changes += u64::from(is_written);
+            (is_written, by == Some(WrittenBy::Others) && !stays && self.note_marked(&mut state, block))
+        };
+        if is_written || is_marked {
+            shard.set_state(slot, before.with(BufferState::UNFLUSHED));
         }
         drop(shard);
-        if is_unflushed {
+        if is_written {
             self.start_write_back();
         }
-        is_unflushed
+        is_marked
     }
 
     /// This node holds the block, but has no frame to cache it in: who waits for it to be loaded looks again.
@@ -218,17 +233,6 @@ impl Volume {
         self.memory.cache().has(self.key(block))
     }
 
-    fn note_unflushed_by(&self, block: BlockNo, by: WrittenBy) -> bool {
-        let mut state = self.state.lock();
-        let is_noted = !self.config.read_only
-            && match by {
-                WrittenBy::Program => self.note_unflushed(&mut state, block),
-                WrittenBy::Others => self.note_marked(&mut state, block),
-            };
-        state.changes += u64::from(is_noted);
-        is_noted
-    }
-
     /// False: no flush will ever succeed again.
     fn note_unflushed(&self, state: &mut State, block: BlockNo) -> bool {
         let may_be_flushed = state.lost.is_none();
@@ -236,15 +240,6 @@ impl Volume {
             state.unflushed.since_mut().insert(block.run(1));
         }
         may_be_flushed
-    }
-
-    /// False: nor will any, or too many are marked.
-    fn note_marked(&self, state: &mut State, block: BlockNo) -> bool {
-        let may_be_marked = state.lost.is_none() && state.marked_len() < self.marked_max();
-        if may_be_marked {
-            state.marked.since_mut().insert(block.run(1));
-        }
-        may_be_marked
     }
 
     /// The content of the block, if it is cached and may not be durable.

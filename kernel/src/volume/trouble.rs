@@ -232,7 +232,7 @@ impl Volume {
     async fn abandon(&self, cpu: &Processor, left: u64) {
         let (unflushed, marked) = {
             let mut state = self.state.lock();
-            (std::mem::take(state.unflushed.since_mut()), std::mem::take(state.marked.since_mut()))
+            (std::mem::take(state.unflushed.since_mut()), std::mem::take(&mut state.marked))
         };
         for piece in unflushed.runs().chain(marked.runs()).flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));

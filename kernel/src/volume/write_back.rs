@@ -308,7 +308,7 @@ impl Volume {
     fn is_much_unflushed(&self) -> bool {
         let state = self.state.lock();
         let share = self.memory.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE;
-        state.unflushed.since().len() > share || state.marked_len() > self.marked_max() / 2
+        state.unflushed.since().len() > share
     }
 
     /// Waits for the next tick, which is early if a writer waits for it, unless the device just `failed`.

@@ -139,16 +139,51 @@ fn what_others_may_read_that_was_dirty_stays_until_it_is_flushed_and_is_written_
 }
 
 #[test]
-fn what_another_node_has_written_stays_until_write_back_has_flushed_it() {
+fn what_another_node_has_written_stays_until_it_is_durable_whatever_this_volume_flushes() {
     let Scene { world, host, volume, .. } = scene();
     run(&world, &host, async move |cpu| {
         assert!(!put(&cpu, &volume, BLOCK, None).await && volume.uncertain(BLOCK).is_none());
         assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
-        assert!(volume.uncertain(BLOCK).is_some());
-        cpu.sleep(Duration::from_secs(1)).await;
+        fill(&cpu, &volume, block(BLOCK.0 + 1), 7, context()).await.expect("written");
+        assert_eq!(flush(&cpu, &volume).await, Ok(()));
+        assert!(volume.uncertain(BLOCK).is_some() && volume.is_clean());
+        volume.unmark(BLOCK);
         assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
         assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
         assert!(volume.give_up(BLOCK, false).is_some() && volume.uncertain(BLOCK).is_none());
+    });
+}
+
+#[test]
+fn what_this_volume_writes_it_makes_durable_although_another_node_had_written_it_before() {
+    let Scene { world, host, device, volume, .. } = scene();
+    run(&world, &host, async move |cpu| {
+        assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
+        device.fail_next(Operation::Flush, 1, Errno::IO);
+        write(&cpu, &volume).await;
+        assert!(!put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await, "it stays in any case");
+        assert_eq!(flush(&cpu, &volume).await, Err(Errno::IO));
+        assert!(volume.is_unwritten(BLOCK), "it is to be written again");
+        assert_eq!(flush(&cpu, &volume).await, Ok(()));
+        assert!(volume.uncertain(BLOCK).is_none());
+    });
+}
+
+/// It would never be durable, as far as this node hears.
+#[test]
+fn what_another_node_has_written_stays_no_longer_when_the_volume_has_failed() {
+    let Scene { world, host, device, volume, .. } = scene();
+    run(&world, &host, async move |cpu| {
+        assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
+        device.fail_next(Operation::Write, u32::MAX, Errno::IO);
+        // More than a degraded volume may hold.
+        for number in 10..40 {
+            fill(&cpu, &volume, block(number), 7, context()).await.expect("cached");
+        }
+        cpu.sleep(Duration::from_secs(60)).await;
+        assert!(volume.loss().is_some());
+        assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
+        assert!(!put(&cpu, &volume, BLOCK + 1, Some(WrittenBy::Others)).await);
     });
 }
 
@@ -185,21 +220,23 @@ fn a_volume_whose_flushes_fail_for_long_is_not_lost_for_what_others_have_written
     let Scene { world, host, device, volume, .. } = scene();
     run(&world, &host, async move |cpu| {
         device.fail_next(Operation::Flush, 60, Errno::IO);
-        let blocks = || (0..64).map(BlockNo);
+        let blocks = || (10..74).map(BlockNo);
         let mut marked = 0;
         for block in blocks() {
             marked += u64::from(put(&cpu, &volume, block, Some(WrittenBy::Others)).await);
         }
+        write(&cpu, &volume).await;
         cpu.sleep(Duration::from_secs(40)).await;
         assert_eq!(volume.loss(), None);
         assert_eq!(flush(&cpu, &volume).await, Err(Errno::IO));
         // They are still there, and not to be written by this volume.
         assert_eq!(blocks().filter(|block| volume.uncertain(*block).is_some()).count() as u64, marked);
         assert!(blocks().all(|block| !volume.is_unwritten(block)));
-        cpu.sleep(Duration::from_secs(80)).await;
-        assert!(blocks().all(|block| volume.uncertain(block).is_none()));
-        write(&cpu, &volume).await;
-        assert_eq!(flush(&cpu, &volume).await, Ok(()));
+        while flush(&cpu, &volume).await.is_err() {}
+        assert_eq!(blocks().filter(|block| volume.uncertain(*block).is_some()).count() as u64, marked);
         assert!(marked > 0 && marked <= cpu.kernel().cache_blocks() / 20, "they have a limit: {marked}");
+        assert!(volume.has_many_marked());
+        blocks().for_each(|block| volume.unmark(block));
+        assert!(!volume.has_many_marked() && blocks().all(|block| volume.uncertain(block).is_none()));
     });
 }

@@ -380,7 +380,7 @@ impl Shared {
             Content::Page(content, durability) => {
                 self.counters.fetches.add(1);
                 match &content {
-                    Loaded::Frame(frame) => self.cache(core, volume, page, (frame.clone(), durability)),
+                    Loaded::Frame(frame) => self.cache(cpu, core, volume, page, (frame.clone(), durability)),
                     Loaded::Bytes(_) => volume.unload(block(page)),
                 }
                 core.page(page).finish_loads(page, &Ok(content.clone()));

@@ -10,9 +10,8 @@
 //!
 //! Memory is bounded. Of what a node has written, as for unflushed blocks in general: write-back flushes as soon as there is
 //! nothing more to write, or when they are an eighth of the cache. Of what others have written a twentieth of the cache is
-//! retained, and write-back flushes when half of that is used. So nodes that read what others have just written ask its homes
-//! for flushes, too. If one of those cannot be reached, such a node's flushes fail, also for what it has written at other homes;
-//! but it does not become a failed volume for what others have written, and it need not write that again.
+//! retained, and its homes are asked to flush when it has been marked for a second, or when half of that is used. No flush of this
+//! node waits for that, and none fails with it.
 //!
 //! Not found is what nobody holds: a block that one node has given up and another has not got yet, which will write it; what
 //! was given up by mappings that were full, or came when no frame was free; what others have written beyond the limit, or
@@ -35,11 +34,17 @@ use std::time::Duration;
 use kernel::volume::WrittenBy;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
-use policy::coherence::{Action, Actions, Home, PageNo, ShardNo};
+use policy::coherence::{Action, Actions, Address, Home, PageNo, ShardNo};
 
 use crate::Shared;
 use crate::core::{Core, block};
+use crate::flush_moving::MOVED;
+use crate::unflushed::Scope;
 use crate::waiting::Durability;
+use crate::wire::Mark;
+
+/// Until a home is asked to flush what this node has marked: by then it has often done so for who has written it.
+const DELAY: Duration = Duration::from_secs(1);
 
 /// Until what was given to new homes is flushed again, if that failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -48,16 +53,81 @@ impl Shared {
     /// Caches the content of a page that others have written.
     pub(crate) fn cache(
         &self,
+        cpu: &Processor,
         core: &mut Core,
         volume: &Volume,
         page: PageNo,
         (frame, durability): (FrameRef, Durability),
     ) {
-        let home = core.node.home(page).filter(|_| durability == Durability::Uncertain);
+        let may_be_marked = durability == Durability::Uncertain && self.config.shards.is_some();
+        let home = core.node.home(page).map(|home| home.at).filter(|home| may_be_marked && *home != self.me);
         if volume.put(block(page), frame, home.map(|_| WrittenBy::Others))
             && let Some(home) = home
         {
-            core.flushes.touch(home.at.node, home.at.incarnation);
+            if !core.flushes.marked.contains_key(&home) {
+                self.flush_marked(cpu, home);
+            }
+            core.flushes.marked.entry(home).or_default().since_mut().insert(page);
+        }
+    }
+
+    /// This node may not write the page any more, nor, unless `retain`, read it. Returns its content, if it is cached.
+    pub(crate) fn give_up(&self, core: &mut Core, volume: &Volume, page: PageNo, retain: bool) -> Option<FrameRef> {
+        if !retain {
+            core.flushes.unmark(page);
+        }
+        volume.give_up(block(page), retain)
+    }
+
+    /// Has a home flush what is marked of its pages, as long as there is anything. That may fail, and is tried again: neither FUA
+    /// nor write-back promises anything of what others have written. A FLUSH does, and is sound without it: it asks the present
+    /// homes. Who was one before and lives has flushed before it gave up a shard, and told the next home of its failures, which
+    /// tells this node before it answers; what one had stored that has died the next one has been given.
+    fn flush_marked(&self, cpu: &Processor, home: Address) {
+        let Some(shared) = self.this.upgrade() else { return };
+        let here = cpu.clone();
+        cpu.spawn(async move {
+            while shared.until_marked_long(&here, home).await {
+                let stored = Mark { incarnation: home.incarnation, failures: 0 };
+                let flushed = shared.ask_flush(&here, (home.node, Scope::Own), stored).await;
+                let is_durable = matches!(flushed, Ok((true, mark)) if mark.failures != MOVED);
+                shared.end_flush_of_marked(home, is_durable);
+            }
+        });
+    }
+
+    /// Begins a flush when pages of this home have been marked for long, or too many are. False: there are none any more.
+    async fn until_marked_long(&self, cpu: &Processor, home: Address) -> bool {
+        let end = cpu.now() + DELAY;
+        let has_many = || self.volume().is_some_and(|volume| volume.has_many_marked());
+        loop {
+            cpu.sleep(DELAY / 10).await;
+            if cpu.now() >= end || has_many() {
+                break;
+            }
+        }
+        let marked = &mut self.core.lock().flushes.marked;
+        let pages = marked.get_mut(&home).filter(|pages| !self.has_ended() && !pages.since().is_empty());
+        match pages {
+            Some(pages) => pages.begin(),
+            None => {
+                marked.remove(&home);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn end_flush_of_marked(&self, home: Address, is_durable: bool) {
+        let core = &mut *self.core.lock();
+        let Some(marked) = core.flushes.marked.get_mut(&home) else { return };
+        if !is_durable {
+            return marked.failed();
+        }
+        let durable = marked.succeeded();
+        let volume = self.volume();
+        for page in durable.iter().filter(|page| !marked.since().contains(*page)) {
+            volume.iter().for_each(|volume| volume.unmark(block(page)));
         }
     }
 

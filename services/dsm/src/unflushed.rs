@@ -35,6 +35,8 @@ pub(crate) struct Flushes {
     pub(crate) touched: BTreeMap<NodeId, Touched>,
     /// Numbers what was stored.
     touches: u64,
+    /// Where homes move, by home: pages that it had not flushed when it granted them, and that others had written.
+    pub(crate) marked: BTreeMap<Address, Unflushed<PageSet>>,
     /// The last incarnation of each home that may have lost what this node had stored there and not flushed.
     unflushed: BTreeMap<NodeId, Incarnation>,
     /// Numbers requests.
@@ -116,6 +118,11 @@ impl Flushes {
             Some(now) => now.known = known,
             None => {}
         }
+    }
+
+    /// This node does not have the page any more.
+    pub(crate) fn unmark(&mut self, page: PageNo) {
+        self.marked.values_mut().for_each(|marked| marked.remove(page));
     }
 
     /// A home is met. Returns the last incarnation of it that may have lost what this node had stored.

@@ -231,7 +231,7 @@ impl Shared {
         // Before it is given: a reader of the cache must not find what was there before what this program writes next.
         let is_taken_over = volume.is_unwritten(block(page));
         let is_uncertain = volume.uncertain(block(page)).is_some();
-        let cached = volume.give_up(block(page), false);
+        let cached = self.give_up(core, volume, page, false);
         let given = match &content {
             Some(content) if !has => fill(&*memory, page, content, true),
             _ => memory.allow_writes(page.0),
@@ -254,7 +254,7 @@ impl Shared {
                     if core.node.is_dirty(page) || is_taken_over {
                         let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
                     } else {
-                        self.cache(core, volume, page, (frame, Durability::Uncertain));
+                        self.cache(cpu, core, volume, page, (frame, Durability::Uncertain));
                     }
                 }
                 self.take_from(core, no, page);

@@ -72,7 +72,7 @@ impl Shared {
         if !retain {
             self.take_from_all(core, page, None);
         }
-        let cached = volume.give_up(block(page), retain);
+        let cached = self.give_up(core, volume, page, retain);
         let forwarded = core.forwarded.remove(&page).map(|(_, frame)| frame);
         self.retain(core, page, written.or(cached).or(forwarded));
     }

@@ -8,6 +8,7 @@ mod failures;
 mod forwarded;
 mod litmus;
 mod mapped;
+mod marked;
 mod moving;
 mod programs;
 mod scene;

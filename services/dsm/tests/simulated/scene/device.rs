@@ -31,6 +31,8 @@ struct State {
     /// Nodes whose next flush fails.
     failing: BTreeSet<usize>,
     failures: u64,
+    /// Of each node.
+    flushes: BTreeMap<usize, u64>,
     /// What those have dropped.
     dropped: BTreeSet<BlockNo>,
     /// Nodes whose flushes do not end.
@@ -63,6 +65,11 @@ impl Medium {
     /// Flushes that have failed.
     pub fn failures(&self) -> u64 {
         self.state().failures
+    }
+
+    /// How often a node has asked it to flush.
+    pub fn flushes(&self, node: usize) -> u64 {
+        self.state().flushes.get(&node).copied().unwrap_or(0)
     }
 
     /// Has a flush failed that was to make a block durable?
@@ -139,6 +146,9 @@ impl Device for Handle {
             if let Action::Write(range, frames) = &request.action {
                 let contents = frames.iter().map(|frame| Box::from(frame.bytes()));
                 written = range.blocks().iter().zip(contents).collect();
+            }
+            if is_flush {
+                *medium.state().flushes.entry(*node).or_default() += 1;
             }
             if is_flush && medium.state().hanging.contains(node) {
                 std::future::pending::<()>().await;

@@ -1,0 +1,115 @@
+//! What others have written and a node has read stays in its cache until its home has flushed it: a service to others, which
+//! costs this node nothing when that home fails or cannot be reached.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dsm::SHARD_PAGES;
+use kernel::Volume;
+use policy::coherence::ShardNo;
+use policy::unit::BlockNo;
+use testkit::scene::context;
+
+use crate::acknowledged::{begin_flush, end_flush, write};
+use crate::clients::Clients;
+use crate::scene::members::SHARDS;
+use crate::scene::{Scene, Setup};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Of the first shard, whose home is node 0. Node 3 is the home of the others.
+const BLOCK: u64 = 3;
+
+/// Node 1 has written so many blocks, and node 2 has read them.
+fn marked(seed: u64, count: u64) -> (Scene, Clients) {
+    let mut scene = Scene::new(Setup { moves: true, timeout: TIMEOUT, ..Setup::new(seed, 4) });
+    let mut homes = [0, 3, 3, 3].into_iter();
+    scene.change_map(|_| homes.next().expect("one for each shard"));
+    scene.see_all();
+    scene.until_connected();
+    let clients = Clients::new(&scene);
+    for number in BLOCK..BLOCK + count {
+        write(&mut scene, &clients, 1, number);
+    }
+    let all = BlockNo(BLOCK).run(count).bytes();
+    let read = scene.run(2, async move |cpu, volume| volume.read(&cpu, all, context()).await.map(drop));
+    assert_eq!(read, Ok(()), "seed {seed}");
+    assert!(is_marked(&scene), "seed {seed}");
+    (scene, clients)
+}
+
+fn volume(scene: &Scene, node: usize) -> Arc<Volume> {
+    Arc::clone(scene.nodes[node].as_ref().and_then(|node| node.volume.as_ref()).expect("it runs"))
+}
+
+/// Of the first block that node 2 has read.
+fn is_marked(scene: &Scene) -> bool {
+    volume(scene, 2).uncertain(BlockNo(BLOCK)).is_some()
+}
+
+#[test]
+fn stable_writes_and_write_back_do_not_depend_on_homes_of_what_was_only_read() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, clients) = marked(seed, 1);
+        scene.cut(0, 2);
+        let begin = scene.world.now();
+        let own = clients.clone();
+        let stable = async move |cpu: kernel::Processor, volume: Arc<Volume>| {
+            own.write(&cpu, &volume, 2, SHARD_PAGES, (false, true)).await
+        };
+        assert!(scene.run(2, stable).is_ok(), "seed {seed}");
+        assert!(scene.world.now().since(begin) < TIMEOUT / 2, "seed {seed}: it waited");
+        write(&mut scene, &clients, 2, SHARD_PAGES + 1);
+        scene.pass(Duration::from_secs(40));
+        let own = volume(&scene, 2);
+        assert_eq!((own.failures_so_far(), own.undurable_blocks()), (0, 0), "seed {seed}");
+        assert!(is_marked(&scene), "seed {seed}: it may not be durable");
+        scene.heal();
+        scene.pass(2 * TIMEOUT);
+        assert!(!is_marked(&scene) && own.cached(BlockNo(BLOCK)).is_some(), "seed {seed}: it is tried again");
+    }
+}
+
+/// The home has given up its shards, and cannot be reached; it has failed to flush what was read, or not.
+#[test]
+fn a_flush_does_not_depend_on_who_was_the_home_of_what_was_only_read_and_hears_of_its_failures() {
+    for seed in testkit::rounds::seeds(24) {
+        let (mut scene, _clients) = marked(seed, 1);
+        scene.cut(0, 2);
+        let fails = seed % 2 == 1;
+        if fails {
+            scene.medium().fail_flush(0);
+        }
+        (0..SHARDS).for_each(|shard| scene.give_up(0, ShardNo(shard)));
+        assert!(scene.run_until(None, Scene::has_given_up), "seed {seed}");
+        assert_eq!(scene.medium().failures(), u64::from(fails), "seed {seed}");
+        scene.change_map(|_| 3);
+        scene.see_all();
+        for is_first in [true, false] {
+            let flushed = begin_flush(&scene, 2);
+            let (flushed, took) = end_flush(&mut scene, &flushed);
+            assert_eq!(flushed.is_err(), fails && is_first, "seed {seed}, first {is_first}: {flushed:?}");
+            assert!(took < TIMEOUT, "seed {seed}: it waited {took:?}");
+        }
+    }
+}
+
+/// Who has written it has died, and would have asked for a flush at once.
+#[test]
+fn a_home_is_asked_to_flush_what_was_read_a_second_later_or_sooner_if_it_is_much() {
+    for (seed, is_much) in testkit::rounds::seeds(12).flat_map(|seed| [(seed, false), (seed, true)]) {
+        // Half of a twentieth of the cache is 25 blocks.
+        let (mut scene, _clients) = marked(seed, if is_much { 40 } else { 1 });
+        let before = scene.medium().flushes(0);
+        scene.kill_member(1);
+        scene.pass(Duration::from_millis(600));
+        assert_eq!(is_marked(&scene), !is_much, "seed {seed}, {is_much}");
+        assert!(is_much || scene.medium().flushes(0) == before, "seed {seed}: it was asked sooner");
+        scene.pass(Duration::from_millis(900));
+        assert!(!is_marked(&scene), "seed {seed}, {is_much}");
+        assert_eq!(scene.medium().flushes(2), 0, "seed {seed}: it has stored nothing");
+        scene.pass(Duration::from_secs(5));
+        let flushes = scene.medium().flushes(0) - before;
+        assert!(flushes <= 1 + u64::from(is_much), "seed {seed}, {is_much}: {flushes} flushes");
+    }
+}
