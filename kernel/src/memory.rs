@@ -72,6 +72,8 @@ pub struct Memory {
     dirty_blocks: AtomicU64,
     /// Blocks held by degraded volumes.
     stuck_blocks: AtomicU64,
+    /// Blocks that shared volumes retain for other nodes.
+    marked_blocks: AtomicU64,
     /// Writers throttled by the limits of dirty blocks.
     writers_waiting: AtomicU32,
     /// Waiters for memory or for fewer dirty blocks.
@@ -106,6 +108,7 @@ impl Memory {
             write_back,
             dirty_blocks: AtomicU64::new(0),
             stuck_blocks: AtomicU64::new(0),
+            marked_blocks: AtomicU64::new(0),
             writers_waiting: AtomicU32::new(0),
             memory_wait: WaitList::default(),
             stock_wait: WaitList::default(),

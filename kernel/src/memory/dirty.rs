@@ -1,4 +1,4 @@
-//! Dirty blocks of all volumes, and the writers that wait for write-back.
+//! Dirty, held and marked blocks of all volumes, and the writers that wait for write-back.
 
 use std::sync::atomic::Ordering;
 
@@ -32,6 +32,19 @@ impl Memory {
         if now != before {
             self.memory_wait.wake_all();
         }
+    }
+
+    /// Blocks that shared volumes retain for other nodes.
+    pub(crate) fn marked_blocks(&self) -> u64 {
+        self.marked_blocks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_marked(&self, blocks: u64) {
+        self.marked_blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subtract_marked(&self, blocks: u64) {
+        self.marked_blocks.fetch_sub(blocks, Ordering::Relaxed);
     }
 
     pub(crate) fn add_dirty(&self, blocks: u64) {

@@ -5,25 +5,38 @@
 //! stored them, they do not count as what a degraded volume holds, and this volume never writes them. When they are
 //! durable is said by who has them marked ([`Volume::unmark`]).
 
-use policy::unit::BlockNo;
+use policy::unit::{BlockNo, BlockRange};
 
 use super::{State, Volume};
+use crate::block_set::BlockSet;
 use crate::cache::State as BufferState;
 
 impl Volume {
     /// False: too many are marked, or none are any more since the volume has failed.
     pub(super) fn note_marked(&self, state: &mut State, block: BlockNo) -> bool {
-        let may_be_marked = state.lost.is_none() && state.marked.len() < self.marked_max();
+        let may_be_marked = state.lost.is_none() && self.memory.marked_blocks() < self.marked_max();
         if may_be_marked {
-            state.marked.insert(block.run(1));
+            self.memory.add_marked(state.marked.insert(block.run(1)));
         }
         may_be_marked
+    }
+
+    /// Returns how many were.
+    pub(super) fn forget_marked(&self, state: &mut State, blocks: BlockRange) -> u64 {
+        let removed = state.marked.remove(blocks);
+        self.memory.subtract_marked(removed);
+        removed
+    }
+
+    pub(super) fn take_marked(&self, state: &mut State) -> BlockSet {
+        self.memory.subtract_marked(state.marked.len());
+        std::mem::take(&mut state.marked)
     }
 
     /// The block is durable, if it is still what was marked, or this volume will make it so.
     pub fn unmark(&self, block: BlockNo) {
         let mut shard = self.lock_shard(block);
-        let was_marked = self.state.lock().marked.remove(block.run(1)) > 0;
+        let was_marked = self.forget_marked(&mut self.state.lock(), block.run(1)) > 0;
         if let Some(slot) = shard.find(self.key(block)).filter(|_| was_marked) {
             let state = shard.state(slot).without(BufferState::UNFLUSHED);
             shard.set_state(slot, state);
@@ -32,10 +45,10 @@ impl Volume {
 
     /// Should those that are marked be made durable soon?
     pub fn has_many_marked(&self) -> bool {
-        self.state.lock().marked.len() > self.marked_max() / 2 || self.memory.is_memory_short()
+        self.memory.marked_blocks() > self.marked_max() / 2 || self.memory.is_memory_short()
     }
 
-    /// Not more than a degraded volume may hold.
+    /// Of all volumes, not more than the degraded ones may hold.
     fn marked_max(&self) -> u64 {
         self.held_max()
     }

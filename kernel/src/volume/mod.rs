@@ -418,6 +418,7 @@ impl Drop for Volume {
             let mut state = self.state.lock();
             let dirty = state.dirty.len();
             self.note_clean(&mut state, dirty);
+            drop(self.take_marked(&mut state));
             (dirty, state.trouble.reported())
         };
         self.memory.subtract_dirty(dirty);

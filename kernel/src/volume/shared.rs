@@ -290,7 +290,7 @@ impl Volume {
     fn forget_dirty(&self, state: &mut State, blocks: BlockRange, retain: bool) -> u64 {
         if !retain {
             state.unflushed.remove(blocks);
-            state.marked.remove(blocks);
+            self.forget_marked(state, blocks);
         }
         state.trouble.on_gone(blocks);
         let removed = state.dirty.remove(blocks);

@@ -232,7 +232,7 @@ impl Volume {
     async fn abandon(&self, cpu: &Processor, left: u64) {
         let (unflushed, marked) = {
             let mut state = self.state.lock();
-            (std::mem::take(state.unflushed.since_mut()), std::mem::take(&mut state.marked))
+            (std::mem::take(state.unflushed.since_mut()), self.take_marked(&mut state))
         };
         for piece in unflushed.runs().chain(marked.runs()).flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));

@@ -269,7 +269,7 @@ impl Volume {
             // With the shard locked: a later write of the block must not be counted as this one.
             let mut state = self.state.lock();
             state.unflushed.remove(block.run(1));
-            state.marked.remove(block.run(1));
+            self.forget_marked(&mut state, block.run(1));
             state.trouble.on_gone(block.run(1));
             let was_dirty = state.dirty.remove(block.run(1));
             self.note_clean(&mut state, was_dirty);

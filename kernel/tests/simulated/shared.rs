@@ -72,7 +72,12 @@ struct Scene {
 fn scene() -> Scene {
     let (world, host) = boot(1, small_kernel(1, SIZE, Switches::default()));
     let device = Arc::new(Fault::new(Arc::new(RamDisk::new(SIZE, DiskNo(0))), Faults::default()));
-    let slow: DeviceRef = Arc::new(Delay::new(device.clone(), TAKES));
+    let (volume, coherence) = open(&host, device.clone());
+    Scene { world, host, device, coherence, volume }
+}
+
+fn open(host: &Host, device: DeviceRef) -> (Arc<Volume>, Arc<Alone>) {
+    let slow: DeviceRef = Arc::new(Delay::new(device, TAKES));
     let config = VolumeConfig {
         name: "shared".into(),
         read_only: false,
@@ -82,7 +87,7 @@ fn scene() -> Scene {
     let coherence = Arc::new(Alone::default());
     let volume = Volume::open_shared(&host.kernel, slow, coherence.clone(), config, ProcessorId(0)).expect("a number");
     coherence.volume.set(Arc::downgrade(&volume)).expect("once");
-    Scene { world, host, device, coherence, volume }
+    (volume, coherence)
 }
 
 async fn flush(cpu: &Processor, volume: &Volume) -> Result<(), Errno> {
@@ -238,5 +243,25 @@ fn a_volume_whose_flushes_fail_for_long_is_not_lost_for_what_others_have_written
         assert!(volume.has_many_marked());
         blocks().for_each(|block| volume.unmark(block));
         assert!(!volume.has_many_marked() && blocks().all(|block| volume.uncertain(block).is_none()));
+    });
+}
+
+#[test]
+fn all_volumes_together_retain_a_twentieth_of_the_cache_for_others() {
+    let Scene { world, host, device, volume, .. } = scene();
+    let (other, _) = open(&host, device);
+    run(&world, &host, async move |cpu| {
+        let most = cpu.kernel().cache_blocks() / 20;
+        let mark = async |volume: &Volume| {
+            let mut marked = 0;
+            for block in (0..64).map(BlockNo) {
+                marked += u64::from(put(&cpu, volume, block, Some(WrittenBy::Others)).await);
+            }
+            marked
+        };
+        assert_eq!((mark(&volume).await, mark(&other).await), (most, 0));
+        assert!(other.has_many_marked());
+        drop(volume);
+        assert_eq!(mark(&other).await, most, "it is closed");
     });
 }
