@@ -59,7 +59,7 @@ use holes::Holes;
 pub use load::{Lookup, Reading};
 use owners::Owners;
 use parts::Parts;
-pub use shared::{Change, Coherence, Known, WrittenBy};
+pub use shared::{Change, Coherence, Known, Retain, WrittenBy};
 use size::{Gate, Growth};
 pub use trouble::Loss;
 use trouble::Trouble;

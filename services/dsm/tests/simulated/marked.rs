@@ -113,3 +113,22 @@ fn a_home_is_asked_to_flush_what_was_read_a_second_later_or_sooner_if_it_is_much
         assert!(flushes <= 1 + u64::from(is_much), "seed {seed}, {is_much}: {flushes} flushes");
     }
 }
+
+#[test]
+fn what_was_written_stays_until_it_is_flushed_only_where_another_node_can_become_its_home() {
+    for (seed, moves) in testkit::rounds::seeds(6).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut scene = Scene::new(Setup { moves, homes: 1, timeout: TIMEOUT, ..Setup::new(seed, 3) });
+        if moves {
+            scene.change_map(|_| 0);
+            scene.see_all();
+        }
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        let value = write(&mut scene, &clients, 1, BLOCK);
+        let read = scene.run(2, async move |cpu, volume| clients.read(&cpu, &volume, 2, BLOCK).await);
+        assert_eq!(read, Ok(value), "seed {seed}");
+        let writer = volume(&scene, 1);
+        assert!(writer.cached(BlockNo(BLOCK)).is_some(), "seed {seed}");
+        assert_eq!(writer.uncertain(BlockNo(BLOCK)).is_some(), moves, "seed {seed}");
+    }
+}
