@@ -391,6 +391,35 @@ fn disturb(scene: &mut Scene, random: &mut Random, ledger: &RefCell<Ledger>) -> 
     died
 }
 
+/// A home fails to flush, and dies before anybody has heard of it; nothing is written from then on that could replace what was
+/// lost. The others flush.
+fn end_with_a_death(scene: &mut Scene, clients: &Clients, random: &mut Random, ledger: &RefCell<Ledger>) {
+    let nodes = scene.nodes.len();
+    let home = scene.home(ShardNo(random.below(u64::from(SHARDS)) as u16));
+    (0..nodes).filter(|other| *other != home).for_each(|other| scene.cut(home, other));
+    clients.stopping.set(true);
+    scene.medium().fail_flush(home);
+    let medium = Arc::clone(scene.medium());
+    let _flushed = begin_flush(scene, home);
+    scene.run_until(Some(scene.world.now() + Duration::from_secs(1)), |_| !medium.is_failing(home));
+    scene.kill_member(home);
+    ledger.borrow_mut().died.entry(home).or_default().push(scene.world.now().ns());
+    scene.deregister(home);
+    scene.change_map(|bound| random.below(bound as u64) as usize);
+    scene.heal();
+    scene.see_all();
+    scene.pass(Duration::from_millis(500));
+    for node in (0..nodes).filter(|node| *node != home) {
+        let begun = scene.world.now().ns();
+        let is_flushed = flush(scene, node);
+        let mut ledger = ledger.borrow_mut();
+        match is_flushed {
+            true => ledger.on_flushed((node, nodes), begun),
+            false => drop(ledger.failed.insert(node, scene.world.now().ns())),
+        }
+    }
+}
+
 #[test]
 fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move_and_die() {
     let (mut failures, mut flushes, mut stable, mut deaths) = (0, 0, 0, 0);
@@ -410,7 +439,7 @@ fn what_a_node_was_told_to_be_durable_is_although_flushes_fail_and_homes_move_an
                 start(&scene, &clients, &ledger, (node, seed));
             }
         }
-        clients.stopping.set(true);
+        end_with_a_death(&mut scene, &clients, &mut random, &ledger);
         check(&scene, seed);
         failures += scene.medium().failures();
         let found = found(&mut scene, &clients, (0..nodes).flat_map(blocks));

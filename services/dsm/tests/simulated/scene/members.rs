@@ -202,6 +202,12 @@ impl Scene {
         self.world.kick(host.id, cpu.id());
     }
 
+    /// The home of a shard by the newest map.
+    pub fn home(&self, shard: ShardNo) -> usize {
+        let arbiter = self.members.as_ref().expect("homes move in this scene");
+        arbiter.homes.get(&shard).map_or(0, |home| usize::from(home.at.node.0))
+    }
+
     /// Whether all that homes had begun to give up is given up.
     pub fn has_given_up(&self) -> bool {
         let nodes = self.members.iter().flat_map(|arbiter| &arbiter.nodes);
