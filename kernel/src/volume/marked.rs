@@ -43,6 +43,28 @@ impl Volume {
         }
     }
 
+    /// Those that may not be durable, though this volume has nothing of them left to write, or others have written them.
+    pub fn unflushed_blocks(&self) -> impl Iterator<Item = BlockNo> + use<> {
+        let state = self.state.lock();
+        let [since, covered] = state.unflushed.both();
+        let runs: Vec<_> = [since, covered, &state.marked].into_iter().flat_map(BlockSet::runs).collect();
+        runs.into_iter().flat_map(BlockRange::iter)
+    }
+
+    /// The block is durable as it is cached, if it was written.
+    pub fn on_durable(&self, block: BlockNo) {
+        let mut shard = self.lock_shard(block);
+        let is_written = |slot: &_| !shard.state(*slot).any(BufferState::DIRTY.with(BufferState::WRITING));
+        let Some(slot) = shard.find(self.key(block)).filter(is_written) else { return };
+        {
+            let mut state = self.state.lock();
+            state.unflushed.remove(block.run(1));
+            self.forget_marked(&mut state, block.run(1));
+        }
+        let state = shard.state(slot).without(BufferState::UNFLUSHED);
+        shard.set_state(slot, state);
+    }
+
     /// Should those that are marked be made durable soon?
     pub fn has_many_marked(&self) -> bool {
         self.memory.marked_blocks() > self.marked_max() / 2 || self.memory.is_memory_short()

@@ -67,6 +67,11 @@ impl Node {
         self.places.set_released(shard, true);
     }
 
+    /// The term in which this node has been the home of a shard, if it has released it.
+    pub fn released(&self, shard: ShardNo) -> Option<Incarnation> {
+        self.places.released(shard)
+    }
+
     /// Goes on as the home of a shard that it had released and that no other node has got.
     pub fn take_back(&mut self, now: Instant, shard: ShardNo) -> Actions {
         let mut out = Outbox::new(now);

@@ -110,6 +110,12 @@ impl Places {
         self.shards.iter().any(|shard| shard.is_released)
     }
 
+    /// The term of this node, if it is the home that has released the shard.
+    pub fn released(&self, shard: ShardNo) -> Option<Incarnation> {
+        let known = self.shards.get(usize::from(shard.0)).filter(|shard| shard.is_released)?;
+        known.home.filter(|home| home.at == self.me).map(|home| home.since)
+    }
+
     pub fn shard_home(&self, shard: ShardNo) -> Option<Home> {
         self.shards.get(usize::from(shard.0)).and_then(|shard| shard.home)
     }

@@ -53,6 +53,9 @@ impl Shared {
                     self.note_failures(&mut self.core.lock(), home, failures);
                 }
             }
+            Word::Durable { shard, since } => {
+                self.note_durable(&mut self.core.lock(), from, (shard, since));
+            }
             Word::Flushing(number) => {
                 self.core.lock().flushes.on_work(number);
                 self.changed.wake_all();

@@ -63,6 +63,11 @@ impl Failures {
         self.homes.iter().any(|(at, (_, number))| at.node == home && *number > count)
     }
 
+    /// Has this node heard of a failure of the home in this incarnation?
+    pub(crate) fn has_failed(&self, home: Address) -> bool {
+        self.homes.get(&home).is_some_and(|(failures, _)| *failures > 0)
+    }
+
     /// What is to be told by this node: how often it has failed itself, even if never, and others that have.
     pub(crate) fn all(&self, me: Address) -> impl Iterator<Item = (Address, u64)> {
         let all = self.homes.iter().map(|(home, (failures, _))| (*home, *failures));

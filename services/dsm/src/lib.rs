@@ -12,6 +12,7 @@ mod core;
 mod counters;
 mod deaths;
 mod dial;
+mod durable;
 mod failed;
 mod flush;
 mod flush_moving;

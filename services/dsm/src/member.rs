@@ -119,6 +119,7 @@ impl Shared {
     pub async fn release(&self, cpu: &Processor, shard: ShardNo) {
         self.core.lock().node.release(shard);
         self.until_durable(cpu, |page| self.config.policy().shard_of(page) == shard).await;
+        self.tell_durable(std::iter::once(shard));
     }
 
     /// As [`release`](Self::release), of all shards: this node is about to leave.
@@ -129,6 +130,7 @@ impl Shared {
             (0..shards).for_each(|shard| core.node.release(ShardNo(shard)));
         }
         self.until_durable(cpu, |_| true).await;
+        self.tell_durable((0..shards).map(ShardNo));
     }
 
     async fn until_durable(&self, cpu: &Processor, concerns: impl Fn(PageNo) -> bool) {

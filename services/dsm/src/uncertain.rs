@@ -8,6 +8,9 @@
 //! is held, so nothing old is stored. A flush of what this node has stored becomes one of all nodes if one has died that had
 //! stored it: what this node holds no more because others have written it since those have got from it.
 //!
+//! If a home has given up its shards in order, it has flushed before, and said so: then there is nothing to give
+//! ([`durable`](crate::durable)).
+//!
 //! Memory is bounded. Of what a node has written, as for unflushed blocks in general: write-back flushes as soon as there is
 //! nothing more to write, or when they are an eighth of the cache. Of what others have written a twentieth of the cache is
 //! retained, and its homes are asked to flush when it has been marked for a second, or when half of that is used. No flush of this

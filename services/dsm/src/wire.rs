@@ -8,8 +8,8 @@
 //! | 0, 1 | kind; flags |
 //! | 2..4 | node to which a page is forwarded, which has died, or whose flushes have failed, plus one |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
-//! | 12..16 | incarnation of the serial; term of a survey |
-//! | 16..24 | page; number of a flush |
+//! | 12..16 | incarnation of the serial; term of a survey, or of a shard's home |
+//! | 16..24 | page; number of a flush; shard |
 //! | 24..32 | request; term of the home to which a page is given up |
 //! | 32..40 | count of the serial; failures of flushes, with their incarnation at 12..16 |
 //! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
@@ -18,7 +18,9 @@
 //! The grant that a recall wants forwarded has the incarnation of that node in place of the version's, the count of its
 //! serial in place of the version's, and its request in place of the version's writes.
 
-use policy::coherence::{Address, Forward, Incarnation, Message, Mode, NodeId, PageNo, Request, Serial, Version};
+use policy::coherence::{
+    Address, Forward, Incarnation, Message, Mode, NodeId, PageNo, Request, Serial, ShardNo, Version,
+};
 
 pub const HEADER_BYTES: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
@@ -55,6 +57,8 @@ pub enum Word {
     Unflushed(Incarnation),
     /// So many flushes of this home have failed, on a device that all nodes reach.
     Failed { home: Address, failures: u64 },
+    /// All that the sender has stored of a shard, whose home it has been since then, is durable, and it stores no more of it.
+    Durable { shard: ShardNo, since: Incarnation },
     /// The sender is there.
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
@@ -100,6 +104,7 @@ mod kind {
     pub const DIED: u8 = 15;
     pub const FLUSHING: u8 = 16;
     pub const FAILED: u8 = 17;
+    pub const DURABLE: u8 = 18;
 }
 
 mod flag {
@@ -189,6 +194,9 @@ fn fields(word: Word) -> Fields {
             let serial = Serial { incarnation, count: 0 };
             return Fields { node: Some(node), serial, ..Fields::of(kind::DIED, false) };
         }
+        Word::Durable { shard, since } => {
+            return Fields::of(kind::DURABLE, false).mark(shard.0.into(), Mark { incarnation: since, failures: 0 });
+        }
         Word::Beat => return Fields::of(kind::BEAT, false),
         Word::Bye => return Fields::of(kind::BYE, false),
     };
@@ -249,6 +257,9 @@ fn word(fields: &Fields) -> Option<Word> {
             let of = Address { node: fields.node?, incarnation: serial.incarnation };
             let is_death = fields.kind == kind::DIED;
             return Some(if is_death { Word::Died(of) } else { Word::Failed { home: of, failures: mark.failures } });
+        }
+        kind::DURABLE => {
+            return Some(Word::Durable { shard: ShardNo(fields.page.try_into().ok()?), since: mark.incarnation });
         }
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
@@ -369,9 +380,12 @@ mod tests {
         fn any_bytes_are_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES)) {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
-            let names_node = header[2..4] != [0; 2];
-            let is_of_node = [kind::DIED, kind::FAILED].contains(&header[0]);
-            let known = (kind::ASK..=kind::FAILED).contains(&header[0]) && (!is_of_node || names_node);
+            let is_possible = match header[0] {
+                kind::DIED | kind::FAILED => header[2..4] != [0; 2],
+                kind::DURABLE => header[18..24] == [0; 6],
+                _ => true,
+            };
+            let known = (kind::ASK..=kind::DURABLE).contains(&header[0]) && is_possible;
             prop_assert_eq!(Header::decode(&header).is_some(), known);
         }
     }
@@ -384,7 +398,8 @@ mod tests {
         let home = Address { node: NodeId(0), incarnation: Incarnation(6) };
         let of_node = [Word::Died(home), Word::Failed { home, failures: 7 }];
         let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5))].into_iter().chain(of_node);
-        let others = [Word::Beat, Word::Bye].into_iter().chain(told);
+        let durable = Word::Durable { shard: ShardNo(u16::MAX), since: Incarnation(5) };
+        let others = [Word::Beat, Word::Bye, durable].into_iter().chain(told);
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(Header::decode(&header.encode()), Some(header));

@@ -10,7 +10,7 @@ use policy::coherence::ShardNo;
 use policy::unit::BlockNo;
 use testkit::scene::context;
 
-use crate::acknowledged::{begin_flush, end_flush, write};
+use crate::acknowledged::{begin_flush, end_flush, found, write};
 use crate::clients::Clients;
 use crate::scene::members::SHARDS;
 use crate::scene::{Scene, Setup};
@@ -130,5 +130,52 @@ fn what_was_written_stays_until_it_is_flushed_only_where_another_node_can_become
         let writer = volume(&scene, 1);
         assert!(writer.cached(BlockNo(BLOCK)).is_some(), "seed {seed}");
         assert_eq!(writer.uncertain(BlockNo(BLOCK)).is_some(), moves, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_a_home_has_flushed_that_gives_up_its_shards_is_given_to_the_next_one_only_by_who_has_not_heard_of_it() {
+    for (seed, hears) in testkit::rounds::seeds(12).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let (mut scene, clients) = marked(seed, 8);
+        if !hears {
+            scene.cut(0, 2);
+        }
+        (0..SHARDS).for_each(|shard| scene.give_up(0, ShardNo(shard)));
+        assert!(scene.run_until(None, Scene::has_given_up), "seed {seed}");
+        scene.pass(Duration::from_millis(50));
+        let stores = |scene: &Scene| scene.shared().nth(3).expect("it runs").counters().stores.get();
+        let before = stores(&scene);
+        scene.change_map(|_| 3);
+        scene.see_all();
+        scene.heal();
+        // When it has surveyed the others.
+        let last = BlockNo(BLOCK + 7).run(1).bytes();
+        let read = scene.run(1, async move |cpu, volume| volume.read(&cpu, last, context()).await.map(drop));
+        assert_eq!(read, Ok(()), "seed {seed}");
+        assert_eq!(stores(&scene) - before, if hears { 0 } else { 8 }, "seed {seed}, {hears}");
+        let found = found(&mut scene, &clients, BLOCK..BLOCK + 8);
+        assert!(found.into_values().all(|value| value > 0), "seed {seed}, {hears}");
+    }
+}
+
+/// It has dropped what it had stored, and succeeds the next time.
+#[test]
+fn what_a_home_has_failed_to_flush_that_gives_up_its_shards_is_given_to_the_next_one() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, clients) = marked(seed, 8);
+        scene.medium().fail_flush(0);
+        (0..SHARDS).for_each(|shard| scene.give_up(0, ShardNo(shard)));
+        assert!(scene.run_until(None, Scene::has_given_up), "seed {seed}");
+        assert!(scene.medium().has_dropped(BLOCK), "seed {seed}");
+        scene.pass(Duration::from_millis(50));
+        scene.change_map(|_| 3);
+        scene.see_all();
+        // The failure is returned once.
+        for is_first in [true, false] {
+            let flushed = begin_flush(&scene, 1);
+            assert_eq!(end_flush(&mut scene, &flushed).0.is_err(), is_first, "seed {seed}");
+        }
+        let found = found(&mut scene, &clients, BLOCK..BLOCK + 8);
+        assert!(found.into_values().all(|value| value > 0), "seed {seed}");
     }
 }
