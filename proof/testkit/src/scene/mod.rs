@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::connection::{Acceptor, Peer, Protocol, Sessions, Sockets};
+use kernel::processor::LocalFuture;
 use kernel::request::{Context, JobId};
 use kernel::{Kernel, KernelConfig, Processor, Switches};
 use machine::{Connection, Errno};
@@ -118,6 +119,11 @@ pub fn serving(acceptor: &Acceptor) -> usize {
 
 /// Runs the processors of `hosts` until `done`. Returns false when no event is left.
 pub fn drive(world: &World, hosts: &[&Host], mut done: impl FnMut() -> bool) -> bool {
+    drive_until(world, hosts, &mut done)
+}
+
+/// Compiled once, not for each test.
+fn drive_until(world: &World, hosts: &[&Host], done: &mut dyn FnMut() -> bool) -> bool {
     let processors: BTreeMap<_, _> =
         hosts.iter().flat_map(|host| host.processors.iter().map(|cpu| ((host.id, cpu.id()), cpu.clone()))).collect();
     for _ in 0..STEPS_MAX {
@@ -160,10 +166,11 @@ pub fn run_beside<T: 'static>(
 pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T + 'static) -> Rc<RefCell<Option<T>>> {
     let result = Rc::new(RefCell::new(None));
     let (slot, own) = (Rc::clone(&result), cpu.clone());
-    cpu.spawn(async move {
+    let task: LocalFuture = Box::pin(async move {
         let value = task(own).await;
         slot.replace(Some(value));
     });
+    cpu.spawn(task);
     result
 }
 

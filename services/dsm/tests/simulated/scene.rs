@@ -289,6 +289,11 @@ impl Scene {
 
     /// Runs all nodes until `done`, or until a time.
     pub fn run_until(&mut self, limit: Option<Instant>, mut done: impl FnMut(&Scene) -> bool) -> bool {
+        self.drive(limit, &mut done)
+    }
+
+    /// Compiled once, not for each test.
+    fn drive(&mut self, limit: Option<Instant>, done: &mut dyn FnMut(&Scene) -> bool) -> bool {
         let processors: BTreeMap<_, _> = self
             .nodes
             .iter()

@@ -152,7 +152,7 @@ impl Scene {
     }
 
     /// Runs both until `done`.
-    fn drive(&mut self, mut done: impl FnMut() -> bool) {
+    fn drive(&mut self, done: &mut dyn FnMut() -> bool) {
         let Scene {
             world,
             server,
@@ -194,7 +194,7 @@ impl Scene {
         let result = spawn(&cpu, task);
         self.world.kick(self.client_host, cpu.id());
         let slot = std::rc::Rc::clone(&result);
-        self.drive(|| slot.borrow().is_some());
+        self.drive(&mut || slot.borrow().is_some());
         result.take().expect("just looked")
     }
 
@@ -214,7 +214,7 @@ impl Scene {
             // Something must happen at that time, or the world stands still.
             let alarm = cpu.clone();
             cpu.spawn(async move { alarm.sleep(interval).await });
-            self.drive(|| slot.borrow().is_some() || world.now() >= until);
+            self.drive(&mut || slot.borrow().is_some() || world.now() >= until);
             if result.borrow().is_none() && crashes < 12 {
                 crashes += 1;
                 interval *= 2;
