@@ -12,7 +12,11 @@ pub struct Spread {
 impl Spread {
     /// `None` without values.
     pub fn of_any(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().collect();
+        Spread::of_all(values.into_iter().collect())
+    }
+
+    /// Compiled once, not for each kind of values.
+    fn of_all(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
         let middle = values.len() / 2;

@@ -99,16 +99,29 @@ impl Sheet {
     /// # Panics
     /// As [`form`](Self::form).
     pub fn table(&self, name: &str, rows: impl IntoIterator<Item: IntoIterator<Item = f64>>) -> Table {
+        let mut simulated = Vec::new();
+        for row in rows {
+            let mut numbers = Vec::new();
+            for number in row {
+                numbers.push(number);
+            }
+            simulated.push(numbers);
+        }
+        self.table_of(name, &simulated)
+    }
+
+    /// Compiled once, not for each kind of rows.
+    fn table_of(&self, name: &str, simulated: &[Vec<f64>]) -> Table {
         let (published, fitted) = (self.published(name), self.fitted.get(name));
         let inputs = self.inputs.get(name).map_or(&[][..], Vec::as_slice);
-        let cell = |row: usize, (column, simulated): (usize, f64)| Cell {
+        let cell = |row: usize, (column, simulated): (usize, &f64)| Cell {
             paper: published.get(row).and_then(|row| row.get(column)).copied().filter(|number| !number.is_nan()),
             fitted: fitted == Some(&(row, column)),
             input: inputs.contains(&(row, column)),
-            ..Cell::simulated(simulated)
+            ..Cell::simulated(*simulated)
         };
-        let rows = rows.into_iter().enumerate();
-        let cells = rows.map(|(row, numbers)| numbers.into_iter().enumerate().map(|at| cell(row, at)).collect());
+        let rows = simulated.iter().enumerate();
+        let cells = rows.map(|(row, numbers)| numbers.iter().enumerate().map(|at| cell(row, at)).collect());
         Table { cells: cells.collect(), ..self.form(name) }
     }
 
