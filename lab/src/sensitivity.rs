@@ -183,7 +183,7 @@ fn summary(usual: &Results, results: &[Results], trials: &[Trial], measures: &[[
         [0.1, 0.5, 0.9].map(|part| of.get((part * of.len() as f64) as usize).copied().unwrap_or(f64::NAN))
     });
     // Findings are told apart by their place: their texts have numbers.
-    debug_assert!(results.iter().all(|results| results.findings.len() == usual.findings.len()));
+    assert!(results.iter().all(|results| results.findings.len() == usual.findings.len()));
     let held = usual.findings.iter().enumerate().map(|(number, finding)| {
         let holds = |results: &&Results| results.findings.get(number).is_some_and(|finding| finding.holds);
         let count = results.iter().filter(holds).count();

@@ -145,7 +145,7 @@ impl Simulation {
     fn step(&self) -> bool {
         let core = &self.0.0;
         let Some(Reverse(entry)) = core.agenda.borrow_mut().pop() else { return false };
-        debug_assert!(entry.at_ns >= core.now_ns.get(), "time runs forwards");
+        assert!(entry.at_ns >= core.now_ns.get(), "time runs forwards");
         core.now_ns.set(entry.at_ns);
         match entry.what {
             What::Wake(waiter) => self.turn(waiter),

@@ -145,14 +145,14 @@ impl Pool {
     /// Makes the buffer busy, until [`Pool::release`].
     pub(super) fn hold(&mut self, slot: Slot) {
         let buffer = &mut self.buffers[slot.0 as usize];
-        debug_assert!(!buffer.busy, "two users of one buffer");
+        assert!(!buffer.busy, "two users of one buffer");
         buffer.busy = true;
         self.busy += 1;
     }
 
     pub(super) fn release(&mut self, slot: Slot) {
         let buffer = &mut self.buffers[slot.0 as usize];
-        debug_assert!(buffer.busy, "released by nobody");
+        assert!(buffer.busy, "released by nobody");
         buffer.busy = false;
         self.busy -= 1;
     }

@@ -107,7 +107,7 @@ impl Bsd {
 
 impl Scheduler for Bsd {
     fn on_start(&mut self, thread: ThreadId) {
-        debug_assert_eq!(thread.0 as usize, self.threads.len());
+        assert_eq!(thread.0 as usize, self.threads.len());
         self.threads.push(Thread::default());
     }
 

@@ -113,7 +113,7 @@ impl Fair {
 
 impl Scheduler for Fair {
     fn on_start(&mut self, thread: ThreadId) {
-        debug_assert_eq!(thread.0 as usize, self.threads.len());
+        assert_eq!(thread.0 as usize, self.threads.len());
         self.threads.push(Thread { group: self.group, ..Thread::default() });
     }
 

@@ -110,7 +110,7 @@ impl Mach {
 
 impl Scheduler for Mach {
     fn on_start(&mut self, thread: ThreadId) {
-        debug_assert_eq!(thread.0 as usize, self.threads.len());
+        assert_eq!(thread.0 as usize, self.threads.len());
         self.threads.push(Thread::default());
     }
 
