@@ -191,8 +191,8 @@ pub fn explore(space: Space) -> Explored {
                         return;
                     }
                 };
-                lose_stale(&mut next, &space, &mut encoder);
-                let (to, is_new) = graph.number(encoder.hash(&next), number, choice);
+                let hash = lose_stale(&mut next, &space, &mut encoder);
+                let (to, is_new) = graph.number(hash, number, choice);
                 if is_new {
                     next_layer.push((to, next));
                 }
@@ -217,11 +217,10 @@ pub fn explore(space: Space) -> Explored {
     Explored { states: graph.origins.len(), transitions, verdict }
 }
 
-/// How a broken protocol treats stale messages is not known, so they are not dropped there.
-fn lose_stale(world: &mut World, space: &Space, encoder: &mut Encoder) {
-    if space.flaw.is_none() {
-        stale::lose(world, encoder);
-    }
+/// How a broken protocol treats stale messages is not known, so they are not dropped there. Returns the hash of the world
+/// then.
+fn lose_stale(world: &mut World, space: &Space, encoder: &mut Encoder) -> u128 {
+    if space.flaw.is_none() { stale::lose(world, encoder) } else { encoder.hash(world) }
 }
 
 /// A state from which no sequence of progress leads to rest.
