@@ -25,7 +25,7 @@ MINUTES ?= 60
 # File in which tests record what they skipped, and why.
 SKIPPED := $(abspath $(TARGET))/skipped
 
-.PHONY: run build programs test check audit clients test-long bench bench-disks bench-files bench-mount bench-lab bench-live docs install install-lab clean
+.PHONY: run build programs test check ready audit clients test-long bench bench-disks bench-files bench-mount bench-lab bench-live docs install install-lab clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -42,21 +42,29 @@ programs:
 	    --example bank --example tpcb --example tpcc --example oltp
 	cd $(TARGET)/wasm32-unknown-unknown/program/examples && cp bank.wasm tpcb.wasm tpcc.wasm oltp.wasm $(CURDIR)/program/
 
-# Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail.
-test: check
-	AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace
-	AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
+# Lints of everything.
+LINT := $(CARGO) clippy --workspace --all-targets -- -D warnings
+TESTS := AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace && \
+    AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
+
+# Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail. Many tests wait, and leave the lints time beside them.
+test: ready
+	$(CARGO) test --workspace --no-run
+	scripts/beside "$(TESTS)" "$(LINT)"
 	@scripts/skipped $(SKIPPED)
 	@echo "not checked here: known vulnerabilities of dependencies; make audit does"
 
 # Static checks: format and lints.
-check:
+check: ready
+	$(LINT)
+
+# What tests and lints need, and the format.
+ready:
 	@scripts/need-rust
 	@scripts/need-wasm
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	@mkdir -p $(TARGET) && rm -f $(SKIPPED)
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 # Only the tests with real clients (also part of `make test`).
 clients:
