@@ -59,7 +59,7 @@ use holes::Holes;
 pub use load::{Lookup, Reading};
 use owners::Owners;
 use parts::Parts;
-pub use shared::{Change, Coherence, Known, Retain, WrittenBy};
+pub use shared::{Change, Coherence, Known, WrittenBy};
 use size::{Gate, Growth};
 pub use trouble::Loss;
 use trouble::Trouble;
@@ -175,7 +175,7 @@ struct State {
     owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: Unflushed<BlockSet>,
-    /// Written by other nodes. None of them is dirty, being written or in `unflushed`.
+    /// Written by other nodes: as they are cached, none of them is dirty, being written or in `unflushed`.
     marked: BlockSet,
     /// Being zeroed or discarded.
     barriers: Vec<BlockRange>,

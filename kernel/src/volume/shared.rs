@@ -35,16 +35,6 @@ pub enum Change {
     Part { part: Range<usize>, from: FrameRef, spare: Option<FrameRef> },
 }
 
-/// What this node retains of a block that it may not write any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retain {
-    Nothing,
-    /// It may still be read.
-    Content,
-    /// So it may, and what was dirty stays cached until a flush has covered it.
-    UntilFlushed,
-}
-
 /// Who has written what may not be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrittenBy {
@@ -267,9 +257,10 @@ impl Volume {
         shard.find(self.key(block)).is_some_and(|slot| shard.state(slot).any(states))
     }
 
-    /// This node may not write the block any more. Returns its content, if it is cached: what was dirty is the caller's to
-    /// store, and counts as written to the device.
-    pub fn give_up(&self, block: BlockNo, retain: Retain) -> Option<FrameRef> {
+    /// This node may not write the block any more, nor, unless `retain`, read it. Returns its content, if it is cached:
+    /// what was dirty is the caller's to store, and counts as written to the device: what is retained of that stays cached until
+    /// a flush has covered it.
+    pub fn give_up(&self, block: BlockNo, retain: bool) -> Option<FrameRef> {
         let pool = self.memory.frames();
         let mut shard = self.lock_shard(block);
         let slot = shard.find(self.key(block)).filter(|slot| !shard.state(*slot).any(BufferState::LOADING))?;
@@ -284,21 +275,20 @@ impl Volume {
                 state.changes += 1;
             }
             let removed = self.forget_dirty(&mut state, block.run(1), retain);
-            let until_flushed = retain == Retain::UntilFlushed && was_dirty;
-            (removed, until_flushed && self.note_unflushed(&mut state, block))
+            (removed, retain && was_dirty && self.note_unflushed(&mut state, block))
         };
         match retain {
-            Retain::Nothing => drop(shard.remove(slot, pool)),
-            _ if is_unflushed => shard.set_state(slot, before.with(BufferState::UNFLUSHED)),
-            _ => shard.set_state(slot, before),
+            true if is_unflushed => shard.set_state(slot, before.with(BufferState::UNFLUSHED)),
+            true => shard.set_state(slot, before),
+            false => drop(shard.remove(slot, pool)),
         }
         drop(shard);
         self.memory.subtract_dirty(removed);
         Some(content)
     }
 
-    fn forget_dirty(&self, state: &mut State, blocks: BlockRange, retain: Retain) -> u64 {
-        if retain == Retain::Nothing {
+    fn forget_dirty(&self, state: &mut State, blocks: BlockRange, retain: bool) -> u64 {
+        if !retain {
             state.unflushed.remove(blocks);
             self.forget_marked(state, blocks);
         }

@@ -294,10 +294,15 @@ impl Volume {
                 Err(_) => BufferState::DIRTY,
             };
             for block in piece.iter() {
-                let slot = shard.find(self.key(block)).filter(|slot| shard.state(*slot).any(BufferState::WRITING));
-                let Some(slot) = slot else {
-                    // Given up meanwhile: what is cached, if anything, others may have written since.
-                    self.state.lock().unflushed.remove(block.run(1));
+                let found = shard.find(self.key(block));
+                let Some(slot) = found.filter(|slot| shard.state(*slot).any(BufferState::WRITING)) else {
+                    // Given up meanwhile. What is cached, if anything, others may have written since; or this volume has, and
+                    // given it up again.
+                    let is_unflushed = found.is_some_and(|slot| shard.state(slot).any(BufferState::UNFLUSHED));
+                    let mut state = self.state.lock();
+                    if !is_unflushed || state.marked.contains(block) {
+                        state.unflushed.remove(block.run(1));
+                    }
                     continue;
                 };
                 let state = shard.state(slot).without(BufferState::WRITING).with(next);

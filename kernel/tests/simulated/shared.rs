@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kernel::device::{Delay, Device, DeviceRef, Fault, Faults, Operation, RamDisk, Work};
 use kernel::request::{Action, Outcome, Request};
-use kernel::volume::{Change, Coherence, Known, Retain, VolumeConfig, WrittenBy};
+use kernel::volume::{Change, Coherence, Known, VolumeConfig, WrittenBy};
 use kernel::{ForcedUnitAccess, Frames, Processor, Switches, Volume};
 use machine::Errno;
 use policy::unit::{BlockNo, BlockRange, DiskNo, JobId, ProcessorId};
@@ -134,15 +134,12 @@ fn what_others_may_read_that_was_dirty_stays_until_it_is_flushed_and_is_written_
         device.fail_next(Operation::Flush, 1, Errno::IO);
         write(&cpu, &volume).await;
         // It is stored elsewhere, so not here.
-        assert!(volume.give_up(BLOCK, Retain::UntilFlushed).is_some() && volume.uncertain(BLOCK).is_some());
+        assert!(volume.give_up(BLOCK, true).is_some() && volume.uncertain(BLOCK).is_some());
         assert_eq!(flush(&cpu, &volume).await, Err(Errno::IO));
         assert!(volume.uncertain(BLOCK).is_some());
         assert_eq!(flush(&cpu, &volume).await, Ok(()));
         assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
         assert_eq!(stored(&cpu, &device).await, 7);
-        write(&cpu, &volume).await;
-        assert!(volume.give_up(BLOCK, Retain::Content).is_some());
-        assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some(), "nobody needs it");
     });
 }
 
@@ -158,7 +155,7 @@ fn what_another_node_has_written_stays_until_it_is_durable_whatever_this_volume_
         volume.unmark(BLOCK);
         assert!(volume.uncertain(BLOCK).is_none() && volume.cached(BLOCK).is_some());
         assert!(put(&cpu, &volume, BLOCK, Some(WrittenBy::Others)).await);
-        assert!(volume.give_up(BLOCK, Retain::Nothing).is_some() && volume.uncertain(BLOCK).is_none());
+        assert!(volume.give_up(BLOCK, false).is_some() && volume.uncertain(BLOCK).is_none());
     });
 }
 
@@ -197,7 +194,7 @@ fn what_another_node_has_written_stays_no_longer_when_the_volume_has_failed() {
 
 /// What another node has written since this one gave it up is granted.
 async fn grant_anew(cpu: &Processor, volume: &Volume, is_durable: bool) {
-    assert!(volume.give_up(BLOCK, Retain::Nothing).is_some());
+    assert!(volume.give_up(BLOCK, false).is_some());
     let by = (!is_durable).then_some(WrittenBy::Others);
     assert_eq!(put(cpu, volume, BLOCK, by).await, !is_durable);
 }
@@ -219,6 +216,30 @@ fn what_another_node_has_written_since_is_not_written_again_by_this_one_if_a_flu
             cpu.sleep(3 * TAKES).await;
             assert_eq!(flushed.take(), Some(Err(Errno::IO)));
             assert!(!volume.is_unwritten(BLOCK), "{is_written}, {is_failed_write}, {is_durable}");
+        });
+    }
+}
+
+#[test]
+fn what_this_node_writes_anew_and_gives_up_while_it_is_being_written_is_flushed_or_written_again() {
+    for is_failed in [false, true] {
+        let Scene { world, host, device, volume, .. } = scene();
+        run(&world, &host, async move |cpu| {
+            write(&cpu, &volume).await;
+            if is_failed {
+                device.fail_next(Operation::Flush, 1, Errno::IO);
+            }
+            let own = Arc::clone(&volume);
+            let flushed = spawn(&cpu, async move |cpu| flush(&cpu, &own).await);
+            cpu.sleep(TAKES / 2).await;
+            assert!(volume.give_up(BLOCK, false).is_some());
+            let frame = cpu.kernel().allocate(&cpu, 1).await.pop().expect("one");
+            assert!(volume.change(BLOCK, Change::Whole(frame), JobId::default()).is_ok());
+            assert!(volume.give_up(BLOCK, true).is_some());
+            cpu.sleep(3 * TAKES).await;
+            assert_eq!(flushed.take(), Some(if is_failed { Err(Errno::IO) } else { Ok(()) }));
+            assert_eq!(volume.is_unwritten(BLOCK), is_failed);
+            assert_eq!(volume.uncertain(BLOCK).is_some(), is_failed);
         });
     }
 }

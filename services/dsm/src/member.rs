@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kernel::Processor;
 use kernel::trace::Event;
-use kernel::volume::{Loss, Retain};
+use kernel::volume::Loss;
 use machine::Errno;
 use policy::coherence::{self, Address, Home, Incarnation, Node, NodeId, PageNo, ShardNo};
 use policy::unit::BlockNo;
@@ -164,7 +164,7 @@ impl Shared {
         if let Some(volume) = volume {
             volume.restore_loss(&Loss { errno: ENDED, size: self.config.size, forgotten: None });
             for (page, _) in core.node.held_from(PageNo(0)) {
-                drop(volume.give_up(BlockNo(page.0), Retain::Nothing));
+                drop(volume.give_up(BlockNo(page.0), false));
             }
             volume.stop();
         }

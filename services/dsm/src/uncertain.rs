@@ -34,7 +34,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kernel::volume::{Retain, WrittenBy};
+use kernel::volume::WrittenBy;
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
 use policy::coherence::{Action, Actions, Address, Home, PageNo, ShardNo};
@@ -76,13 +76,7 @@ impl Shared {
 
     /// This node may not write the page any more, nor, unless `retain`, read it. Returns its content, if it is cached.
     pub(crate) fn give_up(&self, core: &mut Core, volume: &Volume, page: PageNo, retain: bool) -> Option<FrameRef> {
-        let retain = match (retain, self.config.shards) {
-            (false, _) => Retain::Nothing,
-            // There is no other home to which it could be given.
-            (true, None) => Retain::Content,
-            (true, Some(_)) => Retain::UntilFlushed,
-        };
-        if retain == Retain::Nothing {
+        if !retain {
             core.flushes.unmark(page);
         }
         volume.give_up(block(page), retain)

@@ -57,7 +57,8 @@ pub enum Word {
     Unflushed(Incarnation),
     /// So many flushes of this home have failed, on a device that all nodes reach.
     Failed { home: Address, failures: u64 },
-    /// All that the sender has stored of a shard, whose home it has been since then, is durable, and it stores no more of it.
+    /// All that the sender has stored of a shard, whose home it has been since then, is durable. If it takes the shard back and
+    /// stores more of it, that is said later.
     Durable { shard: ShardNo, since: Incarnation },
     /// The sender is there.
     Beat,

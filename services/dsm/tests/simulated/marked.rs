@@ -114,8 +114,9 @@ fn a_home_is_asked_to_flush_what_was_read_a_second_later_or_sooner_if_it_is_much
     }
 }
 
+/// If the flush fails, it is written again.
 #[test]
-fn what_was_written_stays_until_it_is_flushed_only_where_another_node_can_become_its_home() {
+fn what_was_written_and_others_have_read_stays_until_it_is_flushed() {
     for (seed, moves) in testkit::rounds::seeds(6).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut scene = Scene::new(Setup { moves, homes: 1, timeout: TIMEOUT, ..Setup::new(seed, 3) });
         if moves {
@@ -129,7 +130,7 @@ fn what_was_written_stays_until_it_is_flushed_only_where_another_node_can_become
         assert_eq!(read, Ok(value), "seed {seed}");
         let writer = volume(&scene, 1);
         assert!(writer.cached(BlockNo(BLOCK)).is_some(), "seed {seed}");
-        assert_eq!(writer.uncertain(BlockNo(BLOCK)).is_some(), moves, "seed {seed}");
+        assert!(writer.uncertain(BlockNo(BLOCK)).is_some(), "seed {seed}, {moves}");
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kernel::volume::Retain;
 use machine::Errno;
 use policy::coherence::ShardNo;
 use policy::unit::BlockNo;
@@ -250,7 +249,7 @@ fn what_is_given_to_the_next_home_is_given_although_the_cache_evicts_it_before_a
         }
         scene.change_map(|bound| seed as usize / 3 % bound);
         scene.see_all();
-        drop(volume.give_up(BlockNo(BLOCK), Retain::Nothing));
+        drop(volume.give_up(BlockNo(BLOCK), false));
         drop(volume);
         let own = clients.clone();
         let read = scene.run(3, async move |cpu, volume| own.read(&cpu, &volume, 3, BLOCK).await);
