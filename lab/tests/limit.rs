@@ -29,8 +29,12 @@ impl Limit {
 
     /// Returns its address as well.
     fn directory(arguments: &[&str]) -> (Limit, SocketAddr) {
+        Limit::listening("nfs", arguments)
+    }
+
+    fn listening(protocol: &str, arguments: &[&str]) -> (Limit, SocketAddr) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, testkit::port::unused()));
-        let limit = Limit::start(&[&["nfs", "--tcp", &address.to_string()], arguments].concat());
+        let limit = Limit::start(&[&[protocol, "--tcp", &address.to_string()], arguments].concat());
         await_that("it listens", || TcpStream::connect(address).is_ok());
         (limit, address)
     }
@@ -125,4 +129,22 @@ fn stable_writes_of_a_group_are_in_the_files_of_a_directory() {
     client(env!("CARGO_BIN_EXE_awase-lab"), &[&load[..], &workloads].concat());
     let written = fs::read(files.join("load-0-0")).expect("file");
     assert!(written.chunks(8192).all(|block| block.iter().any(|byte| *byte != 0)), "a block was not written");
+}
+
+#[test]
+fn queries_are_answered_with_one_row_in_either_protocol_with_and_without_a_log() {
+    let place = Sandbox::new();
+    let (log, script) = (place.file("log"), place.write("script", "SELECT 1;\n"));
+    for arguments in [&[][..], &["--log", text(&log)], &["--log", text(&log), "--group", "4"]] {
+        let (_limit, address) = Limit::listening("postgres", arguments);
+        let port = address.port().to_string();
+        let at = ["-h", "127.0.0.1", "-p", &port, "-U", "anybody"];
+        assert_eq!(client("psql", &[&at[..], &["-At", "-c", "SELECT 1", "any"]].concat()).trim(), "999");
+        for mode in ["simple", "prepared"] {
+            let load = ["-n", "-M", mode, "-c", "4", "-t", "20", "-f", text(&script), "any"];
+            let told = client("pgbench", &[&at[..], &load].concat());
+            assert!(told.contains("number of transactions actually processed: 80/80"), "{told}");
+        }
+    }
+    assert_eq!(fs::metadata(&log).expect("log").len(), 16 << 20);
 }

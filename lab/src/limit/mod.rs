@@ -3,7 +3,7 @@
 //!
 //! One thread serves all connections (`serve`). *Null* answers from one buffer: no cache, no accounting, no disk. *Pass*
 //! makes each request one request to the file, by direct I/O and `io_uring`, and flushes for as many at once as it was told
-//! are in flight: the grouping that no server can know, since only the client knows it.
+//! are in flight: the grouping that no server can know, since only the client knows it. A *log* is the same for transactions.
 //!
 //! They trust their clients, and are of no use for anything else.
 
@@ -12,6 +12,7 @@ mod call;
 mod connection;
 mod disk;
 mod fuse;
+mod log;
 mod nbd;
 mod nfs;
 mod null;
@@ -31,6 +32,7 @@ use clap::{Args, Subcommand};
 
 use arena::Arena;
 use call::Files;
+use log::Log;
 use null::Null;
 use pass::{Group, Pass};
 use serve::{Listener, Server};
@@ -105,6 +107,12 @@ pub struct Postgres {
     /// How long it polls before it sleeps, in microseconds.
     #[arg(long, value_name = "N", default_value_t = 500)]
     poll_us: u64,
+    /// 4 KiB are written to this file, and durable, before a query is answered. Its first 16 MiB are overwritten.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Queries that one such write is for: as many as clients have in flight.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "log")]
+    group: usize,
 }
 
 /// Serves until it is ended.
@@ -165,10 +173,16 @@ impl Postgres {
     fn run(&self) -> Result<()> {
         let listener = tcp(self.tcp)?;
         let mut arena = Arena::new()?;
+        let poll = Duration::from_micros(self.poll_us);
+        let protocol = postgres::Postgres { is_stored: self.log.is_some() };
+        if let Some(path) = &self.log {
+            let storage = Log::new(path, self.group, &mut arena).with_context(|| path.display().to_string())?;
+            let greet = |socket: &_, _: &Log| postgres::begin(socket);
+            return Server { listener, protocol, storage, arena, poll, greet }.run();
+        }
         let storage = Null::new(0, false, &mut arena)?;
         let greet = |socket: &_, _: &Null| postgres::begin(socket);
-        let poll = Duration::from_micros(self.poll_us);
-        Server { listener, protocol: postgres::Postgres, storage, arena, poll, greet }.run()
+        Server { listener, protocol, storage, arena, poll, greet }.run()
     }
 }
 

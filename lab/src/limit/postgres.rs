@@ -1,10 +1,11 @@
-//! PostgreSQL's protocol, version 3.0: whatever is asked, the answer is one row with one number.
+//! PostgreSQL's protocol, version 3.0: whatever is asked, the answer is one row with one number. A client has one query in
+//! flight.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::call::{Call, Files, Parsed, Protocol};
+use super::call::{Call, Files, Parsed, Protocol, What};
 use super::outbound::Outbound;
 use crate::measure::load::nbd::be32;
 
@@ -27,7 +28,23 @@ const DESCRIPTION: [u8; 27] =
 const ROW: [u8; 14] = [b'D', 0, 0, 0, 13, 0, 1, 0, 0, 0, 3, b'9', b'9', b'9'];
 const COMPLETE: [u8; 14] = *b"C\0\0\0\x0dSELECT 1\0";
 
-pub struct Postgres;
+/// Tags of calls: what their replies are.
+const QUERY: u64 = 0;
+const EXECUTE: u64 = 1;
+const SYNC: u64 = 2;
+
+pub struct Postgres {
+    /// Queries are answered when the storage says so.
+    pub is_stored: bool,
+}
+
+fn parts(tag: u64) -> &'static [&'static [u8]] {
+    match tag {
+        QUERY => &[&DESCRIPTION, &ROW, &COMPLETE, &READY],
+        EXECUTE => &[&ROW, &COMPLETE],
+        _ => &[&READY],
+    }
+}
 
 /// Begins a session, whoever it is with. False if the client leaves.
 pub fn begin(socket: &OwnedFd) -> io::Result<bool> {
@@ -58,13 +75,22 @@ impl Protocol for Postgres {
         if input.len() < whole {
             return Ok(Parsed::Incomplete);
         }
+        let late = |tag, what| Parsed::Call {
+            head: whole,
+            call: Call { tag, file: 0, offset: 0, bytes: 0, what },
+            padding: 0,
+        };
         let parts: &[&[u8]] = match head[0] {
             b'P' => &[&PARSED],
             b'B' => &[&BOUND],
             b'D' => &[&DESCRIPTION],
-            b'E' => &[&ROW, &COMPLETE],
-            b'S' => &[&READY],
-            b'Q' => &[&DESCRIPTION, &ROW, &COMPLETE, &READY],
+            b'E' if self.is_stored => return Ok(late(EXECUTE, What::Flush)),
+            b'E' => parts(EXECUTE),
+            // Behind what it follows.
+            b'S' if self.is_stored => return Ok(late(SYNC, What::Read)),
+            b'S' => parts(SYNC),
+            b'Q' if self.is_stored => return Ok(late(QUERY, What::Flush)),
+            b'Q' => parts(QUERY),
             b'X' => return Ok(Parsed::End),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         };
@@ -72,7 +98,9 @@ impl Protocol for Postgres {
         Ok(Parsed::Answered(whole))
     }
 
-    fn reply(&self, _out: &mut Vec<u8>, _call: &Call, _done: io::Result<u32>, _file_bytes: u64) {}
+    fn reply(&self, out: &mut Vec<u8>, call: &Call, _done: io::Result<u32>, _file_bytes: u64) {
+        parts(call.tag).iter().for_each(|part| out.extend_from_slice(part));
+    }
 
     fn padding(&self, _bytes: u32) -> usize {
         0
