@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use testkit::server::{AWASE, Sandbox, attempt, client};
 
 /// Last line of a guest without failures.
@@ -19,8 +19,8 @@ const RESTART: &str = "guest: RESTART";
 /// Directory of the guest's kernel, which later runs use again.
 const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/guest");
 
-/// One guest at a time: its kernel kills for memory what an emulated processor is too slow to free.
-static GUEST: Mutex<()> = Mutex::new(());
+/// Taken alone by the guest with little memory: its kernel kills for memory what an emulated processor is too slow to free.
+static GUESTS: RwLock<()> = RwLock::new(());
 
 /// An address that is free now. If another process binds it first, the server reports it.
 fn free_address() -> (String, u16) {
@@ -35,7 +35,7 @@ fn script() -> PathBuf {
 
 #[test]
 fn a_guest_kernel_uses_ext4_on_an_export() {
-    let _guest = GUEST.lock();
+    let _guest = GUESTS.read();
     let sandbox = Sandbox::new();
     let image = sandbox.file("guest.img");
     let (address, port) = free_address();
@@ -58,7 +58,7 @@ fn a_guest_kernel_uses_ext4_on_an_export() {
 
 #[test]
 fn a_guest_moves_between_two_nodes_that_share_its_disk_while_it_writes() {
-    let _guest = GUEST.lock();
+    let _guest = GUESTS.read();
     let sandboxes = [Sandbox::new(), Sandbox::new()];
     let [(at_a, _), (at_b, _)] = [free_address(), free_address()];
     let [a, b] = ["a", "b"].map(|name| {
@@ -84,7 +84,7 @@ fn a_guest_moves_between_two_nodes_that_share_its_disk_while_it_writes() {
 
 #[test]
 fn a_kernel_that_is_its_own_servers_client_frees_memory_through_it() {
-    let _guest = GUEST.lock();
+    let _guest = GUESTS.write();
     let script = script();
     let output = attempt(&script.to_string_lossy(), &["loop", &AWASE, "disk", CACHE]);
     let console = String::from_utf8_lossy(&output.stdout);
@@ -94,7 +94,7 @@ fn a_kernel_that_is_its_own_servers_client_frees_memory_through_it() {
 
 #[test]
 fn a_guest_kernel_works_in_a_directory_while_the_server_is_killed() {
-    let _guest = GUEST.lock();
+    let _guest = GUESTS.read();
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.file("files")).expect("directory");
     // The guest's only user is root, and git refuses files of other users.
