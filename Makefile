@@ -42,7 +42,6 @@ programs:
 	    --example bank --example tpcb --example tpcc --example oltp
 	cd $(TARGET)/wasm32-unknown-unknown/program/examples && cp bank.wasm tpcb.wasm tpcc.wasm oltp.wasm $(CURDIR)/program/
 
-# Lints of everything.
 LINT := $(CARGO) clippy --workspace --all-targets -- -D warnings
 TESTS := AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace && \
     AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
