@@ -86,7 +86,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "NAME=VALUE", value_parser = number_assignment)]
     pub set: Vec<(String, f64)>,
     /// Seed of all chance: the same seed gives the same results.
-    #[arg(long, value_name = "N", default_value_t = crate::DEFAULT_SEED, value_parser = seed, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = papers::DEFAULT_SEED, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
     /// Also measure what hangs on each number that nobody published: the numbers at the ends of their ranges, and random
     /// machines. The result goes to DIR/NAME.sensitivity.json, too.

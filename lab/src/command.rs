@@ -15,17 +15,17 @@ use anyhow::{Context, bail};
 use awase::config::{Place, Problem, Problems};
 use awase::generate::print;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use papers::report::terminal::Terminal;
+use papers::report::{Heading, files};
+use papers::{
+    Experiment, Failed, Order, Outcome, Parameters, Progress, Results, Setting, experiments, named, order, sensitivity,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::bench::programs;
 use crate::cli::{Machine, RunArguments, Side};
-use crate::report::terminal::Terminal;
-use crate::report::{Heading, files};
-use crate::{
-    Effort, Experiment, Failed, Host, LocalRun, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
-    local, named, order, sensitivity,
-};
+use crate::{Effort, Host, LocalRun, local};
 
 /// Columns of a line. Wider tables continue below.
 const WIDTH: usize = 100;

@@ -1,30 +1,10 @@
-//! The lab: what each technique of the papers is worth, on the papers' machines and beyond.
-//!
-//! An [`Experiment`] is one published table or figure: one file in `experiment/`. It builds its machine from the models
-//! of `crate::model` and from [`Parameters`], each with its source; the policies of crate `policy` make the decisions
-//! that the table is about; and it returns [`Results`]: tables with the published next to the simulated number, plots,
-//! and findings that hold or do not. The same parameters and seed give the same results, to the last bit.
+//! The laboratory: runs the [papers]' experiments, simulated and on this machine, and measures Awase beside others.
 
-pub mod agreement;
 pub mod bench;
 pub mod cli;
 pub mod command;
-pub mod drive;
-pub mod experiment;
 pub mod limit;
 pub mod local;
 mod measure;
-pub mod model;
-pub mod order;
-pub mod parameter;
-pub mod recorded;
-pub mod report;
-pub mod result;
-pub mod sensitivity;
-pub mod speed;
 
-pub use experiment::{Experiment, Run, experiments, named, simulated};
 pub use local::{Effort, Host, LocalCell, LocalError, LocalExperiment, LocalRun, Measured};
-pub use order::{DEFAULT_SEED, Failed, Order, Outcome, Progress, Setting};
-pub use parameter::{Origin, Parameter, ParameterError, Parameters};
-pub use result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::{Experiment, experiments, local, simulated};
+use lab::local;
+use papers::{Experiment, experiments, simulated};
 use testkit::server::Sandbox as Place;
 
 /// The one that takes the fewest steps.
@@ -232,7 +233,7 @@ fn sensitivities_are_measured_of_the_machine_as_it_is() {
     let message = refused(&place, &["run", "ws-table3", "--sensitivity", "--set", "file.size=512"]);
     assert!(message.contains("--sensitivity: is of the paper's machine as it is"), "{message}");
     let text = out(&run(&place, &["run", "ws-table3", "--sensitivity", "--out", "report"]));
-    let recorded = lab::sensitivity::recorded("ws-table3").expect("recorded");
+    let recorded = papers::sensitivity::recorded("ws-table3").expect("recorded");
     assert!(text.contains("How free it is"), "{text}");
     let written = std::fs::read_to_string(place.file("report/ws-table3.sensitivity.json")).expect("the sensitivities");
     assert_eq!(written, recorded.json(), "what is recorded is what the command writes");

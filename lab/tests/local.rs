@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lab::local::{Effort, Host, LocalError, LocalRun, Measured, ServerConfig, named};
-use lab::{Cell, Results, Source, Table};
+use papers::{Cell, Results, Source, Table};
 use tempfile::TempDir;
 use testkit::server::AWASE;
 
@@ -17,7 +17,7 @@ fn host() -> (TempDir, Host) {
 /// Measures with all its steps.
 fn attempt(host: &Host, experiment: &str) -> Result<Measured, LocalError> {
     let (local, done) = (named(experiment).expect("a measurement"), AtomicU64::new(0));
-    let parameters = lab::named(experiment).expect("an experiment").parameters();
+    let parameters = papers::named(experiment).expect("an experiment").parameters();
     let measured = (local.measure)(&LocalRun { host, effort: Effort::Tiny, parameters: &parameters, done: &done })?;
     assert_eq!(done.load(Ordering::Relaxed), (local.steps)(Effort::Tiny, &parameters), "all steps are done");
     Ok(measured)
@@ -169,7 +169,7 @@ fn the_six_techniques_are_measured_alone_and_together_with_a_server_and_terminal
         assert!(plot.name == name && of_mixes.len() == 2 && is_full, "{plot:?}");
     }
     assert_eq!(measured.plots.len(), 2);
-    let published = |name: &str| lab::named("oltp").expect("the experiment").sheet().form(name);
+    let published = |name: &str| papers::named("oltp").expect("the experiment").sheet().form(name);
     let tables = ["techniques", "rates", "gains"].map(|name| {
         let mut table = published(name);
         table.cells = vec![vec![Cell::default(); table.columns.len()]; table.rows.len()];

@@ -13,11 +13,11 @@ const PRESENT: &[(&str, &[&str])] = &[
     ("lab", &["bench::nfs::awase", "bench::nfs::ganesha", "bench::nfs::server"]),
     ("lab", &["bench::plot", "bench::report"]),
     ("lab", &["bench::server", "bench::workload"]),
-    ("lab", &["experiment::oltp::costs", "experiment::oltp::devices"]),
-    ("lab", &["experiment::oltp::plots", "experiment::oltp::report"]),
+    ("papers", &["experiment::oltp::costs", "experiment::oltp::devices"]),
+    ("papers", &["experiment::oltp::plots", "experiment::oltp::report"]),
     ("lab", &["load::drive", "load::files", "load::nbd", "load::nfs"]),
-    ("lab", &["model::buffers", "model::buffers::pool"]),
-    ("lab", &["report::html", "report::plot", "report::tables"]),
+    ("papers", &["model::buffers", "model::buffers::pool"]),
+    ("papers", &["report::html", "report::plot", "report::tables"]),
 ];
 
 /// A module by its path in the crate, the root being empty.

@@ -30,6 +30,7 @@ const TOP: &[&str] = &[
     "lab/",
     "machine/",
     "packaging/",
+    "papers/",
     "policy/",
     "program/",
     "proof/",

@@ -22,7 +22,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("program", &[]),
     ("sim", &["machine", "policy"]),
     ("testkit", &["sim", "kernel", "machine", "policy"]),
-    ("lab", &["testkit", "sim", "awase", "kernel", "machine", "policy", "shm"]),
+    ("papers", &["testkit", "sim", "kernel", "machine", "policy"]),
+    ("lab", &["papers", "testkit", "sim", "awase", "kernel", "machine", "policy", "shm"]),
 ];
 
 /// Most lines of a source file.

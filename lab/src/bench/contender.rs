@@ -8,12 +8,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use nfs3_types::{mount, nfs3, portmap};
+use papers::parameter::Text;
+use papers::parameter::sheet::text;
 use serde::Deserialize;
 
 use crate::measure::load::{Address, Endpoint, Session, Target, nbd};
 use crate::measure::process::{Interrupted, Process};
-use crate::parameter::Text;
-use crate::parameter::sheet::text;
 
 /// NFS-Ganesha, as a program of the host.
 pub const GANESHA: &str = "ganesha.nfsd";

@@ -50,7 +50,7 @@ impl Lab {
         for _ in 0..self.reps {
             unless(interrupted)?;
             let before = processor_time()?;
-            let events = crate::speed::mix(EVENTS, crate::DEFAULT_SEED);
+            let events = papers::speed::mix(EVENTS, papers::DEFAULT_SEED);
             speeds.push(events as f64 / (processor_time()? - before).as_secs_f64());
             all.push(seconds_of(&awase, "all", directory.path())?);
         }
@@ -60,7 +60,7 @@ impl Lab {
         println!("events: {} million/s", show(speed, 1e-6, 1));
         println!("awase lab run all: {} s, {mebibytes:.0} MiB", show(all, 1.0, 2));
         let mut each = String::new();
-        for experiment in crate::simulated() {
+        for experiment in papers::simulated() {
             let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
             each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.sheet().title);
         }
@@ -90,14 +90,14 @@ impl Lab {
             "# Benchmarks: the lab\n\nWritten by `make bench-lab{arguments}`; do not edit.\n\n- {}\n- awase {}\n\
              - Repetitions: {}\n\nNumbers are medians (smallest … largest of all repetitions).\n\n\
              ## Figures to reach\n\n{}\n\
-             Events are counted by the second of processor time. They are entries of the agenda and turns of tasks, of a mix (`lab/src/speed.rs`) of {} tasks that sleep, share a\n\
+             Events are counted by the second of processor time. They are entries of the agenda and turns of tasks, of a mix (`papers/src/speed.rs`) of {} tasks that sleep, share a\n\
              resource and send each other messages, and of a hundred timers of a model without tasks.\n\n\
              ## Each experiment alone\n\n| experiment | | s |\n|---|---|---|\n{each}",
             host::facts_without_disk().join("\n- "),
             env!("CARGO_PKG_VERSION"),
             self.reps,
             figure::table("figure", &figures),
-            crate::speed::TASKS,
+            papers::speed::TASKS,
         )
     }
 }

@@ -1,10 +1,11 @@
 //! The plot: a panel of bars for each workload, and one for the techniques.
 
+use papers::report::plot::canvas::{At, Canvas, Side};
+use papers::report::plot::{Undrawn, sized};
+use papers::report::style::{Colour, FAINT, GROUND, INK, PALETTE, colour};
+
 use crate::bench::results::Result as Measured;
 use crate::bench::sample::show;
-use crate::report::plot::canvas::{At, Canvas, Side};
-use crate::report::plot::{Undrawn, sized};
-use crate::report::style::{Colour, FAINT, GROUND, INK, PALETTE, colour};
 
 const AWASE: Colour = PALETTE[0];
 const WORSE: Colour = PALETTE[1];

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use papers::parameter::Text;
+use papers::parameter::sheet::text;
 use serde::{Deserialize, Deserializer};
 
 use crate::bench::contender::{Contender, Role};
 use crate::bench::sample::{Sample, Unit};
 use crate::measure::spread::Spread;
-use crate::parameter::Text;
-use crate::parameter::sheet::text;
 
 /// What is compared, in one figure.
 #[derive(Clone, Debug, Deserialize)]

@@ -1,8 +1,7 @@
 //! The numbers of one run.
 
+use papers::report::grouped;
 use serde::Deserialize;
-
-use crate::report::grouped;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]

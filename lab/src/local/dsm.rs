@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use papers::parameter::Parameters;
 use tempfile::TempDir;
 
 use super::repetitions::{Repetitions, Spread, alternating, table};
@@ -18,7 +19,6 @@ use super::{Effort, Host, LocalError, LocalRun, Measured, Medium, Protocol, Serv
 use crate::bench::contender::{self, Contender};
 use crate::measure::load::{Address, Length, Load, Operation, Order, Stability, Stop, Target, drive, nbd, prepare};
 use crate::measure::process::Process;
-use crate::parameter::Parameters;
 
 /// What is read each time; also the pages that have a home together, which each node is in turn.
 const FILE_BYTES: u64 = 1 << 20;

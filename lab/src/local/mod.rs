@@ -1,6 +1,6 @@
 //! The papers' experiments on this host: the real kernel of Awase, its disk, its memory, its processors.
 //!
-//! One file a table. A measured number goes into [`Cell::here`](crate::Cell::here) of the experiment's own table if
+//! One file a table. A measured number goes into [`Cell::here`](papers::Cell::here) of the experiment's own table if
 //! that has a cell for the same quantity, and always, with its spread, into a table of its own. It never stands where a
 //! simulated number does.
 
@@ -25,8 +25,9 @@ mod ws_table5;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::parameter::Parameters;
-use crate::result::{Plot, Results, Table};
+use papers::parameter::Parameters;
+use papers::result::{Plot, Results, Table};
+
 pub use host::{Host, Stage};
 pub use server::Server;
 pub use setup::{Export, LocalError, Medium, Program, Protocol, SCRATCH_BYTES_MAX, ServerConfig, Setup, Spent};
@@ -167,7 +168,7 @@ pub fn named(experiment: &str) -> Option<&'static LocalExperiment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Cell;
+    use papers::result::Cell;
 
     #[test]
     fn a_number_goes_beside_its_cell_and_changes_no_other() {
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn every_measurement_is_found_by_the_name_of_its_experiment() {
         for local in &MEASUREMENTS {
-            assert!(crate::named(local.experiment).is_some(), "{}", local.experiment);
+            assert!(papers::named(local.experiment).is_some(), "{}", local.experiment);
             assert_eq!(named(local.experiment).map(|found| found.experiment), Some(local.experiment));
         }
         assert!(named("ws-table9").is_none());

@@ -7,20 +7,20 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::drive::mechanical::{Mechanical, SeekCurve};
 use kernel::device::DeviceRef;
 use kernel::request::Context;
 use kernel::wait::WaitList;
 use kernel::{Kernel, Processor};
 use machine::Errno;
+use papers::drive::mechanical::{Mechanical, SeekCurve};
+use papers::parameter::Parameters;
+use papers::result::{Axis, Cell, Plot, Series, Table};
 use policy::access::{Access, Mode};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
 use super::repetitions::{Repetitions, Spread, interleaved};
 use super::task::{self, JOB};
 use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
-use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Plot, Series, Table};
 
 /// Divisor of the paper's times.
 const FASTER: u32 = 100;

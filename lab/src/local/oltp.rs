@@ -5,14 +5,14 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use papers::parameter::{Parameters, sheet};
+use papers::result::{Plot, Series};
 use serde_json::Value;
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::server::IN_MEMORY;
 use super::{Effort, LocalError, LocalRun, Measured, Program, Server, ServerConfig};
 use crate::measure::process::Process;
-use crate::parameter::{Parameters, sheet};
-use crate::result::{Plot, Series};
 
 const ROUNDS: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs(100) };
 

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use papers::result::{Cell, Table};
+
 use super::{LocalError, LocalRun};
 pub(super) use crate::measure::spread::Spread;
-use crate::result::{Cell, Table};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repetitions {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::drive::mechanical::Mechanical;
 use kernel::Switches;
 use kernel::trace::TraceMemory;
 use machine::Errno;
+use papers::drive::mechanical::Mechanical;
 use policy::writeback;
 use thiserror::Error;
 

@@ -8,14 +8,14 @@ use kernel::Processor;
 use kernel::device::DeviceRef;
 use kernel::request::Context;
 use machine::Errno;
+use papers::parameter::Parameters;
+use papers::result::{Axis, Plot, Series};
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB};
 use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
 use crate::measure::spread::XorShift;
-use crate::parameter::Parameters;
-use crate::result::{Axis, Plot, Series};
 
 /// Size of the file. Bytes.
 const FILE: u64 = 64 << 20;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use kernel::request::Context;
 use kernel::{Processor, Volume};
 use machine::Errno;
+use papers::drive::mechanical::Mechanical;
+use papers::parameter::Parameters;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 use policy::writeback;
 
@@ -15,8 +17,6 @@ use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
 use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
-use crate::drive::mechanical::Mechanical;
-use crate::parameter::Parameters;
 
 /// Memory of the machine that uses the host's disk: the file is half of it, the burst a quarter. Bytes.
 const MEMORY: u64 = 256 << 20;

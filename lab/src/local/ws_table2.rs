@@ -13,14 +13,14 @@ use kernel::request::Context;
 use kernel::wait::WaitList;
 use kernel::{Kernel, Processor};
 use machine::Errno;
+use papers::drive::mechanical::Mechanical;
+use papers::parameter::Parameters;
 use policy::readahead::{self, ReadAhead};
 use policy::unit::{BLOCK_BYTES, Class};
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, InFlight, JOB, REQUEST_BYTES, request_at};
 use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
-use crate::drive::mechanical::Mechanical;
-use crate::parameter::Parameters;
 
 /// Memory of the kernel: more than what is in flight. Bytes.
 const MEMORY: u64 = 64 << 20;

@@ -12,12 +12,12 @@ use kernel::Processor;
 use kernel::device::DeviceRef;
 use kernel::request::Context;
 use machine::Errno;
+use papers::drive::mechanical::Mechanical;
+use papers::parameter::Parameters;
 
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, InFlight, JOB, REQUEST_BYTES, request_at};
 use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
-use crate::drive::mechanical::Mechanical;
-use crate::parameter::Parameters;
 
 /// Memory of the kernel: more than all data blocks. Bytes.
 const MEMORY: u64 = 128 << 20;

@@ -10,6 +10,7 @@ use kernel::request::Context;
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::Errno;
+use papers::parameter::Parameters;
 use policy::unit::{ProcessorId, Stability};
 
 use super::layer::Counted;
@@ -17,7 +18,6 @@ use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::{Effort, LocalError, LocalRun, Measured, Medium, Setup};
-use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use kernel::request::Context;
 use kernel::{Processor, Volume};
 use machine::Errno;
+use papers::parameter::Parameters;
 use policy::readahead::Mode;
 use policy::unit::BLOCK_BYTES;
 
@@ -20,7 +21,6 @@ use super::{Effort, LocalError, LocalRun, Measured, Medium, Protocol, ServerConf
 use crate::measure::link::DelayedLink;
 use crate::measure::load::{Endpoint, Target};
 use crate::measure::mounted::{Mounted, awase_mount, has_fuse};
-use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
 

@@ -1,10 +1,10 @@
 //! The targets (`figures.toml`), each for one or two cells of the tables.
 
+use papers::result::Cell;
 use serde::Deserialize;
 
 use super::tables::{Tables, show};
 use crate::bench::figure::{self, Figure};
-use crate::result::Cell;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,9 +1,8 @@
 //! The tables of `live.json`, read and written as Markdown.
 
 use anyhow::Result;
+use papers::result::{Cell, Table};
 use serde::Deserialize;
-
-use crate::result::{Cell, Table};
 
 #[derive(Deserialize)]
 pub(super) struct Tables {
@@ -64,7 +63,7 @@ pub(super) fn show(cell: Cell) -> String {
         1.0.. => 2,
         _ => 3,
     };
-    format!("{}{}", crate::report::number(number, digits), if cell.within_noise { " ~" } else { "" })
+    format!("{}{}", papers::report::number(number, digits), if cell.within_noise { " ~" } else { "" })
 }
 
 #[cfg(test)]

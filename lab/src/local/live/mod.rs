@@ -15,8 +15,8 @@ use super::clients::{Clients, Generator, Time};
 use super::repetitions::{Repetitions, alternating};
 use super::{Effort, Export, Host, LocalError, LocalRun, Measured, Medium, Server, ServerConfig, Spent};
 use crate::measure::load::{Load, Operation, Outcome};
-use crate::parameter::Parameters;
 use case::{CASES, CLIENTS, Case, DEPTH, Fixture, Value, Work};
+use papers::parameter::Parameters;
 
 /// Size of the exports. Bytes.
 const RAM_BYTES: u64 = 160 << 20;

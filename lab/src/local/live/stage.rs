@@ -9,6 +9,7 @@ use kernel::request::Context;
 use kernel::trace::{TraceMemory, private_memory};
 use kernel::{Processor, Volume};
 use machine::Errno;
+use papers::drive::mechanical::Mechanical;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
 use super::super::clients::Time;
@@ -19,7 +20,6 @@ use super::super::{Host, LocalError, Medium, Setup, Stage};
 use super::case::{Value, Work};
 use super::recording::TRACE_WORDS;
 use super::{Numbers, numbers};
-use crate::drive::mechanical::Mechanical;
 use crate::measure::load::{Latencies, Outcome};
 
 /// Size of the devices. Bytes.

@@ -1,11 +1,12 @@
 //! The result tables: what each switch is worth, and the numbers behind it.
 
+use papers::parameter::sheet;
+use papers::result::{Cell, Plot, Series, Source, Table};
+
 use super::super::repetitions::{Spread, table};
 use super::super::{LocalRun, Measured};
 use super::case::Published;
 use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, P999, RATE, Settings, recording};
-use crate::parameter::sheet;
-use crate::result::{Cell, Plot, Series, Source, Table};
 
 /// Fewer repetitions than this prove nothing.
 const CERTAIN_MIN: usize = 3;
