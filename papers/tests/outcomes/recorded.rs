@@ -35,7 +35,7 @@ fn no_table_drifts_from_its_recorded_result() {
     }
     assert!(
         wrong.is_empty(),
-        "\n  {}\nIf that is meant: {RECORD}=1 cargo test -p awase-lab --test outcomes recorded, look at the differences \
+        "\n  {}\nIf that is meant: {RECORD}=1 cargo test -p awase-papers --test outcomes recorded, look at the differences \
          (git diff papers/recorded) and commit them\n",
         wrong.join("\n  ")
     );
