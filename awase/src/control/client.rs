@@ -1,6 +1,6 @@
 //! The client of the control socket, used by `awase top`, `awase set`, `awase program` and `awase keep`.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,11 +13,12 @@ use crate::config::{Place, Problem, Problems};
 /// No server's answer is longer. Bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Ample: a server answers at once.
+/// Ample for what a server answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Client {
     stream: BufReader<UnixStream>,
+    timeout: Duration,
 }
 
 /// What a server has loaded.
@@ -49,9 +50,13 @@ impl Client {
                 path.display()
             )
         })?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Client { stream: BufReader::new(stream) })
+        Ok(Client::over(stream, TIMEOUT)?)
+    }
+
+    fn over(stream: UnixStream, timeout: Duration) -> io::Result<Client> {
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        Ok(Client { stream: BufReader::new(stream), timeout })
     }
 
     /// # Errors
@@ -76,12 +81,12 @@ impl Client {
         Ok((answer["value"].as_str().unwrap_or_default().to_owned(), notes.collect()))
     }
 
-    /// Has it load the programs of its databases.
+    /// Has it load the programs of its databases, as long as it takes to compile them.
     ///
     /// # Errors
     /// When it does not answer.
     pub fn load_programs(&mut self) -> anyhow::Result<LoadedPrograms> {
-        Ok(LoadedPrograms::from(&self.ask(&json!({ "request": "programs" }))?))
+        Ok(LoadedPrograms::from(&self.ask_for_long(&json!({ "request": "programs" }))?))
     }
 
     /// Has it write what went beside the disk or database `name` into that. Returns how much it was, in bytes, and the
@@ -91,11 +96,16 @@ impl Client {
     /// [`Problems`] when there is no such; others when it refuses or does not answer.
     pub fn keep(&mut self, name: &str) -> anyhow::Result<(u64, String)> {
         // As long as it takes the disk.
-        self.stream.get_ref().set_read_timeout(None)?;
-        let answer = self.ask(&json!({ "request": "keep", "name": name }));
-        self.stream.get_ref().set_read_timeout(Some(TIMEOUT))?;
-        let answer = answer?;
+        let answer = self.ask_for_long(&json!({ "request": "keep", "name": name }))?;
         Ok((answer["bytes"].as_u64().unwrap_or(0), answer["path"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    /// As [`Client::ask`], however long the answer takes.
+    fn ask_for_long(&mut self, request: &Value) -> anyhow::Result<Value> {
+        self.stream.get_ref().set_read_timeout(None)?;
+        let answer = self.ask(request);
+        self.stream.get_ref().set_read_timeout(Some(self.timeout))?;
+        answer
     }
 
     fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
@@ -103,7 +113,11 @@ impl Client {
         line.push('\n');
         self.stream.get_mut().write_all(line.as_bytes()).context("the server has closed the connection")?;
         let mut answer = Vec::new();
-        self.stream.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut answer).context("no answer")?;
+        let read = self.stream.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut answer);
+        if read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+            bail!("the server has not answered within {:?}", self.timeout);
+        }
+        read.context("no answer")?;
         if answer.is_empty() {
             bail!("the server has closed the connection");
         }
@@ -140,6 +154,8 @@ impl From<&Value> for LoadedPrograms {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -148,5 +164,22 @@ mod tests {
         let bank = LoadedDatabase { name: "bank".into(), directory: None, is_open: true };
         let loaded = LoadedPrograms { databases: vec![bank], faults: vec!["a fault".into()] };
         assert_eq!(LoadedPrograms::from(&answer), loaded);
+    }
+
+    #[test]
+    fn what_a_server_does_at_once_has_a_timeout_and_what_takes_it_long_has_none() {
+        let timeout = Duration::from_millis(50);
+        let (stream, server) = UnixStream::pair().expect("a pair");
+        let mut client = Client::over(stream, timeout).expect("a client");
+        let slow = thread::spawn(move || {
+            let mut lines = BufReader::new(&server).lines();
+            while lines.next().is_some_and(|line| !line.expect("a request").contains("programs")) {}
+            thread::sleep(timeout * 3);
+            (&server).write_all(b"{\"answer\": {\"databases\": [\"bank\"], \"faults\": []}}\n").expect("answered");
+        });
+        let told = client.status().expect_err("no answer").to_string();
+        assert_eq!(told, "the server has not answered within 50ms");
+        assert_eq!(client.load_programs().expect("an answer").databases[0].name, "bank");
+        slow.join().expect("it answered");
     }
 }

@@ -80,16 +80,22 @@ impl Bank {
 
     /// With changes beside.
     pub fn trial(sandbox: Sandbox) -> Bank {
-        Bank::serve_with(sandbox, "", "overlay = true", &[])
+        Bank::serve_at(sandbox, "", "path = \"bank.db\"\noverlay = true", &[])
+    }
+
+    /// Whose disk never lets it wait.
+    pub fn in_memory() -> Bank {
+        Bank::serve_at(Sandbox::new(), "", "kind = \"ram\"", &[])
     }
 
     fn serve(sandbox: Sandbox, more: &str, arguments: &[&str]) -> Bank {
-        Bank::serve_with(sandbox, more, "", arguments)
+        Bank::serve_at(sandbox, more, "path = \"bank.db\"", arguments)
     }
 
-    fn serve_with(sandbox: Sandbox, more: &str, keys: &str, arguments: &[&str]) -> Bank {
+    /// `place`: lines that say where the database is.
+    fn serve_at(sandbox: Sandbox, more: &str, place: &str, arguments: &[&str]) -> Bank {
         install(&sandbox);
-        let database = format!("[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"64MiB\"\n{keys}\n");
+        let database = format!("[[database]]\nname = \"bank\"\nsize = \"64MiB\"\n{place}\n");
         let config = sandbox.write("awase.toml", &format!("{more}\n{database}"));
         let server = sandbox.serve(&[&["--config", config.to_str().expect("UTF-8")], arguments].concat());
         Bank { sandbox, server }
