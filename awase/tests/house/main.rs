@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("program", &[]),
     ("sim", &["machine", "policy"]),
     ("testkit", &["sim", "kernel", "machine", "policy"]),
-    ("papers", &["testkit", "sim", "kernel", "machine", "policy"]),
+    ("papers", &["sim", "machine", "policy"]),
     ("lab", &["papers", "testkit", "sim", "awase", "kernel", "machine", "policy", "shm"]),
 ];
 

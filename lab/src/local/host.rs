@@ -20,11 +20,11 @@ use machine::linux::{self, Cores};
 use policy::{sizing, writeback};
 use tempfile::TempDir;
 
+use super::drive::DriveDevice;
 use super::server::{Scratch, Server, cpu_time};
 use awase::config::{Behaviour, Given, Place, set_switch};
 use awase::processors::{FIXED_SHARE, PROCESSOR_THREADS, Processors};
 use awase::stack::{Bottom, Layers, disk_in_memory, queued, stack};
-use papers::drive::DriveDevice;
 
 /// Size of the writes that fill the scratch file. Bytes.
 const PIECE_BYTES: usize = 1 << 20;

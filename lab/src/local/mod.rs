@@ -5,6 +5,7 @@
 //! simulated number does.
 
 pub(crate) mod clients;
+mod drive;
 mod dsm;
 mod host;
 mod layer;

@@ -2,9 +2,8 @@
 //!
 //! A [`Drive`] is a data sheet: a [`mechanical`] disk or a [`flash`] device. [`Drive::start`] returns one in operation:
 //! it takes commands, each with its time, and returns when each is done and where the time went. The mechanical disks
-//! of 1990 are sheets in `papers/parameters`. [`DriveDevice`] is one in real time, under the queue of the real kernel.
+//! of 1990 are sheets in `papers/parameters`.
 
-mod device;
 pub mod flash;
 pub mod mechanical;
 
@@ -12,7 +11,6 @@ use std::time::Duration;
 
 use policy::unit::{ByteRange, Instant};
 
-pub use device::DriveDevice;
 use flash::{Channels, Flash};
 use mechanical::{Mechanical, Mechanism};
 

@@ -5,10 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use kernel::device::{Device, DeviceFacts, RamDisk, Work};
 use kernel::processor::Processor;
 use kernel::request::{Action, Outcome, Request};
+use papers::drive::Access;
+use papers::drive::mechanical::{Mechanical, Mechanism};
 use policy::unit::{DiskNo, Instant};
-
-use super::Access;
-use super::mechanical::{Mechanical, Mechanism};
 
 pub struct DriveDevice {
     memory: RamDisk,
