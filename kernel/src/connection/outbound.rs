@@ -342,9 +342,14 @@ impl Batch {
         batch
     }
 
-    /// Adjacent bytes become one segment.
-    fn segments(&mut self) -> Segments {
-        let mut segments = Segments::new();
+    /// Bytes.
+    fn len(&self) -> usize {
+        self.hold.bytes.len() + self.parts.iter().map(|part| part.len).sum::<usize>()
+    }
+
+    /// What is left after the first `sent` bytes. Adjacent bytes become one segment.
+    fn segments_after(&mut self, sent: usize) -> Segments {
+        let mut segments = Segments::with_capacity(self.parts.len() + self.hold.frames.len() + 1);
         let (mut run, mut frame) = (0..0, 0);
         for part in &self.parts {
             run.end += part.header;
@@ -362,6 +367,9 @@ impl Batch {
         if !run.is_empty() {
             segments.push(segment(&mut self.hold.bytes[run]));
         }
+        if sent > 0 {
+            advance(&mut segments, sent);
+        }
         segments
     }
 }
@@ -371,16 +379,10 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let mut memory = BatchMemory::default();
     while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
         cpu.work_for(outbound.job.get());
-        let segments = batch.segments();
-        let Batch { mut hold, mut parts, release } = batch;
-        if !outbound.is_broken() {
-            let sent;
-            let replies = release.requests;
-            (sent, hold) = send(&cpu, connection, hold, segments, &outbound, &watchdog, replies).await;
-            if !sent {
-                outbound.set_broken();
-            }
+        if !outbound.is_broken() && !send(&cpu, connection, &mut batch, &outbound, &watchdog).await {
+            outbound.set_broken();
         }
+        let Batch { mut hold, mut parts, release } = batch;
         hold.bytes.clear();
         hold.bytes.shrink_to(BATCH_BYTES_REUSED);
         hold.frames.clear();
@@ -395,33 +397,33 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     watchdog.end();
 }
 
-/// Returns whether the peer accepted all of it, and the memory for reuse.
+/// Returns whether the peer accepted all of it.
 async fn send(
     cpu: &Processor,
     connection: Connection,
-    mut hold: Hold,
-    mut segments: Segments,
+    batch: &mut Batch,
     outbound: &Outbound,
     watchdog: &Watchdog,
-    replies: usize,
-) -> (bool, Hold) {
+) -> bool {
     let stall = outbound.sessions.limits().stall_timeout;
-    while !segments.is_empty() {
+    let (mut sent, len) = (0, batch.len());
+    while sent < len {
+        let segments = batch.segments_after(sent);
         watchdog.arm(cpu, stall, Holds::Frames);
         let began = cpu.begin_after(Event::Sent, &*outbound.tally);
-        let (result, back) = cpu.send(connection, hold, segments.clone()).await;
-        cpu.end(began, Event::Sent, &*outbound.tally, result.unwrap_or(0), replies as u64);
+        let (result, hold) = cpu.send(connection, std::mem::take(&mut batch.hold), segments).await;
+        batch.hold = hold;
+        cpu.end(began, Event::Sent, &*outbound.tally, result.unwrap_or(0), batch.release.requests as u64);
         cpu.count(Count::Sends, 1);
         cpu.count(Count::BytesSent, result.unwrap_or(0));
         outbound.tally.send(result.unwrap_or(0));
         watchdog.disarm();
-        hold = back;
         match result {
-            Ok(sent) => advance(&mut segments, sent as usize),
-            Err(_) => return (false, hold),
+            Ok(more) => sent += more as usize,
+            Err(_) => return false,
         }
     }
-    (true, hold)
+    true
 }
 
 /// Removes `len` bytes from the front.
@@ -447,6 +449,18 @@ mod tests {
     fn queued(count: usize) -> VecDeque<Reply> {
         let reply = |no| Reply { header: Header::from_elem(no as u8, 28), ..Reply::default() };
         (0..count).map(reply).collect()
+    }
+
+    #[test]
+    fn what_was_sent_in_part_goes_on_where_it_stopped() {
+        let mut batch = Batch::take(&mut queued(3), SEND_BYTES_MAX, &mut BatchMemory::default());
+        let (first, len) = (batch.hold.bytes.as_ptr(), batch.len());
+        assert_eq!(len, 3 * 28);
+        for sent in 0..len {
+            let segments = batch.segments_after(sent);
+            let left = segments.iter().map(|segment| (segment.ptr.cast_const(), segment.len as usize));
+            assert_eq!(left.collect::<Vec<_>>(), [(first.wrapping_add(sent), len - sent)]);
+        }
     }
 
     #[test]
