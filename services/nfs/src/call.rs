@@ -1,5 +1,6 @@
 //! A call between the wire and the procedures, and its results.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::connection::ConnectionNo;
@@ -8,6 +9,7 @@ use kernel::{Frames, Processor};
 use nfs3_types::rpc::auth_stat;
 
 use crate::client::{ClientAddress, Credentials};
+use crate::handle::LastHandle;
 use crate::nfs::Nfs;
 use crate::program::Program;
 use crate::shape::Payload;
@@ -30,6 +32,8 @@ pub struct Call {
     pub(crate) payload: Option<Payload>,
     /// The job to charge.
     pub(crate) job: JobId,
+    /// The connection's.
+    pub(crate) last_handle: Rc<LastHandle>,
 }
 
 #[derive(Debug)]

@@ -8,9 +8,11 @@
 //! Handles survive a restart. The host would open any node, also outside the exported directory: the MAC (BLAKE3 keyed
 //! with the server's secret) admits only those that the server issued.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use machine::tree::{NODE_BYTES_MAX, Node};
+use smallvec::SmallVec;
 
 /// Version of the layout.
 const VERSION: u8 = 1;
@@ -86,6 +88,24 @@ impl Handle {
         let mut export = [0; 8];
         export[1..].copy_from_slice(&head[1..]);
         Some(Handle { export: ExportId(u64::from_be_bytes(export)), node: Node::new(node)? })
+    }
+}
+
+/// The handle that a connection used last: while it uses the same, the MAC need not be computed again.
+#[derive(Default)]
+pub(crate) struct LastHandle(RefCell<Option<(SmallVec<[u8; HANDLE_BYTES_MAX]>, Handle)>>);
+
+impl LastHandle {
+    /// As [`Handle::open`].
+    pub(crate) fn open(&self, key: &HandleKey, bytes: &[u8]) -> Option<Handle> {
+        if let Some((sealed, handle)) = &*self.0.borrow()
+            && sealed[..] == *bytes
+        {
+            return Some(*handle);
+        }
+        let handle = Handle::open(key, bytes)?;
+        self.0.replace(Some((bytes.into(), handle)));
+        Some(handle)
     }
 }
 
@@ -168,6 +188,22 @@ mod tests {
     fn a_handle_of_another_key_is_refused() {
         let sealed = handle(b"node").seal(&HandleKey::new([1; 32]));
         assert_eq!(Handle::open(&key(), &sealed), None);
+    }
+
+    #[test]
+    fn the_last_handle_is_opened_again_and_no_other_in_its_place() {
+        let last = LastHandle::default();
+        let [a, b] = [handle(b"a node"), handle(b"a nodf")];
+        for handle in [a, a, b, a, b, b] {
+            let sealed = handle.seal(&key());
+            assert_eq!(last.open(&key(), &sealed), Some(handle));
+            for at in 0..sealed.len() {
+                let mut forged = sealed.clone();
+                forged[at] ^= 1;
+                assert_eq!(last.open(&key(), &forged), None, "byte {at}");
+                assert_eq!(last.open(&key(), &sealed[..at]), None, "cut to {at}");
+            }
+        }
     }
 
     #[test]

@@ -18,11 +18,11 @@ use policy::unit::{ByteOffset, ByteRange};
 use crate::attributes::fattr;
 use crate::client::ClientAddress;
 use crate::export::Export;
-use crate::handle::Handle;
+use crate::handle::LastHandle;
 use crate::nfs::Nfs;
 use crate::procedure::{available, may_surely_read, pack_read_head};
 use crate::program::{Program, transfer_bytes_max};
-use crate::rpc::{CallHead, accepted, finish};
+use crate::rpc::{CallHead, accepted, append, finish};
 use crate::shape::{Cursor, GETATTR, HANDLE_BYTES_MAX, READ};
 
 pub(crate) fn is_hot(head: &CallHead) -> bool {
@@ -35,6 +35,7 @@ pub(crate) struct Asker<'a> {
     pub(crate) nfs: &'a Nfs,
     pub(crate) client: ClientAddress,
     pub(crate) outbound: &'a Outbound,
+    pub(crate) last_handle: &'a LastHandle,
 }
 
 /// An open file, and the rest of a call on it.
@@ -59,7 +60,7 @@ impl Asker<'_> {
 
     fn find<'b>(&self, arguments: &'b [u8]) -> Option<Target<'b>> {
         let mut rest = Cursor(arguments);
-        let handle = Handle::open(self.nfs.key(), rest.opaque(HANDLE_BYTES_MAX)?)?;
+        let handle = self.last_handle.open(self.nfs.key(), rest.opaque(HANDLE_BYTES_MAX)?)?;
         let export = self.nfs.find(handle.export)?;
         if export.admit(self.client).is_err() {
             return None;
@@ -71,8 +72,10 @@ impl Asker<'_> {
     fn getattr(&self, head: &CallHead, target: &Target<'_>) -> Option<Reply> {
         let attributes = target.file.fresh(self.cpu)?.attributes;
         let mut header = accepted(head.xid, accept_stat::SUCCESS);
-        nfsstat3::NFS3_OK.pack(&mut header).ok()?;
-        fattr(&attributes, target.export.id()).pack(&mut header).ok()?;
+        append(&mut header, |to| {
+            nfsstat3::NFS3_OK.pack(to)?;
+            fattr(&attributes, target.export.id()).pack(to).map(drop)
+        })?;
         let release = self.admit(0, Holds::Nothing)?;
         Some(Reply { header: finish(header, 0), release, ..Reply::default() })
     }
@@ -97,7 +100,7 @@ impl Asker<'_> {
         let padding = (len.next_multiple_of(4) - len) as usize;
         let mut header: Header = accepted(head.xid, accept_stat::SUCCESS);
         let attributes = Nfs3Option::Some(fattr(&attributes, export.id()));
-        pack_read_head(&mut header, attributes, len as u32, eof).ok()?;
+        append(&mut header, |to| pack_read_head(to, attributes, len as u32, eof))?;
         if len == 0 {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use kernel::connection::{Header, Reply};
 use nfs3_types::rpc::{RPC_VERSION_2, accept_stat, auth_stat, fragment_header, msg_type, reject_stat, reply_stat};
-use nfs3_types::{mount, nfs3};
+use nfs3_types::{mount, nfs3, xdr_codec};
 use smallvec::SmallVec;
 
 use crate::call::Results;
@@ -24,6 +24,9 @@ const AUTH_BYTES_MAX: usize = 400;
 
 /// Longest name of a caller's machine, in bytes (appendix A).
 const MACHINE_NAME_BYTES_MAX: usize = 255;
+
+/// Longest results that [`append`] takes, in bytes: `READ3resok` without data has 104.
+const RESULTS_BYTES_MAX: usize = 104;
 
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
@@ -92,7 +95,7 @@ pub(crate) fn parse(message: &[u8]) -> Parsed {
     };
     if version != served {
         let mut reply = accepted(xid, accept_stat::PROG_MISMATCH);
-        put(&mut reply, &[served, served]);
+        put(&mut reply, [served, served]);
         return Parsed::Refused(finish(reply, 0));
     }
     Parsed::Call(CallHead { xid, program, procedure, credentials, len: end })
@@ -154,14 +157,14 @@ pub(crate) fn refusal(xid: u32, stat: accept_stat) -> Header {
 /// The reply to a caller with insufficient credentials.
 fn denied(xid: u32, error: auth_stat) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_DENIED);
-    put(&mut reply, &[reject_stat::AUTH_ERROR as u32, error as u32]);
+    put(&mut reply, [reject_stat::AUTH_ERROR as u32, error as u32]);
     finish(reply, 0)
 }
 
 /// The reply to another version of RPC.
 fn mismatch(xid: u32) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_DENIED);
-    put(&mut reply, &[reject_stat::RPC_MISMATCH as u32, RPC_VERSION_2, RPC_VERSION_2]);
+    put(&mut reply, [reject_stat::RPC_MISMATCH as u32, RPC_VERSION_2, RPC_VERSION_2]);
     finish(reply, 0)
 }
 
@@ -192,14 +195,14 @@ pub(crate) fn reply(xid: u32, results: Results) -> Option<Reply> {
 /// Space for the mark, and the start of a reply.
 fn begin(xid: u32, stat: reply_stat) -> Header {
     let mut reply = Header::new();
-    put(&mut reply, &[0, xid, msg_type::REPLY as u32, stat as u32]);
+    put(&mut reply, [0, xid, msg_type::REPLY as u32, stat as u32]);
     reply
 }
 
 /// Space for the mark, and a reply up to the results.
 pub(crate) fn accepted(xid: u32, stat: accept_stat) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_ACCEPTED);
-    put(&mut reply, &[AUTH_NONE, 0, stat as u32]);
+    put(&mut reply, [AUTH_NONE, 0, stat as u32]);
     reply
 }
 
@@ -212,6 +215,18 @@ pub(crate) fn finish(mut reply: Header, more: usize) -> Header {
     reply
 }
 
-fn put(reply: &mut Header, words: &[u32]) {
-    words.iter().for_each(|word| reply.extend_from_slice(&word.to_be_bytes()));
+/// Appends results of at most [`RESULTS_BYTES_MAX`], which `pack` writes. `None`: it failed.
+///
+/// They are packed elsewhere and copied in one piece: a [`Header`] looks whether it must grow at each word.
+pub(crate) fn append(reply: &mut Header, pack: impl FnOnce(&mut &mut [u8]) -> xdr_codec::Result<()>) -> Option<()> {
+    let mut results = [0; RESULTS_BYTES_MAX];
+    let mut rest = &mut results[..];
+    pack(&mut rest).ok()?;
+    let len = RESULTS_BYTES_MAX - rest.len();
+    reply.extend_from_slice(&results[..len]);
+    Some(())
+}
+
+fn put<const WORDS: usize>(reply: &mut Header, words: [u32; WORDS]) {
+    reply.extend_from_slice(words.map(u32::to_be_bytes).as_flattened());
 }

@@ -14,6 +14,7 @@ use nfs3_types::nfs3::stable_how;
 use crate::call::{Call, Results};
 use crate::caller::Callers;
 use crate::client::{ClientAddress, Credentials};
+use crate::handle::LastHandle;
 use crate::hot;
 use crate::nfs::Nfs;
 use crate::procedure;
@@ -48,6 +49,7 @@ pub struct Calls<P> {
     outbound: Rc<Outbound>,
     perform: P,
     last_export: LastExport,
+    last_handle: Rc<LastHandle>,
 }
 
 /// The received data of a WRITE.
@@ -70,6 +72,7 @@ impl<P: Perform> Calls<P> {
             outbound: Rc::clone(session.outbound()),
             perform,
             last_export: LastExport::default(),
+            last_handle: Rc::default(),
         })
     }
 
@@ -88,7 +91,8 @@ impl<P: Perform> Calls<P> {
         }
         let (cpu, recorded) = (&self.cpu, self.recorded(head, arguments));
         let began = recorded.begin_next(cpu);
-        let asker = hot::Asker { cpu, nfs: &self.nfs, client: self.client, outbound: &self.outbound };
+        let (nfs, client, outbound, last_handle) = (&self.nfs, self.client, &self.outbound, &self.last_handle);
+        let asker = hot::Asker { cpu, nfs, client, outbound, last_handle };
         let Some(reply) = asker.answer(head, arguments) else { return FastPath::Missed(Some(began)) };
         self.outbound.push(reply);
         recorded.end_with(cpu, session.batch(), began);
@@ -161,9 +165,21 @@ impl<P: Perform> Calls<P> {
         let began = began.unwrap_or_else(|| recorded.begin(&self.cpu));
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, nfs, client) = (self.cpu.clone(), Arc::clone(&self.nfs), self.client);
-        let (job, connection) = (cpu.job(), self.outbound.tally().number());
-        let mut call =
-            Call { cpu, nfs, client, connection, credentials, program, procedure, xid, arguments, payload, job };
+        let (job, connection, last_handle) = (cpu.job(), self.outbound.tally().number(), Rc::clone(&self.last_handle));
+        let mut call = Call {
+            cpu,
+            nfs,
+            client,
+            connection,
+            credentials,
+            program,
+            procedure,
+            xid,
+            arguments,
+            payload,
+            job,
+            last_handle,
+        };
         let (cpu, outbound, perform) = (self.cpu.clone(), Rc::clone(&self.outbound), self.perform.clone());
         // Boxed where it is made: it is large to move.
         let work = Box::pin(async move {

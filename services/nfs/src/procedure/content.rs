@@ -184,6 +184,8 @@ mod tests {
     use super::*;
     use crate::attributes::fattr;
     use crate::handle::ExportId;
+    use crate::rpc::append;
+    use kernel::connection::Header;
 
     #[test]
     fn a_read_ends_with_the_file() {
@@ -240,6 +242,10 @@ mod tests {
         #[test]
         fn head_and_data_are_a_read_result(content in prop::collection::vec(any::<u8>(), 0..100), eof in any::<bool>()) {
             let mut bytes = read_head(Nfs3Option::Some(attributes()), content.len() as u32, eof).expect("a head");
+            let mut header = Header::new();
+            let len = content.len() as u32;
+            append(&mut header, |to| pack_read_head(to, Nfs3Option::Some(attributes()), len, eof)).expect("it fits");
+            prop_assert_eq!(&header[..], &bytes[..]);
             bytes.extend_from_slice(&content);
             bytes.resize(bytes.len().next_multiple_of(4), 0);
             let (result, len) = READ3res::unpack(&mut &bytes[..]).expect("decodes");

@@ -14,7 +14,6 @@ use super::status::status;
 use crate::attributes::fattr;
 use crate::call::Call;
 use crate::export::{Export, Names, NotAdmitted};
-use crate::handle::Handle;
 
 /// A node of an export, and the caller who uses it.
 pub(super) struct Object<'a> {
@@ -36,7 +35,7 @@ impl<'a> Object<'a> {
 
     /// As [`Object::find`], from a handle's bytes.
     pub(super) fn of(call: &'a Call, handle: &[u8]) -> Result<Self, Refusal> {
-        let handle = Handle::open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
+        let handle = call.last_handle.open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let export = call.nfs.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
         match export.admit(call.client) {
             Ok(()) => {}

@@ -185,6 +185,7 @@ impl Client {
             arguments: arguments.clone(),
             payload: None,
             job: JobId::default(),
+            last_handle: Rc::default(),
         }
     }
 
