@@ -1,8 +1,8 @@
 //! How much of the heap a read or a stable write takes: a call of the allocator costs as much as a cache lookup.
 
-use kernel::device::{Delay, RamDisk};
+use kernel::device::{Delay, DeviceRef, RamDisk};
 use kernel::queue::{DiskQueue, Queued};
-use kernel::{ForcedUnitAccess, Switches};
+use kernel::{ForcedUnitAccess, Switches, Volume};
 use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, Stability};
 use sim::World;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -56,14 +56,26 @@ fn block(no: u64) -> ByteRange {
     ByteRange::new(no * BLOCK_BYTES, BLOCK_BYTES)
 }
 
-#[test]
-fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
+fn ram_disk() -> DeviceRef {
+    Arc::new(RamDisk::new(8 << 20, DiskNo(0)))
+}
+
+fn read_ahead_off() -> Switches {
+    Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() }
+}
+
+/// A volume on the disk, with its queue.
+fn scene(switches: Switches, disk: DeviceRef) -> (World, Host, Arc<Volume>) {
     let world = World::new(1);
-    let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
     let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, switches));
     let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
-    let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, DiskNo(0)))));
-    let volume = volume(&host.kernel, device, ForcedUnitAccess::Never);
+    let volume = volume(&host.kernel, Arc::new(Queued::new(queue, disk)), ForcedUnitAccess::Never);
+    (world, host, volume)
+}
+
+#[test]
+fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
+    let (world, host, volume) = scene(read_ahead_off(), ram_disk());
     let (uncached, cached) = run(&world, &host, async move |cpu| {
         let before = TAKEN.get();
         for no in 0..READS {
@@ -82,12 +94,8 @@ fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
 
 #[test]
 fn a_request_that_finds_none_waiting_does_not_go_through_the_queue() {
-    let world = World::new(1);
-    let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
-    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, switches));
-    let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
-    let disk = Delay::new(Arc::new(RamDisk::new(8 << 20, DiskNo(0))), Duration::from_micros(100));
-    let volume = volume(&host.kernel, Arc::new(Queued::new(queue, Arc::new(disk))), ForcedUnitAccess::Never);
+    let disk = Delay::new(ram_disk(), Duration::from_micros(100));
+    let (world, host, volume) = scene(read_ahead_off(), Arc::new(disk));
     let taken = run(&world, &host, async move |cpu| {
         let before = TAKEN.get();
         for no in 0..READS {
@@ -100,11 +108,7 @@ fn a_request_that_finds_none_waiting_does_not_go_through_the_queue() {
 
 #[test]
 fn a_stable_write_takes_little_from_the_heap_and_its_future_is_small() {
-    let world = World::new(1);
-    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, Switches::default()));
-    let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
-    let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, DiskNo(0)))));
-    let volume = volume(&host.kernel, device, ForcedUnitAccess::Never);
+    let (world, host, volume) = scene(Switches::default(), ram_disk());
     let (taken, bytes) = run(&world, &host, async move |cpu| {
         let (mut taken, mut bytes) = (0, 0);
         for no in 0..READS {

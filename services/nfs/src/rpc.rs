@@ -25,7 +25,7 @@ const AUTH_BYTES_MAX: usize = 400;
 /// Longest name of a caller's machine, in bytes (appendix A).
 const MACHINE_NAME_BYTES_MAX: usize = 255;
 
-/// Longest results that [`append`] takes, in bytes: `READ3resok` without data has 104.
+/// Longest results that [`append`] takes, in bytes: those of `READ3res` up to its data.
 const RESULTS_BYTES_MAX: usize = 104;
 
 const AUTH_NONE: u32 = 0;
