@@ -1,10 +1,45 @@
 //! Canonical form of states: states are equal if they differ only in how far numbers have been counted. The protocol
-//! only compares numbers of the same page, so each number is encoded as its rank among those of its page.
+//! only compares numbers of the same page, so each number is encoded as its rank among those of its page. States are also
+//! equal if they differ only in which of several nodes that are alike does what.
 
 use super::super::copies::{Copy, Recalled};
 use super::super::entry::{Entry, Holding};
 use super::super::{Forward, Message, Node, NodeId, PageNo, Request, Serial, Version};
 use super::world::World;
+
+/// What the nodes and pages of a world are called where it is encoded: they are numbered in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Names {
+    pub nodes: Vec<u8>,
+    pub pages: Vec<u8>,
+}
+
+impl Names {
+    /// Nodes and pages keep their numbers.
+    fn own(world: &World) -> Self {
+        Names { nodes: (0..world.nodes.len() as u8).collect(), pages: (0..world.latest.len() as u8).collect() }
+    }
+
+    fn node(&self, node: NodeId) -> u8 {
+        name(&self.nodes, node.0 as u8)
+    }
+
+    fn page(&self, page: PageNo) -> u8 {
+        name(&self.pages, page.0 as u8)
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = usize> {
+        self.nodes.iter().map(|node| usize::from(*node))
+    }
+
+    fn pages(&self) -> impl Iterator<Item = usize> {
+        self.pages.iter().map(|page| usize::from(*page))
+    }
+}
+
+fn name(order: &[u8], number: u8) -> u8 {
+    order.iter().position(|own| *own == number).unwrap_or(254) as u8
+}
 
 /// The numbers of one page, sorted.
 #[derive(Default)]
@@ -130,8 +165,9 @@ fn numbers(world: &World, all: &mut Vec<Numbers>) {
     all.iter_mut().for_each(Numbers::order);
 }
 
-fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
-    for (page, numbers) in all.iter().enumerate() {
+fn put_node(world: &World, node: &Node, (names, all): (&Names, &[Numbers]), out: &mut Vec<u8>) {
+    for page in names.pages() {
+        let numbers = &all[page];
         let copy = node.copies.pages.iter().find(|copy| copy.page.0 as usize == page);
         let (held, waiting, saving) =
             copy.map_or((None, None, None), |copy| (copy.held, copy.waiting(), copy.saving()));
@@ -149,50 +185,51 @@ fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
             out.push(waiting.recalled.map_or(0, |recalled| 1 + u8::from(recalled.retain)));
             if let Some(recalled) = waiting.recalled {
                 out.extend(numbers.serial(recalled.serial));
-                out.extend(forward_bytes(numbers, recalled.forward));
+                out.extend(forward_bytes(names, numbers, recalled.forward));
             }
         }
         if let Some(saving) = saving {
             out.extend(numbers.serial(saving.serial));
             out.push(numbers.version(Some(saving.version)));
-            out.push(saving.forwarded.map_or(0, |node| node.0 as u8 + 1));
+            out.push(saving.forwarded.map_or(0, |node| names.node(node) + 1));
         }
     }
-    for (index, numbers) in all.iter().enumerate() {
+    for index in names.pages() {
         if world.config.home(PageNo(index as u64)) != Some(node.me.node) {
             continue;
         }
         let entry = node.directory.entries.iter().find(|entry| entry.page.0 as usize == index);
-        put_entry(entry, numbers, node.stored(PageNo(index as u64)), out);
+        put_entry(entry, (names, &all[index]), node.stored(PageNo(index as u64)), out);
     }
     let surveying = node.directory.surveys.iter().flat_map(|survey| &survey.nodes);
-    let surveying = surveying.fold(0, |mask: u8, other| mask | 1 << other.0);
+    let surveying = surveying.fold(0, |mask: u8, other| mask | 1 << names.node(*other));
     out.push(surveying);
 }
 
-fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mut Vec<u8>) {
+fn put_entry(entry: Option<&Entry>, (names, numbers): (&Names, &Numbers), stored: Version, out: &mut Vec<u8>) {
     out.push(numbers.version(Some(stored)));
     let Some(entry) = entry else { return out.push(255) };
     out.push(entry.holders.len() as u8 * 16 + entry.queue().len() as u8 * 2 + u8::from(entry.is_exclusive));
     out.push(u8::from(entry.is_to_store));
-    for holder in &entry.holders {
+    let of = |node| entry.holders.iter().find(move |holder| usize::from(holder.node.0) == node);
+    for holder in names.nodes().filter_map(of) {
         let step = match holder.step {
             Holding::Held => 0,
             Holding::Recalled => 1,
             Holding::Stored => 2,
             Holding::Orphaned => 3,
         };
-        out.push(holder.node.0 as u8 * 8 + step * 2 + u8::from(holder.with_data));
+        out.push(names.node(holder.node) * 8 + step * 2 + u8::from(holder.with_data));
         out.extend(numbers.serial(holder.serial));
         out.push(numbers.request(holder.node, holder.request));
     }
-    out.push(entry.promise().map_or(0, |promise| 1 + promise.node.0 as u8 * 2 + promise.mode as u8));
+    out.push(entry.promise().map_or(0, |promise| 1 + names.node(promise.node) * 2 + promise.mode as u8));
     if let Some(promise) = entry.promise() {
         out.extend(numbers.serial(promise.serial));
         out.push(numbers.request(promise.node, promise.request) * 2 + u8::from(promise.is_lost));
     }
     for asker in entry.queue() {
-        out.push(asker.node.0 as u8 * 4 + asker.mode as u8 * 2 + u8::from(asker.blank));
+        out.push(names.node(asker.node) * 4 + asker.mode as u8 * 2 + u8::from(asker.blank));
         out.push(numbers.request(asker.node, asker.request) * 2 + u8::from(has(entry, asker.node, asker.have)));
     }
 }
@@ -210,21 +247,21 @@ fn is_present(world: &World, node: NodeId, page: PageNo, request: Request) -> bo
     waiting.any(|waiting| waiting.request == request)
 }
 
-fn forward_bytes(numbers: &Numbers, forward: Option<Forward>) -> [u8; 4] {
+fn forward_bytes(names: &Names, numbers: &Numbers, forward: Option<Forward>) -> [u8; 4] {
     let Some(Forward { to, request, serial }) = forward else { return [0; 4] };
     let [incarnation, rank] = numbers.serial(serial);
-    [to.node.0 as u8 * 16 + to.incarnation.0 as u8, numbers.request(to.node, request) + 1, incarnation, rank]
+    [names.node(to.node) * 16 + to.incarnation.0 as u8, numbers.request(to.node, request) + 1, incarnation, rank]
 }
 
-fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 16] {
+fn message_bytes(world: &World, index: usize, (names, all): (&Names, &[Numbers])) -> [u8; 16] {
     let envelope = &world.network[index];
     let (from, to) = (envelope.from, envelope.to);
     let lives = from.incarnation.0 as u8 * 16 + to.incarnation.0 as u8;
-    let ends = from.node.0 as u8 * 16 + to.node.0 as u8;
-    let page = envelope.message.page().map_or(255, |page| page.0 as u8);
+    let ends = names.node(from.node) * 16 + names.node(to.node);
+    let page = envelope.message.page();
     let mut bytes = [0; 16];
-    bytes[..3].copy_from_slice(&[ends, lives, page]);
-    let numbers = if page == 255 { &all[0] } else { &all[usize::from(page)] };
+    bytes[..3].copy_from_slice(&[ends, lives, page.map_or(255, |page| names.page(page))]);
+    let numbers = &all[page.map_or(0, |page| page.0 as usize)];
     let (kind, mode, request, serial, version) = match envelope.message {
         Message::Ask { page, mode, request, have, blank } => {
             let mut entries = world.nodes[usize::from(to.node.0)].iter().flat_map(|home| &home.directory.entries);
@@ -237,11 +274,11 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 16] {
         Message::Grant { serial, .. } => (1, 0, 0, numbers.serial(serial), 0),
         Message::Recall { page, serial, request, retain, forward } => {
             let is_present = is_present(world, to.node, page, request);
-            bytes[9..13].copy_from_slice(&forward_bytes(numbers, forward));
+            bytes[9..13].copy_from_slice(&forward_bytes(names, numbers, forward));
             (3, u8::from(retain), u8::from(is_present), numbers.serial(serial), 0)
         }
         Message::GaveUp { serial, retained, data, forwarded, .. } => {
-            bytes[9] = forwarded.map_or(0, |node| node.0 as u8 + 1);
+            bytes[9] = forwarded.map_or(0, |node| names.node(node) + 1);
             (4, u8::from(retained), 0, numbers.serial(serial), numbers.version(data))
         }
         Message::Recorded { serial, .. } => (9, 0, 0, numbers.serial(serial), 0),
@@ -255,46 +292,65 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 16] {
 }
 
 /// Encodes states as bytes; equal states have equal bytes.
-#[derive(Default)]
 pub struct Encoder {
+    /// All that a state may be called.
+    names: Vec<Names>,
     numbers: Vec<Numbers>,
     messages: Vec<[u8; 16]>,
     bytes: Vec<u8>,
 }
 
 impl Encoder {
+    /// With the ways to call nodes and pages, besides their own numbers, that make no difference.
+    pub fn new(world: &World, alike: Option<Names>) -> Self {
+        let names = [Names::own(world)].into_iter().chain(alike).collect();
+        Encoder { names, numbers: Vec::new(), messages: Vec::new(), bytes: Vec::new() }
+    }
+
     pub fn hash(&mut self, world: &World) -> u128 {
-        let Encoder { numbers: all, messages, bytes: out } = self;
-        out.clear();
+        let Encoder { names, numbers: all, messages, bytes } = self;
         numbers(world, all);
-        out.extend(world.truth.iter());
-        for (index, node) in world.nodes.iter().enumerate() {
-            out.extend(world.known_stages(index));
-            if let Some(node) = node {
-                put_node(world, node, all, out);
-            } else {
-                out.push(254);
-                for (page, version) in &world.stored[index] {
-                    out.extend([page.0 as u8, all[page.0 as usize].version(Some(*version))]);
-                }
+        let hashes = names.iter().map(|names| {
+            bytes.clear();
+            put_world(world, (names, all), messages, bytes);
+            hash(bytes)
+        });
+        hashes.min().unwrap_or_default()
+    }
+}
+
+fn put_world(world: &World, (names, all): (&Names, &[Numbers]), messages: &mut Vec<[u8; 16]>, out: &mut Vec<u8>) {
+    out.extend(names.nodes().map(|node| world.truth[node]));
+    for index in names.nodes() {
+        out.extend(names.nodes().map(|of| world.known_stage_and_whether_met(index, of)));
+        if let Some(node) = &world.nodes[index] {
+            put_node(world, node, (names, all), out);
+        } else {
+            out.push(254);
+            for page in names.pages() {
+                let stored = world.stored[index].iter().find(|(stored, _)| stored.0 as usize == page);
+                let bytes = |(page, version): &(PageNo, Version)| {
+                    [names.page(*page), all[page.0 as usize].version(Some(*version))]
+                };
+                out.extend(stored.map(bytes).into_iter().flatten());
             }
         }
-        for (numbers, (serial, version)) in
-            all.iter().zip(&world.flushing).filter_map(|(all, some)| Some((all, (*some)?)))
-        {
+    }
+    for page in names.pages() {
+        let numbers = &all[page];
+        out.push(u8::from(world.flushing[page].is_some()));
+        if let Some((serial, version)) = world.flushing[page] {
             out.extend(numbers.serial(serial));
             out.push(numbers.version(Some(version)));
         }
-        out.extend(all.iter().zip(&world.orphans).map(|(numbers, orphan)| numbers.version(*orphan)));
-        out.extend(world.flushing.iter().map(|flushing| u8::from(flushing.is_some())));
-        out.extend(all.iter().zip(&world.latest).map(|(numbers, latest)| numbers.version(Some(*latest))));
-        messages.clear();
-        messages.extend((0..world.network.len()).map(|index| message_bytes(world, index, all)));
-        messages.sort_unstable();
-        out.push(messages.len() as u8);
-        out.extend(messages.as_flattened());
-        hash(out)
+        out.push(numbers.version(world.orphans[page]));
+        out.push(numbers.version(Some(world.latest[page])));
     }
+    messages.clear();
+    messages.extend((0..world.network.len()).map(|index| message_bytes(world, index, (names, all))));
+    messages.sort_unstable();
+    out.push(messages.len() as u8);
+    out.extend(messages.as_flattened());
 }
 
 /// 128 bits of the state: among a hundred million states, two collide with a probability of 10^-22.

@@ -311,10 +311,10 @@ impl World {
         self.known_stage[observer * self.truth.len() + of]
     }
 
-    /// With whether it has not heard of a node yet.
-    pub fn known_stages(&self, observer: usize) -> impl Iterator<Item = u8> + '_ {
-        let pairs = observer * self.truth.len()..(observer + 1) * self.truth.len();
-        pairs.map(|pair| self.known_stage[pair] * 2 + u8::from(self.unmet[pair]))
+    /// The same, with whether the observer has not heard of the node yet.
+    pub fn known_stage_and_whether_met(&self, observer: usize, of: usize) -> u8 {
+        let pair = observer * self.truth.len() + of;
+        self.known_stage[pair] * 2 + u8::from(self.unmet[pair])
     }
 
     pub fn waiting(&self) -> usize {
