@@ -1,19 +1,30 @@
-//! All experiments on one of the machines, concurrently, and what is promised of their outcomes.
+//! All experiments on one of the machines, concurrently, and what is promised of their outcomes; and single ones with other
+//! seeds and parameters.
 
 mod modern;
 mod recorded;
+mod single;
 mod targets;
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
-use papers::{DEFAULT_SEED, Order, Outcome, Setting, order, simulated};
+use papers::{DEFAULT_SEED, Order, Outcome, Results, Setting, order, simulated};
 
 /// All experiments on the papers' machines, run once.
 fn published() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
     ALL.get_or_init(|| outcomes(Setting::Paper, &[]))
+}
+
+fn of<'a>(all: &'a [Outcome], name: &str) -> &'a Results {
+    &all.iter().find(|outcome| outcome.order.experiment.name() == name).expect("an experiment of that name").results
+}
+
+/// What an experiment gives on the paper's machine.
+fn usual(name: &str) -> &'static Results {
+    of(published(), name)
 }
 
 /// The outcomes with these parameters changed, where an experiment has them.

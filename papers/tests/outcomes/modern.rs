@@ -6,7 +6,7 @@ use papers::{Outcome, Setting, Source, simulated};
 
 use super::outcomes;
 
-fn all() -> &'static [Outcome] {
+pub fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
     // Enough to see that it runs; the tables of the multiprocessor and of shared memory take long otherwise.
     let few = [("run.reads", 200.0), ("run.runs", 1.0), ("share.nodes", 256.0)];

@@ -4,18 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use papers::{Cell, Origin, Outcome, Results, Table, sensitivity};
+use papers::{Cell, Origin, Outcome, Table, sensitivity};
 
-use super::published;
+use super::{published, usual};
 
 const THREADS: NonZeroUsize = NonZeroUsize::MIN;
 
-fn results(name: &str) -> &'static Results {
-    &published().iter().find(|outcome| outcome.order.name() == name).expect("an experiment of that name").results
-}
-
 fn table(experiment: &str, name: &str) -> &'static Table {
-    results(experiment).tables.iter().find(|table| table.name == name).expect("a table of that name")
+    usual(experiment).tables.iter().find(|table| table.name == name).expect("a table of that name")
 }
 
 fn cells(table: &Table) -> impl Iterator<Item = &Cell> {
