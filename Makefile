@@ -42,22 +42,15 @@ programs:
 	    --example bank --example tpcb --example tpcc --example oltp
 	cd $(TARGET)/wasm32-unknown-unknown/program/examples && cp bank.wasm tpcb.wasm tpcc.wasm oltp.wasm $(CURDIR)/program/
 
-# Tests in virtual time, which use all the processor time that they get; unit tests, too.
-COMPUTING := outcomes policies simulated
-# All others, which wait much of the time.
-WAITING := $(filter-out $(COMPUTING),$(sort $(notdir $(basename $(wildcard */tests/*.rs */*/tests/*.rs)) \
-    $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs */*/tests/*/main.rs)))))
 # Unless what is compiled is linted as it is (scripts/lint-too).
 LINT := $(if $(RUSTC_WORKSPACE_WRAPPER),true,$(CARGO) clippy --workspace --all-targets -- -D warnings)
-RUN := AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace
-WAIT := $(RUN) --bins --examples $(WAITING:%=--test %) && $(RUN) --doc && \
-    AWASE_ENGINE=threads $(RUN) --test clients --test directories
-COMPUTE := $(RUN) --lib $(COMPUTING:%=--test %)
+TESTS := AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace && \
+    AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
 
-# Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail. What only computes has the time that waiting leaves.
+# Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail. Many tests wait, and leave the lints time beside them.
 test: ready
 	$(CARGO) test --workspace --no-run
-	scripts/beside "$(WAIT)" "$(COMPUTE) && $(LINT)"
+	scripts/beside "$(TESTS)" "$(LINT)"
 	@scripts/skipped $(SKIPPED)
 	@echo "not checked here: known vulnerabilities of dependencies; make audit does"
 
