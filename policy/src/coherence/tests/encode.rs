@@ -298,28 +298,40 @@ pub struct Encoder {
     numbers: Vec<Numbers>,
     messages: Vec<[u8; 16]>,
     bytes: Vec<u8>,
+    /// The least of the encodings.
+    least: Vec<u8>,
 }
 
 impl Encoder {
     /// With the ways to call nodes and pages, besides their own numbers, that make no difference.
     pub fn new(world: &World, alike: Option<Names>) -> Self {
         let names = [Names::own(world)].into_iter().chain(alike).collect();
-        Encoder { names, numbers: Vec::new(), messages: Vec::new(), bytes: Vec::new() }
+        Encoder { names, numbers: Vec::new(), messages: Vec::new(), bytes: Vec::new(), least: Vec::new() }
     }
 
     pub fn hash(&mut self, world: &World) -> u128 {
-        let Encoder { names, numbers: all, messages, bytes } = self;
+        let Encoder { names, numbers: all, messages, bytes, least } = self;
         numbers(world, all);
-        let hashes = names.iter().map(|names| {
+        least.clear();
+        for names in names.iter() {
             bytes.clear();
-            put_world(world, (names, all), messages, bytes);
-            hash(bytes)
-        });
-        hashes.min().unwrap_or_default()
+            if put_world(world, (names, all), least, messages, bytes) {
+                std::mem::swap(bytes, least);
+            }
+        }
+        hash(least)
     }
 }
 
-fn put_world(world: &World, (names, all): (&Names, &[Numbers]), messages: &mut Vec<[u8; 16]>, out: &mut Vec<u8>) {
+/// False if it gives up since the result is not less than `least`, unless that is empty.
+fn put_world(
+    world: &World,
+    (names, all): (&Names, &[Numbers]),
+    least: &[u8],
+    messages: &mut Vec<[u8; 16]>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let is_less = |out: &[u8]| least.is_empty() || out <= &least[..out.len().min(least.len())];
     out.extend(names.nodes().map(|node| world.truth[node]));
     for index in names.nodes() {
         out.extend(names.nodes().map(|of| world.known_stage_and_whether_met(index, of)));
@@ -334,6 +346,9 @@ fn put_world(world: &World, (names, all): (&Names, &[Numbers]), messages: &mut V
                 };
                 out.extend(stored.map(bytes).into_iter().flatten());
             }
+        }
+        if !is_less(out) {
+            return false;
         }
     }
     for page in names.pages() {
@@ -351,6 +366,7 @@ fn put_world(world: &World, (names, all): (&Names, &[Numbers]), messages: &mut V
     messages.sort_unstable();
     out.push(messages.len() as u8);
     out.extend(messages.as_flattened());
+    is_less(out)
 }
 
 /// 128 bits of the state: among a hundred million states, two collide with a probability of 10^-22.
