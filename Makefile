@@ -43,7 +43,7 @@ programs:
 	cd $(TARGET)/wasm32-unknown-unknown/program/examples && cp bank.wasm tpcb.wasm tpcc.wasm oltp.wasm $(CURDIR)/program/
 
 # Unless what is compiled is linted as it is (scripts/lint-too).
-LINT := $(if $(RUSTC_WORKSPACE_WRAPPER),true,$(CARGO) clippy --workspace --all-targets -- -D warnings)
+LINT := $(if $(filter %/lint-too,$(RUSTC_WORKSPACE_WRAPPER)),true,$(CARGO) clippy --workspace --all-targets -- -D warnings)
 TESTS := AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace && \
     AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
 
