@@ -14,6 +14,7 @@ mod operations;
 mod ready;
 mod recording;
 mod switches;
+mod tasks;
 mod to_end;
 
 use std::any::{Any, TypeId};
@@ -24,8 +25,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use machine::{Completion, Machine, TickSource};
@@ -48,12 +49,10 @@ use mailbox::{Published, TaskWaker};
 use ready::Ready;
 use recording::NOBODY;
 pub(crate) use recording::here;
+use tasks::Task;
 
 /// Tasks run in one time slice, at most.
 const TASKS_A_TURN_MAX: usize = 256;
-
-/// Wakers of ended tasks retained for new ones, at most.
-const USED_WAKERS_MAX: usize = 256;
 
 thread_local! {
     static CURRENT: RefCell<Option<Processor>> = const { RefCell::new(None) };
@@ -104,12 +103,6 @@ struct Inner {
     charged: Cell<u64>,
     /// Dropped last: operations in flight hold frames of its memory.
     kernel: Arc<Kernel>,
-}
-
-struct Task {
-    future: Option<LocalFuture>,
-    waker: Arc<TaskWaker>,
-    activity: Activity,
 }
 
 /// Ordered by time, then by the order of setting.
@@ -226,68 +219,6 @@ impl Processor {
     /// A one-line description of its machine.
     pub fn describe(&self) -> String {
         self.0.machine.borrow().describe()
-    }
-
-    /// Starts a local task, charged to the job of this one.
-    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.spawn_for(self.job(), future);
-    }
-
-    /// Starts a local task, charged to `job`, as is what it starts.
-    pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
-        self.spawn_boxed_as(self.activity_of_new_tasks(), job, Box::pin(future));
-    }
-
-    fn activity_of_new_tasks(&self) -> Activity {
-        match self.0.activity.get() {
-            Activity::Monitor | Activity::Program => Activity::Monitor,
-            _ => Activity::Service,
-        }
-    }
-
-    /// Polls a future that rarely waits at once, and spawns a task only if it is pending.
-    pub async fn spawn_unless_ready(&self, mut future: LocalFuture) {
-        if !poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await {
-            self.spawn_boxed_as(self.activity_of_new_tasks(), self.job(), future);
-        }
-    }
-
-    /// Starts a local task of the I/O path, charged to the job of this one.
-    pub(crate) fn spawn_path(&self, future: impl Future<Output = ()> + 'static) {
-        self.spawn_path_for(self.job(), future);
-    }
-
-    /// Starts a local task of the I/O path, charged to `job`.
-    pub(crate) fn spawn_path_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
-        self.spawn_path_boxed(job, Box::pin(future));
-    }
-
-    pub(crate) fn spawn_path_boxed(&self, job: JobId, future: LocalFuture) {
-        self.spawn_boxed_as(Activity::Path, job, future);
-    }
-
-    fn spawn_boxed_as(&self, activity: Activity, job: JobId, future: LocalFuture) {
-        let serial = self.next_serial();
-        self.trace(Event::TaskStarted, job, serial, 0);
-        self.count(Count::TasksStarted, 1);
-        let mut tasks = self.0.tasks.borrow_mut();
-        let entry = tasks.vacant_entry();
-        let mut used = self.0.used_wakers.borrow_mut().pop();
-        let waker = match used.as_mut().and_then(Arc::get_mut) {
-            Some(waker) => {
-                (waker.key, waker.serial) = (entry.key(), serial);
-                *waker.job.get_mut() = job.0;
-                *waker.queued.get_mut() = true;
-                used
-            }
-            None => None,
-        };
-        let waker = waker.unwrap_or_else(|| {
-            let (mailbox, job) = (Arc::clone(&self.0.mailbox), AtomicU32::new(job.0));
-            Arc::new(TaskWaker { mailbox, key: entry.key(), serial, job, queued: AtomicBool::new(true) })
-        });
-        entry.insert(Task { future: Some(future), waker: Arc::clone(&waker), activity });
-        self.0.ready.borrow_mut().push(waker);
     }
 
     /// Runs `start` on processor `id`, where it may spawn tasks, charged to the job of this task.
@@ -430,42 +361,6 @@ impl Processor {
         }
         self.0.yielded.borrow_mut().drain(..).for_each(Waker::wake);
         self.publish_running();
-    }
-
-    /// Runs a task; returns the job that it worked for.
-    fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) -> JobId {
-        let (key, serial) = (waker.key, waker.serial);
-        let taken = match self.0.tasks.borrow_mut().get_mut(key) {
-            Some(task) if task.waker.serial == serial => task.future.take().map(|future| (future, task.activity)),
-            _ => None,
-        };
-        let Some((mut future, activity)) = taken else { return NOBODY };
-        waker.queued.store(false, Ordering::Release);
-        let before = self.0.job.replace(waker.job());
-        let activity_before = self.0.activity.replace(activity);
-        let waker = Waker::from(waker);
-        let began = self.begin(Event::TaskRan, self.job());
-        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-        let job = self.0.job.replace(before);
-        self.end(began, Event::TaskRan, job, serial, immediate.into());
-        let activity = self.0.activity.replace(activity_before);
-        let ticks = self.charge(activity);
-        self.charge_job(job, ticks + self.0.charged_before.take());
-        self.count(if immediate { Count::ImmediateDispatches } else { Count::Dispatches }, 1);
-        if polled.is_ready() {
-            self.trace(Event::TaskEnded, job, serial, 0);
-            drop((future, waker));
-            let mut task = self.0.tasks.borrow_mut().remove(key);
-            let mut used = self.0.used_wakers.borrow_mut();
-            // A waker without other references is reused.
-            if used.len() < USED_WAKERS_MAX && Arc::get_mut(&mut task.waker).is_some() {
-                used.push(task.waker);
-            }
-        } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {
-            (task.future, task.activity) = (Some(future), activity);
-            task.waker.set_job(job);
-        }
-        job
     }
 
     /// Offers and withdraws regions as the frame pool grows and shrinks.

@@ -57,13 +57,28 @@ impl<W: Default> Rendezvous<W> {
     /// Joins the group that is forming and waits for the end of its flush; `want` adds to what is to be flushed. `lead`
     /// is called if the group has no leader, and must spawn a task that leads ([`Rendezvous::lead`]).
     pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
-        let group = self.join(cpu, want, &lead);
+        self.share_as(cpu, 1, want, lead).await
+    }
+
+    /// As [`Rendezvous::share`], for so many callers.
+    pub(crate) async fn share_as(
+        &self,
+        cpu: &Processor,
+        callers: u32,
+        want: impl FnOnce(&mut W),
+        lead: impl Fn(),
+    ) -> Result<(), Errno> {
+        let group = self.join_as(cpu, callers, want, &lead);
         self.ended(&group, lead).await
     }
 
     /// Joins the group that is forming; [`Rendezvous::share`] in two steps, of which this one does not wait.
     pub fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Arc<Group> {
-        let (group, needs_leader) = self.enter(cpu, want);
+        self.join_as(cpu, 1, want, lead)
+    }
+
+    fn join_as(&self, cpu: &Processor, callers: u32, want: impl FnOnce(&mut W), lead: impl Fn()) -> Arc<Group> {
+        let (group, needs_leader) = self.enter(cpu, callers, want);
         if needs_leader {
             lead();
         }
@@ -91,10 +106,10 @@ impl<W: Default> Rendezvous<W> {
     }
 
     /// If the second value is true, the caller must provide a leader.
-    fn enter(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Group>, bool) {
+    fn enter(&self, cpu: &Processor, callers: u32, want: impl FnOnce(&mut W)) -> (Arc<Group>, bool) {
         let mut state = self.state.lock();
         want(&mut state.wanted);
-        state.policy.on_arrival(cpu.now());
+        state.policy.on_arrival(cpu.now(), callers);
         let group = Arc::clone(&state.forming);
         let needs_leader = !std::mem::replace(&mut state.is_taken, true);
         let is_complete = state.policy.is_complete();
@@ -108,7 +123,12 @@ impl<W: Default> Rendezvous<W> {
     /// Announces that the caller will want a flush when its data is on the disk, which is when the result is dropped.
     pub(crate) fn announce<'a>(&'a self, cpu: &'a Processor) -> Announced<'a, W> {
         self.state.lock().policy.on_data_issued(cpu.now());
-        Announced { rendezvous: self, cpu, is_forced: false }
+        self.announced(cpu, 1)
+    }
+
+    /// So many callers have announced themselves, and left it to this one to say when their data is on the disk.
+    pub(crate) fn announced<'a>(&'a self, cpu: &'a Processor, callers: u32) -> Announced<'a, W> {
+        Announced { rendezvous: self, cpu, callers, is_forced: false }
     }
 
     /// Is no other flush in flight or expected than that of the caller, who has announced it?
@@ -191,10 +211,11 @@ impl<W: Default> Rendezvous<W> {
     }
 }
 
-/// A writer whose data is in flight.
+/// Writers whose data is in flight.
 pub(crate) struct Announced<'a, W: Default> {
     rendezvous: &'a Rendezvous<W>,
     cpu: &'a Processor,
+    callers: u32,
     is_forced: bool,
 }
 
@@ -203,12 +224,17 @@ impl<W: Default> Announced<'_, W> {
     pub(crate) fn end_forced(mut self) {
         self.is_forced = true;
     }
+
+    /// Another one will say when the data is on the disk ([`Rendezvous::announced`]).
+    pub(crate) fn hand_over(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
         let (now, policy) = (self.cpu.now(), &mut self.rendezvous.state.lock().policy);
-        if self.is_forced { policy.on_forced(now) } else { policy.on_data_done(now) }
+        if self.is_forced { policy.on_forced(now) } else { policy.on_data_done(now, self.callers) }
     }
 }
 

@@ -74,22 +74,23 @@ impl Gather {
 
     /// The data is durable by itself: no flush is wanted.
     pub fn on_forced(&mut self, now: Instant) {
-        self.on_data_done(now);
+        self.on_data_done(now, 1);
         self.forced += 1;
     }
 
-    /// The data is complete, or failed.
-    pub fn on_data_done(&mut self, now: Instant) {
+    /// The data of so many writers is complete, or failed.
+    pub fn on_data_done(&mut self, now: Instant, writers: u32) {
         self.count(now);
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight = self.in_flight.saturating_sub(writers);
     }
 
-    pub fn on_arrival(&mut self, now: Instant) {
+    /// So many writers want the next flush.
+    pub fn on_arrival(&mut self, now: Instant, writers: u32) {
         self.count(now);
         if self.waiting == 0 {
             self.idle = self.idle.max(now);
         }
-        self.waiting += 1;
+        self.waiting += writers;
     }
 
     pub fn waiting(&self) -> u32 {

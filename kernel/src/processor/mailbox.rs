@@ -105,6 +105,8 @@ pub(super) struct TaskWaker {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) key: usize,
     pub(super) serial: u64,
+    /// It waits for many completions: none of them runs it at once.
+    pub(super) of_many: bool,
     /// The job to charge. Only its processor changes it.
     pub(super) job: AtomicU32,
     pub(super) queued: AtomicBool,

@@ -74,7 +74,12 @@ impl Ready {
 
     /// The task that became ready last, if it may run before the others.
     pub(super) fn take_woken(&mut self) -> Option<Arc<TaskWaker>> {
-        self.dispatch.take_newest().map(|(_, waker)| waker)
+        let (_, waker) = self.dispatch.take_newest()?;
+        if !waker.of_many {
+            return Some(waker);
+        }
+        self.push(waker);
+        None
     }
 
     pub(super) fn clear(&mut self) {

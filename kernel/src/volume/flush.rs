@@ -81,6 +81,10 @@ impl Volume {
             ForcedUnitAccess::Alone => self.flushes.is_alone(),
             ForcedUnitAccess::Always => true,
         };
+        if cpu.switches().flush_gathering && !forced {
+            announced.hand_over();
+            return self.write_in_batch(cpu, blocks, context, failures).await;
+        }
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_and_settle(cpu, blocks, context.with_stability(stability)).await;
         // A concurrent write may have claimed the new content and written it unforced.
@@ -199,12 +203,27 @@ impl Volume {
         context: Context,
         failures: Failures,
     ) -> Result<(), Errno> {
+        self.flush_device_for(cpu, context, failures, 1).await
+    }
+
+    /// As `flush_device`, for so many callers.
+    pub(super) async fn flush_device_for(
+        &self,
+        cpu: &Processor,
+        context: Context,
+        failures: Failures,
+        callers: u32,
+    ) -> Result<(), Errno> {
         self.check_failures(failures)?;
         if self.is_flushed() {
             return Ok(());
         }
         if cpu.switches().flush_gathering {
-            self.join_flush(cpu, context).await?;
+            let context = self.with_export(context);
+            let began = cpu.begin(Event::FlushGathered, context);
+            let result = self.join_flush(cpu, context, callers).await;
+            (0..callers).for_each(|_| cpu.end(began, Event::FlushGathered, context, 0, 0));
+            result?;
         } else {
             // Boxed: large and rare.
             Box::pin(self.flush_alone(cpu, context)).await?;
@@ -212,10 +231,8 @@ impl Volume {
         self.check_failures(failures)
     }
 
-    async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let context = self.with_export(context);
-        let began = cpu.begin(Event::FlushGathered, context);
-        cpu.count(Count::Gathers, 1);
+    async fn join_flush(&self, cpu: &Processor, context: Context, callers: u32) -> Result<(), Errno> {
+        cpu.count(Count::Gathers, callers.into());
         let lead = || {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
@@ -224,9 +241,7 @@ impl Volume {
                 volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
             });
         };
-        let result = self.flushes.share(cpu, |()| (), lead).await;
-        cpu.end(began, Event::FlushGathered, context, 0, 0);
-        result
+        self.flushes.share_as(cpu, callers, |()| (), lead).await
     }
 
     /// Flushes without sharing, after the flushes before it: of two concurrent flushes one may fail, and then the
@@ -343,7 +358,7 @@ impl Volume {
         }
     }
 
-    fn rewrites(&self) -> u64 {
+    pub(super) fn rewrites(&self) -> u64 {
         self.state.lock().rewrites
     }
 

@@ -24,6 +24,7 @@ mod size;
 mod trouble;
 mod write;
 mod write_back;
+mod write_batch;
 mod write_out;
 mod zero;
 

@@ -99,12 +99,15 @@ impl Volume {
 
     /// All of `blocks`, if they can be written as one run.
     pub(super) fn claim_all(&self, now: Instant, blocks: BlockRange) -> Option<Claim> {
-        let mut state = self.state.lock();
+        self.claim_all_in(&mut self.state.lock(), now, blocks)
+    }
+
+    pub(super) fn claim_all_in(&self, state: &mut State, now: Instant, blocks: BlockRange) -> Option<Claim> {
         let run = state.dirty.first_run(blocks, self.transfer_blocks_max());
         if run != Some(blocks) || blocks.iter().any(|block| state.is_busy(block)) {
             return None;
         }
-        match self.claim_run(&mut state, now, run) {
+        match self.claim_run(state, now, run) {
             Claimed::Run(claim) => Some(claim),
             Claimed::Busy(_) | Claimed::Nothing => None,
         }
@@ -191,7 +194,7 @@ impl Volume {
         self.settled.until(|| (!self.state.lock().is_busy(block)).then_some(())).await;
     }
 
-    async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
+    pub(super) async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let context = self.with_export(context);
         let began = cpu.begin(Event::WriteOut, context);
         let mut result = Ok(());

@@ -392,8 +392,8 @@ fn tasks_of_a_stable_write(forced: ForcedUnitAccess) -> u64 {
 }
 
 #[test]
-fn a_stable_write_starts_a_task_for_the_flush_and_a_forced_one_none() {
-    assert_eq!(tasks_of_a_stable_write(ForcedUnitAccess::Never), 1);
+fn a_stable_write_starts_tasks_for_its_data_and_the_flush_and_a_forced_one_none() {
+    assert_eq!(tasks_of_a_stable_write(ForcedUnitAccess::Never), 2);
     assert_eq!(tasks_of_a_stable_write(ForcedUnitAccess::Always), 0);
 }
 

@@ -20,3 +20,4 @@ mod tree_durability;
 mod trouble;
 mod unasked;
 mod volume;
+mod write_batch;

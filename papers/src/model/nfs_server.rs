@@ -166,8 +166,8 @@ impl Server {
             wanted.data.push(data);
             wanted.done.clone()
         };
-        meeting.policy.borrow_mut().on_data_done(self.time.now());
-        meeting.policy.borrow_mut().on_arrival(self.time.now());
+        meeting.policy.borrow_mut().on_data_done(self.time.now(), 1);
+        meeting.policy.borrow_mut().on_arrival(self.time.now(), 1);
         meeting.arrival.open();
         if !meeting.leading.replace(true) {
             self.time.spawn(Rc::clone(self).lead());

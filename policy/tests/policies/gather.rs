@@ -33,7 +33,7 @@ fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration)
             let members = std::mem::take(&mut waiting);
             while arrivals.peek().is_some_and(|next| next.0.0 < end) {
                 let std::cmp::Reverse((at, writer)) = arrivals.pop().expect("just seen");
-                gather.on_arrival(at);
+                gather.on_arrival(at, 1);
                 waiting.push(writer);
             }
             now = end;
@@ -47,7 +47,7 @@ fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration)
         }
         while arrivals.peek().is_some_and(|next| next.0.0 <= now) {
             let std::cmp::Reverse((_, writer)) = arrivals.pop().expect("just seen");
-            gather.on_arrival(now);
+            gather.on_arrival(now, 1);
             waiting.push(writer);
             first = first.or(Some(now));
         }
@@ -132,8 +132,8 @@ fn flushes_of_queued_writers(writers: u64, data: Duration, flush: Duration, time
         completions.retain(|at| {
             let is_complete = *at <= now;
             if is_complete {
-                gather.on_data_done(now);
-                gather.on_arrival(*at);
+                gather.on_data_done(now, 1);
+                gather.on_arrival(*at, 1);
             }
             !is_complete
         });

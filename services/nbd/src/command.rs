@@ -446,7 +446,7 @@ impl Write {
     /// Writes a piece. After the last one the reply is queued, or a task will queue it.
     pub(crate) async fn piece(&mut self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
         if range.end() == self.request.range().end() {
-            return self.last_piece(range, frames, permit).await;
+            return self.last_piece(range, frames, permit);
         }
         if self.result.is_ok() {
             // The last piece makes all of them durable.
@@ -455,7 +455,7 @@ impl Write {
         }
     }
 
-    async fn last_piece(&self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
+    fn last_piece(&self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
         let commands = Rc::clone(&self.commands);
         let Write { request, release, began, mut result, .. } = *self;
         let last = Box::pin(async move {
@@ -472,6 +472,6 @@ impl Write {
             commands.end(began, &request);
         });
         // Usually the write completes at once.
-        self.commands.cpu.spawn_unless_ready(last).await;
+        self.commands.cpu.spawn_running(last);
     }
 }

@@ -115,7 +115,7 @@ impl<P: Perform> Calls<P> {
         // Of results with a count, only READ's use frames.
         let reads = bytes > 0 && head.procedure == shape::READ;
         let release = inbound.admit(bytes, if reads { Holds::Frames } else { Holds::Nothing }).await;
-        self.start(head, arguments, (None, None), release, began).await;
+        self.start(head, arguments, (None, None), release, began);
     }
 
     /// Receives the data of a WRITE and executes it.
@@ -137,7 +137,7 @@ impl<P: Perform> Calls<P> {
                     inbound.acknowledge();
                 }
                 let payload = Payload { write, frames };
-                self.start(head, arguments, (Some(payload), permit), release, None).await;
+                self.start(head, arguments, (Some(payload), permit), release, None);
             }
             Step::Continue(Data::Refused(header)) => self.outbound.push(Reply { header, release, ..Reply::default() }),
             Step::Break(end) => {
@@ -150,7 +150,7 @@ impl<P: Perform> Calls<P> {
     }
 
     /// Executes a call and queues its reply. `began`: its start, if already recorded.
-    async fn start(
+    fn start(
         &self,
         head: CallHead,
         arguments: Vec<u8>,
@@ -193,7 +193,7 @@ impl<P: Perform> Calls<P> {
             }
         });
         // Often it completes at once from the caches.
-        self.cpu.spawn_unless_ready(work).await;
+        self.cpu.spawn_running(work);
     }
 }
 

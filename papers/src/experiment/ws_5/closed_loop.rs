@@ -54,8 +54,8 @@ impl Rule {
     fn on_arrival(&mut self, now: Instant) {
         match self {
             Rule::Gather(policy) => {
-                policy.on_data_done(now);
-                policy.on_arrival(now);
+                policy.on_data_done(now, 1);
+                policy.on_arrival(now, 1);
             }
             Rule::Constant { waiting, idle, .. } => {
                 if *waiting == 0 {
