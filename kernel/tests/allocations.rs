@@ -48,7 +48,7 @@ const AT_ONCE_MAX: u64 = 4;
 const STABLE_MAX: u64 = 15;
 
 /// Of the future of a write, which all futures above it contain. Bytes.
-const WRITE_BYTES_MAX: usize = 1200;
+const WRITE_BYTES_MAX: usize = 620;
 
 const READS: u64 = 200;
 

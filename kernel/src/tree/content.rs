@@ -134,7 +134,8 @@ impl FileTree {
                 break;
             }
             self.revalidate(cpu, file).await?;
-            result = file.volume.attempt_write(cpu, range, kept.clone(), context).await;
+            // Boxed: large and rare.
+            result = Box::pin(file.volume.attempt_write(cpu, range, kept.clone(), context)).await;
         }
         file.note_write(cpu.time_of_day());
         file.look_for_failures();

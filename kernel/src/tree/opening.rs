@@ -30,7 +30,8 @@ impl FileTree {
             match found {
                 Found::Open(file) => return Ok(file),
                 Found::Opening(attempt) => {
-                    if let Some(outcome) = attempt.outcome().await {
+                    // Boxed: large and rare.
+                    if let Some(outcome) = Box::pin(attempt.outcome()).await {
                         return outcome;
                     }
                 }

@@ -14,6 +14,7 @@ use crate::block_set::BlockSet;
 use crate::cache::{Cache, State as BufferState};
 use crate::counters::Count;
 use crate::processor::Processor;
+use crate::rendezvous::Announced;
 use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
@@ -67,24 +68,47 @@ impl Volume {
     ) -> Result<(), Errno> {
         let failures = self.failures();
         let announced = self.flushes.announce(cpu);
-        if cpu.switches().flush_gathering && self.lies_beyond_device(blocks) {
-            self.write_growth(cpu, blocks, context).await?;
-            if !self.awaits_flush(blocks) && self.failures() == failures {
-                announced.end_forced();
-                return self.lost();
-            }
-            drop(announced);
-            return self.flush_device(cpu, context, failures).await;
+        let gathers = cpu.switches().flush_gathering;
+        // Boxed, as the next: what many wait for at a time has little memory.
+        if gathers && self.lies_beyond_device(blocks) {
+            return Box::pin(self.grow_durably(cpu, blocks, context, (announced, failures))).await;
         }
         let forced = match self.config.forced_unit_access {
             ForcedUnitAccess::Never => false,
             ForcedUnitAccess::Alone => self.flushes.is_alone(),
             ForcedUnitAccess::Always => true,
         };
-        if cpu.switches().flush_gathering && !forced {
-            announced.hand_over();
-            return self.write_in_batch(cpu, blocks, context, failures).await;
+        if forced || !gathers {
+            return Box::pin(self.write_by_itself(cpu, blocks, context, forced, (announced, failures))).await;
         }
+        announced.hand_over();
+        self.write_in_batch(cpu, blocks, context, failures).await
+    }
+
+    async fn grow_durably(
+        &self,
+        cpu: &Processor,
+        blocks: BlockRange,
+        context: Context,
+        (announced, failures): (Announced<'_, ()>, Failures),
+    ) -> Result<(), Errno> {
+        self.write_growth(cpu, blocks, context).await?;
+        if !self.awaits_flush(blocks) && self.failures() == failures {
+            announced.end_forced();
+            return self.lost();
+        }
+        drop(announced);
+        self.flush_device(cpu, context, failures).await
+    }
+
+    async fn write_by_itself(
+        &self,
+        cpu: &Processor,
+        blocks: BlockRange,
+        context: Context,
+        forced: bool,
+        (announced, failures): (Announced<'_, ()>, Failures),
+    ) -> Result<(), Errno> {
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_and_settle(cpu, blocks, context.with_stability(stability)).await;
         // A concurrent write may have claimed the new content and written it unforced.

@@ -126,8 +126,8 @@ impl Volume {
     /// # Errors
     /// The device's error, if the device fails and no more may be held for it.
     pub(super) async fn admit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let policy = WriteBack::new(self.memory.write_back().clone());
         let admission = || {
+            let policy = WriteBack::new(self.memory.write_back().clone());
             let (facts, switches, job) = (self.memory.dirty_facts(), cpu.switches(), context.job);
             // Per-job limits need smooth write-back: the classic update process writes nothing between its passes, so a
             // writer below the limit would wait for nothing.
@@ -138,9 +138,19 @@ impl Volume {
             Some(errno) => Some(Err(errno)),
             None => (admission() == Admission::Go && !self.is_at_limit()).then_some(Ok(())),
         };
-        if let Some(verdict) = go() {
-            return verdict;
+        match go() {
+            Some(verdict) => verdict,
+            // Boxed: large and rare.
+            None => Box::pin(self.held_back(cpu, context, go)).await,
         }
+    }
+
+    async fn held_back(
+        &self,
+        cpu: &Processor,
+        context: Context,
+        go: impl Fn() -> Option<Result<(), Errno>>,
+    ) -> Result<(), Errno> {
         let began = cpu.begin(Event::WriterHeldBack, context);
         let _waits = self.memory.await_write_back();
         let verdict = self.memory.memory_wait().until(go).await;

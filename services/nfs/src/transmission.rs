@@ -25,6 +25,9 @@ use crate::rpc::{self, CallHead};
 use crate::shape::Payload;
 use crate::shape::{self, WriteArguments};
 
+/// Of a call in progress, at most: longer pieces of memory glibc's malloc does not have at hand for each thread. Bytes.
+const WORK_BYTES_MAX: usize = 1032;
+
 pub trait Perform: Clone + 'static {
     fn perform(&self, call: &mut Call) -> impl Future<Output = Results>;
 }
@@ -192,6 +195,7 @@ impl<P: Perform> Calls<P> {
                 None => outbound.release(release),
             }
         });
+        debug_assert!(size_of_val(&*work) <= WORK_BYTES_MAX, "a call in progress has {} bytes", size_of_val(&*work));
         // Often it completes at once from the caches.
         self.cpu.spawn_running(work);
     }

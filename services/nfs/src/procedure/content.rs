@@ -5,7 +5,7 @@ use std::io::Write;
 use kernel::Frames;
 use kernel::request::Context;
 use machine::Errno;
-use machine::tree::{Attributes, SetAttributes, TreeCall};
+use machine::tree::{SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
     COMMIT3args, COMMIT3resok, Nfs3Option, READ3args, WRITE3resok, nfsstat3, post_op_attr, stable_how, wcc_data,
     writeverf3,
@@ -65,7 +65,8 @@ async fn content(
     }
     match file.try_read(&call.cpu, wanted) {
         Some(frames) => Ok((wanted, frames)),
-        None => object.export.tree().read(&call.cpu, file, wanted, context).await,
+        // Boxed: a WRITE would need as much memory.
+        None => Box::pin(object.export.tree().read(&call.cpu, file, wanted, context)).await,
     }
 }
 
@@ -90,15 +91,19 @@ pub(crate) fn pack_read_head(
     Ok(())
 }
 
-pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
-    let Payload { write, frames } = payload.ok_or(Refusal::Garbage)?;
+pub(super) async fn write(call: &mut Call) -> Answer {
+    let Payload { write, frames } = call.payload.take().ok_or(Refusal::Garbage)?;
+    let call = &*call;
     let object = Object::of(call, write.handle(&call.arguments))?;
     object.check_writable()?;
     let range = written(write.offset, write.count, write.data_len)?;
     let tree = object.export.tree();
     let file = tree.file(&call.cpu, object.node).await?;
-    let attributes = tree.refresh(&call.cpu, &file).await?;
-    permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Write).await?;
+    let mode = {
+        let attributes = tree.refresh(&call.cpu, &file).await?;
+        permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Write).await?;
+        attributes.mode
+    };
     // Read before the write: if the data is lost meanwhile, the client sees at COMMIT that the verifier has changed.
     let verf = verifier(&object);
     let (stability, committed) = match write.stable {
@@ -106,9 +111,10 @@ pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
         stable_how::DATA_SYNC | stable_how::FILE_SYNC => (Stability::Stable, stable_how::FILE_SYNC),
     };
     if range.len > 0 {
-        drop_set_id(&object, &attributes).await?;
+        drop_set_id(&object, mode).await?;
         let context = Context::synchronous(call.job).with_stability(stability).of_export(object.export.number());
-        tree.write(&call.cpu, &file, range, holding(frames, range), context).await?;
+        // Boxed: two small pieces of memory cost less than a large one.
+        Box::pin(tree.write(&call.cpu, &file, range, holding(frames, range), context)).await?;
     }
     let file_wcc = after(&object, &file);
     success(&WRITE3resok { file_wcc, count: range.len as u32, committed, verf })
@@ -136,8 +142,8 @@ fn holding(mut frames: Frames, range: ByteRange) -> Frames {
 
 /// A program must not retain its owner's permissions with content from another user (`S_ISUID`, and `S_ISGID` unless it
 /// means mandatory locks). The host would ensure that if it saw the write as the caller's.
-async fn drop_set_id(object: &Object<'_>, attributes: &Attributes) -> Result<(), Errno> {
-    let Some(mode) = without_set_id(attributes.mode).filter(|_| object.caller.uid != 0) else { return Ok(()) };
+async fn drop_set_id(object: &Object<'_>, mode: u32) -> Result<(), Errno> {
+    let Some(mode) = without_set_id(mode).filter(|_| object.caller.uid != 0) else { return Ok(()) };
     let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
     let call = TreeCall::SetAttributes { node: object.node, attributes, guard: None };
     // Boxed: large and rare.
@@ -176,7 +182,7 @@ fn after(object: &Object<'_>, file: &Vnode) -> wcc_data {
 
 #[cfg(test)]
 mod tests {
-    use machine::tree::{InodeNo, Kind, Time};
+    use machine::tree::{Attributes, InodeNo, Kind, Time};
     use nfs3_types::nfs3::{READ3res, fattr3};
     use nfs3_types::xdr_codec::Unpack;
     use proptest::prelude::*;

@@ -100,10 +100,9 @@ fn key_of(call: &Call) -> RequestKey {
 }
 
 async fn dispatch(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
-    let payload = call.payload.take();
     let answer = match procedure {
         NFS_PROGRAM::NFSPROC3_READ => content::read(call).await,
-        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call, payload).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call).await,
         // Boxed: a READ or WRITE would need as much memory as the largest of them.
         procedure => Box::pin(dispatch_other(call, procedure)).await,
     };
@@ -114,7 +113,7 @@ async fn dispatch(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
     })
 }
 
-async fn dispatch_other(call: &Call, procedure: NFS_PROGRAM) -> Answer {
+async fn dispatch_other(call: &mut Call, procedure: NFS_PROGRAM) -> Answer {
     match procedure {
         NFS_PROGRAM::NFSPROC3_NULL => Ok(Results::Bytes(Vec::new())),
         NFS_PROGRAM::NFSPROC3_GETATTR => attributes::getattr(call).await,
@@ -123,7 +122,7 @@ async fn dispatch_other(call: &Call, procedure: NFS_PROGRAM) -> Answer {
         NFS_PROGRAM::NFSPROC3_ACCESS => attributes::access(call).await,
         NFS_PROGRAM::NFSPROC3_READLINK => names::readlink(call).await,
         NFS_PROGRAM::NFSPROC3_READ => content::read(call).await,
-        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call, None).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call).await,
         NFS_PROGRAM::NFSPROC3_CREATE => create::create(call).await,
         NFS_PROGRAM::NFSPROC3_MKDIR => create::mkdir(call).await,
         NFS_PROGRAM::NFSPROC3_SYMLINK => create::symlink(call).await,
