@@ -246,6 +246,7 @@ impl Volume {
             let context = self.with_export(context);
             let began = cpu.begin(Event::FlushGathered, context);
             let result = self.join_flush(cpu, context, callers).await;
+            // A span for each: a breakdown shares a request's time among its spans.
             (0..callers).for_each(|_| cpu.end(began, Event::FlushGathered, context, 0, 0));
             result?;
         } else {
