@@ -136,12 +136,6 @@ impl Volume {
         result
     }
 
-    /// Ends the volume's write-back. Dirty blocks are abandoned.
-    pub fn stop(&self) {
-        self.closing.store(true, Ordering::SeqCst);
-        self.memory.write_back_wait().wake_all();
-    }
-
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }

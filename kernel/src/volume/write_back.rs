@@ -4,6 +4,7 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use policy::early::EarlyWrite;
 use policy::pace::{self, Pace};
@@ -38,6 +39,8 @@ const UNDER_WAY_MAX: usize = 64;
 #[derive(Default)]
 pub(super) struct Task {
     is_running: AtomicBool,
+    /// Woken when the volume is closed. Not by the list of all that wait for memory: of many volumes, one is closed.
+    waker: AtomicWaker,
     /// Left by the last run.
     policies: Mutex<Option<Box<Policies>>>,
 }
@@ -118,6 +121,12 @@ impl Early {
 }
 
 impl Volume {
+    /// Ends the task. Dirty blocks are abandoned.
+    pub fn stop(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.write_back.waker.wake();
+    }
+
     /// Starts the task, unless it runs.
     pub(super) fn start_write_back(&self) {
         let is_running = &self.write_back.is_running;
@@ -332,11 +341,12 @@ impl Volume {
             false => self.memory.is_write_back_awaited() || is_short(),
         };
         let mut timers = Some([early, end]);
-        let set_timers = std::future::poll_fn(|cx| {
+        let set_wakers = std::future::poll_fn(|cx| {
+            self.write_back.waker.register(cx.waker());
             timers.take().into_iter().flatten().for_each(|at| cpu.wake_at(at, cx.waker().clone()));
             std::task::Poll::Ready(())
         });
-        set_timers.await;
+        set_wakers.await;
         let is_over = || cpu.now() >= end || cpu.now() >= early && is_awaited();
         self.memory.write_back_wait().until(|| (is_over() || self.is_closing()).then_some(())).await;
     }

@@ -122,6 +122,24 @@ fn time_is_charged_to_what_was_done_and_none_is_lost() {
 }
 
 #[test]
+fn a_volume_that_is_closed_wakes_the_write_back_of_no_other() {
+    let (world, host) = server(6, 8 * MIB);
+    let device = Arc::new(RamDisk::new(8 * MIB, DISK));
+    let volumes: Vec<_> = (0..32).map(|_| open(&host.kernel, Arc::clone(&device) as Arc<dyn Device>)).collect();
+    run(&world, &host, async move |cpu| {
+        for volume in &volumes {
+            write(&cpu, volume, ByteRange::new(0, 4096)).await;
+        }
+        cpu.sleep(Duration::from_millis(5)).await;
+        let before = sum(cpu.kernel()).count(Count::Dispatches);
+        volumes[0].stop();
+        cpu.sleep(Duration::from_millis(1)).await;
+        let woken = sum(cpu.kernel()).count(Count::Dispatches) - before;
+        assert_eq!(woken, 2, "its own, and this task");
+    });
+}
+
+#[test]
 fn requests_are_counted_by_type_with_their_latency_on_each_processor() {
     let (world, host) = server(6, 8 * MIB);
     for (cpu, milliseconds) in host.processors.iter().zip([1, 4]) {
