@@ -137,6 +137,11 @@ impl<W: Default> Rendezvous<W> {
         !state.is_taken && state.policy.is_alone()
     }
 
+    /// May more than one caller of the last flushes want the next?
+    pub(crate) fn expects_others(&self) -> bool {
+        self.state.lock().policy.expects_others()
+    }
+
     /// Is a flush in flight, or about to start?
     pub(crate) fn is_running(&self) -> bool {
         self.state.lock().is_taken

@@ -104,7 +104,12 @@ impl Gather {
 
     /// Whether one writer with data in flight is the only one, and no other is expected.
     pub fn is_alone(&self) -> bool {
-        self.waiting == 0 && self.in_flight == 1 && self.expected <= 1
+        self.waiting == 0 && self.in_flight == 1 && !self.expects_others()
+    }
+
+    /// Did the last flush leave more than one writer that may want the next?
+    pub fn expects_others(&self) -> bool {
+        self.expected > 1
     }
 
     /// When to start the flush for the waiting writers, while none is in flight.

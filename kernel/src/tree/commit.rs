@@ -2,7 +2,8 @@
 //!
 //! A file's own flush commits the journal, or waits for a commit that another began, and flushes the disk, in a thread of the
 //! host's of its own. Of files that are flushed at the same time the content goes to the disk first; then the journal is
-//! committed, once; and one of them is flushed by itself, because a commit that has nothing to write does not flush the disk.
+//! committed, once, and one of them is flushed by itself meanwhile, because a commit that has nothing to write does not flush
+//! the disk: that flush waits for the commit's, or is one more (`jbd2_trans_will_send_data_barrier`).
 //!
 //! A layer above the disk's queue, which bounds what is in flight: these flushes wait for each other.
 
@@ -32,7 +33,7 @@ struct State {
     /// Those whose content is on the disk.
     arrived: usize,
     committed: Option<Result<(), Errno>>,
-    /// What came of the disk's flush after that.
+    /// What came of the flush of the first, which covers the disk.
     flushed: Option<Result<(), Errno>>,
 }
 
@@ -56,6 +57,10 @@ impl JointCommit {
         self.change(|state| state.committed = Some(result));
     }
 
+    async fn until_committed(&self) -> Result<(), Errno> {
+        self.changed.until(|| self.state.lock().committed).await
+    }
+
     async fn until_flushed(&self) -> Result<(), Errno> {
         self.changed.until(|| self.state.lock().flushed).await
     }
@@ -65,8 +70,8 @@ impl JointCommit {
 struct Place(Arc<JointCommit>);
 
 impl Place {
-    /// Waits for the commit. The first is to flush the disk after it.
-    async fn arrive(self) -> Result<Option<Flusher>, Errno> {
+    /// The content is on the disk. The first is to flush the disk, when all have arrived.
+    fn arrive(self) -> (Arc<JointCommit>, Option<Flusher>) {
         let commit = Arc::clone(&self.0);
         let is_first = {
             let mut state = commit.state.lock();
@@ -74,8 +79,7 @@ impl Place {
             state.arrived == 1
         };
         let flusher = is_first.then(|| Flusher { commit: Arc::clone(&commit), result: Err(Errno::CANCELLED) });
-        drop(self);
-        commit.changed.until(|| commit.state.lock().committed).await.map(|()| flusher)
+        (commit, flusher)
     }
 }
 
@@ -130,19 +134,19 @@ impl Committed {
             drop(place);
             return self.below.perform(cpu, request).await;
         }
-        let commit = Arc::clone(&place.0);
-        match place.arrive().await? {
-            Some(mut flusher) => {
-                let outcome = self.below.perform(cpu, request).await;
-                flusher.result = outcome.as_ref().map(drop).map_err(|errno| *errno);
-                outcome
-            }
+        let (commit, flusher) = place.arrive();
+        let Some(mut flusher) = flusher else {
+            commit.until_committed().await?;
             // The other's error says nothing of this file (M11).
-            None => match commit.until_flushed().await {
+            return match commit.until_flushed().await {
                 Ok(()) => Ok(Outcome::Done),
                 Err(_) => self.below.perform(cpu, request).await,
-            },
-        }
+            };
+        };
+        commit.until_complete().await;
+        let outcome = self.below.perform(cpu, request).await;
+        flusher.result = outcome.as_ref().map(drop).map_err(|errno| *errno);
+        outcome
     }
 }
 

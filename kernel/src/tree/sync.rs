@@ -96,7 +96,9 @@ impl FileTree {
     ) -> (Result<(), Errno>, Result<(), Errno>) {
         let answered = self.answered_so_far();
         let committing = Counted::new(&self.committing);
-        if committing.is_alone() || !self.shares_commits(cpu) {
+        // The first of many that return after a commit looks alone.
+        let is_alone = committing.is_alone() && !self.syncs.expects_others();
+        if is_alone || !self.shares_commits(cpu) {
             // In this order: the flush commits the names as well, mostly, and leaves the sync nothing to do.
             let content = file.flush(cpu, context).await;
             return (content, self.settle(cpu, answered).await);
@@ -175,7 +177,8 @@ impl FileTree {
             commit.end(result);
             result
         };
-        join(flushed, synced).await.1
+        // The journal's commit is asked for first: the file's flush is then a part of it.
+        join(synced, flushed).await.0
     }
 
     /// Makes a rename between directories durable: the new name first, so that a crash in between cannot leave the node

@@ -1,18 +1,18 @@
 //! Changes of names that are answered before they are durable, in the simulated machine.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use kernel::tree::{FileTree, Vnode};
 use kernel::{Processor, Switches};
 use machine::Errno;
 use machine::tree::{Creation, SetAttributes, TreeCall, TreeReply};
 use policy::unit::Instant;
-use sim::{OpClass, TreeConfig, World};
+use sim::{DiskConfig, Latency, OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::files::{CACHE_BYTES, context, file, open, root, served_of, stable, write};
@@ -212,15 +212,70 @@ fn files_that_are_committed_at_the_same_time_share_a_sync_of_the_names_answered_
     });
 }
 
-/// Commits eight files together when so many of these operations fail: so many commits fail, and the next ones cover all.
-fn commits_with_failures(seed: u64, failing: OpClass, count: u32) {
+#[test]
+fn files_that_are_committed_again_and_again_share_one_flush_and_the_sync_that_is_made_meanwhile() {
+    let [short, long] = [8, 10].map(|ms| Latency::us(1000 * ms, 1000 * ms));
+    commit_again_and_again(short, long);
+    commit_again_and_again(long, short);
+}
+
+/// The first that returns after a commit finds no other, but they are expected.
+fn commit_again_and_again(flush: Latency, sync: Latency) {
+    /// Until the policy has tried its waits, and those that count.
+    const ROUNDS: (u8, u8) = (60, 40);
+    let disk = DiskConfig { flush, ..DiskConfig::new(64 << 20) };
+    let config = TreeConfig { journal: true, sync, disk, ..TreeConfig::new() };
+    served_of(6, config, 100, async move |cpu, tree, seen, id| {
+        let files = written_files(&cpu, &tree, 16).await;
+        let counts = || {
+            let (calls, disk) = seen.tree_counters(id);
+            (disk.flushes, calls.syncs, cpu.now())
+        };
+        let before = Cell::new(counts());
+        let rounds = files.iter().enumerate().map(async |(number, file)| {
+            for round in 1..=ROUNDS.0 + ROUNDS.1 {
+                write(&cpu, &tree, file, 0, &[round; 5000], context()).await.expect("cached");
+                change(&cpu, &tree, &format!("name-{number}-{round}"), true).await.expect("answered at once");
+                tree.commit(&cpu, file, context()).await.expect("durable");
+                assert_eq!(seen.tree_durable_content(id, &format!("/file-{number}")), Some(vec![round; 5000]));
+                if (number, round) == (0, ROUNDS.0) {
+                    before.set(counts());
+                }
+            }
+        });
+        join_all(rounds).await;
+        let ((flushes, syncs, end), before) = (counts(), before.get());
+        let (flushes, syncs, took) = (flushes - before.0, syncs - before.1, end.since(before.2) / ROUNDS.1.into());
+        let most = u64::from(ROUNDS.1) * 5 / 4;
+        assert!(
+            flushes <= most && syncs <= most,
+            "{flushes} flushes, {syncs} syncs: other waits are tried now and then"
+        );
+        assert!(took < Duration::from_millis(15), "{took:?} a round");
+    });
+}
+
+/// Commits eight files together when so many of these operations fail, after so many flushes: so many commits fail, and the
+/// next ones cover all.
+fn commits_with_failures(seed: u64, failing: OpClass, count: u32, after: u64) {
     served_of(seed, journaled(seed), 100, async move |cpu, tree, seen, id| {
         let files = written_files(&cpu, &tree, 8).await;
-        seen.fail_next_in_tree(id, failing, count, Errno::IO);
+        let flushes = || seen.tree_counters(id).1.flushes;
+        let before = flushes();
+        let fail = async {
+            while flushes() < before + after {
+                cpu.sleep(Duration::from_micros(1)).await;
+            }
+            seen.fail_next_in_tree(id, failing, count, Errno::IO);
+        };
         let commits = files.iter().map(|file| tree.commit(&cpu, file, context()));
-        let results = join_all(commits).await;
+        let ((), results) = join(fail, join_all(commits)).await;
         assert_eq!(results.iter().filter(|result| **result == Err(Errno::IO)).count(), count as usize, "{results:?}");
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 8 - count as usize);
+        for (number, _) in results.iter().enumerate().filter(|(_, result)| result.is_ok()) {
+            let content = seen.tree_durable_content(id, &format!("/file-{number}"));
+            assert!(content == Some(vec![number as u8; 5000]), "file {number} was told to be durable");
+        }
         let again = files.iter().map(|file| tree.commit(&cpu, file, context()));
         assert_eq!(join_all(again).await, vec![Ok(()); 8]);
         for number in 0..8 {
@@ -231,14 +286,17 @@ fn commits_with_failures(seed: u64, failing: OpClass, count: u32) {
 
 #[test]
 fn of_files_that_are_committed_at_the_same_time_only_the_one_whose_flush_fails_is_reported() {
-    commits_with_failures(4, OpClass::Flush, 1);
+    // The first is flushed by itself, the second leads before others have come, and these share a flush.
+    for after in 0..3 {
+        commits_with_failures(4, OpClass::Flush, 1, after);
+    }
 }
 
 /// The host tells an error of writing back once, to the descriptor that asked: the flush succeeds.
 #[test]
 fn of_files_that_are_committed_at_the_same_time_each_that_was_not_written_back_is_reported() {
     for count in [1, 3] {
-        commits_with_failures(4, OpClass::WriteBack, count);
+        commits_with_failures(4, OpClass::WriteBack, count, 0);
     }
 }
 

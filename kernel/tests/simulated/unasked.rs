@@ -6,7 +6,7 @@ use std::time::Duration;
 use kernel::Processor;
 use kernel::tree::{FileTree, Vnode};
 use machine::Errno;
-use sim::{OpClass, TreeConfig, TreeId, World};
+use sim::{DiskConfig, Latency, OpClass, TreeConfig, TreeId, World};
 use testkit::scene::files::{context, file, served_of, write};
 
 const FILES: u8 = 16;
@@ -77,16 +77,27 @@ fn a_file_that_is_written_all_the_time_is_flushed_all_the_time() {
     }
 }
 
+/// And those in which either half of a commit takes longer than the other.
+fn trees_with_slow_halves() -> impl Iterator<Item = TreeConfig> {
+    let slow = Latency::us(20_000, 20_000);
+    let disk = DiskConfig { flush: slow, ..TreeConfig::new().disk };
+    let [journaled, single] = trees();
+    [TreeConfig { sync: slow, ..journaled.clone() }, TreeConfig { disk, ..journaled.clone() }, journaled, single]
+        .into_iter()
+}
+
 #[test]
 fn a_failed_flush_of_files_that_nobody_commits_changes_the_verifier_and_is_repeated() {
-    for class in [OpClass::Flush, OpClass::Sync, OpClass::WriteBack] {
-        for config in trees() {
+    // The second may be the one that many share.
+    let classes = [OpClass::Flush, OpClass::Sync, OpClass::WriteBack];
+    for (class, failing) in classes.into_iter().flat_map(|class| [(class, 1), (class, 2)]) {
+        for config in trees_with_slow_halves() {
             // Nothing is written back, nor synced, where each file is flushed by itself.
             let is_told = class == OpClass::Flush || config.journal;
             served_of(4, config, 100, async move |cpu, tree, seen, id| {
                 let files = written(&cpu, &tree).await;
                 let verifier = tree.verifier();
-                seen.fail_next_in_tree(id, class, 1, Errno::IO);
+                seen.fail_next_in_tree(id, class, failing, Errno::IO);
                 cpu.sleep(Duration::from_millis(1900)).await;
                 assert_eq!(tree.verifier() != verifier, is_told, "{class:?}");
                 cpu.sleep(Duration::from_secs(4)).await;

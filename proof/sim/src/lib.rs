@@ -41,7 +41,7 @@
 //! | T10 | A file is restored with one of its sizes since the durable one. Content that did not reach the medium reads as older content or as zeroes, never as what was cut off before. |
 //! | T11 | After a failed flush, sync or stable write, each write to the files that it covered that was complete by then may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. |
 //! | T12 | A node that lost its last name is gone (`ESTALE`), after a power cut also one that never had a durable name. A removed file that is open is read and written until it is closed. |
-//! | T13 | With one journal ([`TreeConfig::journal`]): what of a file was on the disk, written directly or written back, when a successful sync began survives from before the start of a flush of any other file that starts after the end of the sync. |
+//! | T13 | With one journal ([`TreeConfig::journal`]): what of a file was on the disk, written directly or written back, both when a successful sync began and when a successful flush of any other file did, survives after both have ended. |
 //!
 //! A sync of a new file or directory does not make its name durable: that takes a sync of its parent. For reads, writes
 //! and flushes of files M1 to M8 hold as on disks. Reads do not change times (`noatime`), and a removed node's number

@@ -2,8 +2,8 @@
 //!
 //! One `fsync` commits a group on ext4 with a journal; elsewhere each node is synced, up to 16 side by side, a new file
 //! by the descriptor that made it. So the kernel flushes several files: their content is written back, one `fsync` of a directory
-//! commits their metadata, and one file is flushed, for the disk's cache, which a commit that finds nothing to write leaves
-//! as it is (`ext4_force_commit`). (Without a journal ext4 writes all inodes of a block when one is synced, so that one
+//! commits their metadata, and one file is flushed meanwhile, for the disk's cache, which a commit that finds nothing to write
+//! leaves as it is (`ext4_force_commit`). (Without a journal ext4 writes all inodes of a block when one is synced, so that one
 //! `fsync` for each block of them would do; but how many lie in a block the host tells nobody who may not read the
 //! device.) `syncfs` was rejected: it writes what everybody else on the host has dirty.
 

@@ -2,14 +2,17 @@
 
 use super::SimTree;
 use super::in_flight::OpenInode;
+use super::inode::Inode;
 use crate::disk::DiskJob;
 use machine::{Errno, Op};
 use policy::unit::Stability;
 
 impl SimTree {
-    /// What a flush that starts now covers of all files.
-    pub(super) fn committed(&self) -> Vec<(u64, u32, u64)> {
-        self.inodes.values().map(|inode| (inode.number, inode.generation, inode.committable.committed)).collect()
+    /// What a flush that starts now may cover of all files: what is on the disk.
+    pub(super) fn on_disk(&self) -> Vec<(u64, u32, u64)> {
+        let latest = |inode: &Inode| inode.bytes().map_or(0, |bytes| bytes.latest_change());
+        let on_disk = |inode: &Inode| (inode.number, inode.generation, inode.committable.on_disk(latest(inode)));
+        self.inodes.values().map(on_disk).collect()
     }
 
     /// An operation on a file has ended.
@@ -25,10 +28,13 @@ impl SimTree {
         if !matches!(op, Op::Flush { .. }) || result.is_err() {
             return;
         }
-        for (number, generation, committed) in &job.others {
-            let inode = self.inodes.get_mut(number).filter(|inode| inode.generation == *generation);
-            if let Some(bytes) = inode.and_then(|inode| inode.bytes_mut()) {
-                bytes.flush(*committed);
+        for (number, generation, on_disk) in &job.others {
+            let Some(inode) = self.inodes.get_mut(number).filter(|inode| inode.generation == *generation) else {
+                continue;
+            };
+            let flushed = inode.committable.on_flushed(*on_disk);
+            if let Some(bytes) = inode.bytes_mut() {
+                bytes.flush(flushed);
             }
         }
     }

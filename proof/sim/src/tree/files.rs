@@ -38,7 +38,7 @@ impl SimTree {
         })?;
         job.covers = self.inodes[&file.number].bytes().map_or(0, |bytes| bytes.latest_change());
         if self.config.journal && matches!(op, Op::Flush { .. }) {
-            job.others = self.committed();
+            job.others = self.on_disk();
         }
         // SAFETY: guaranteed by the caller.
         unsafe { self.disk.begin(now, op, job) }

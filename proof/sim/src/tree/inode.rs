@@ -52,8 +52,9 @@ pub(super) struct Inode {
 pub(super) struct Committable {
     /// Changes that the host has in its page cache, oldest first.
     pub(super) cached: Vec<u64>,
-    /// The latest change that was on the disk when a successful sync began.
-    pub(super) committed: u64,
+    /// The latest change that was on the disk when a successful sync began, and when a successful flush did.
+    committed: u64,
+    flushed: u64,
 }
 
 impl Committable {
@@ -62,8 +63,16 @@ impl Committable {
         self.cached.first().map_or(latest, |first| first.saturating_sub(1))
     }
 
-    pub(super) fn on_committed(&mut self, change: u64) {
+    /// A sync was successful at whose start this change was on the disk. Returns the latest that has survived.
+    pub(super) fn on_committed(&mut self, change: u64) -> u64 {
         self.committed = self.committed.max(change);
+        self.committed.min(self.flushed)
+    }
+
+    /// The same for the flush of any file.
+    pub(super) fn on_flushed(&mut self, change: u64) -> u64 {
+        self.flushed = self.flushed.max(change);
+        self.committed.min(self.flushed)
     }
 
     pub(super) fn on_power_cut(&mut self) {

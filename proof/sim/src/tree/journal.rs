@@ -127,9 +127,9 @@ impl SimTree {
         for captured in &coverage.nodes {
             if let Some(inode) = self.captured(captured) {
                 inode.make_durable(captured.stat, coverage.as_of, coverage.change);
-                inode.committable.on_committed(captured.on_disk);
+                let committed = inode.committable.on_committed(captured.on_disk);
                 if let Some(bytes) = inode.bytes_mut() {
-                    bytes.flush(captured.content);
+                    bytes.flush(captured.content.max(committed));
                 }
             }
         }
