@@ -279,7 +279,7 @@ impl Target<'_> {
 }
 
 /// Sets the status flags of the open file; others, including non-blocking mode, are cleared.
-fn set_status(file: &StdFile, flags: libc::c_int) -> Result<(), Errno> {
+pub(super) fn set_status(file: &StdFile, flags: libc::c_int) -> Result<(), Errno> {
     // SAFETY: no pointer is passed.
     syscall::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }

@@ -41,7 +41,7 @@ use super::file::TreeDisk;
 use super::syscall;
 use crate::tree::{Around, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use crate::{Errno, Op};
-use at_once::Directories;
+use at_once::{Directories, SlowOpens};
 use call::MountId;
 use content::{Made, Readers};
 use identity::Identity;
@@ -95,6 +95,7 @@ struct HostTree {
     directories: Directories,
     /// Some calls wait for nothing.
     answers_at_once: bool,
+    slow_opens: SlowOpens,
     listings: Listings,
     name_locks: NameLocks,
     /// Held while attributes are compared and set.
@@ -195,6 +196,7 @@ fn open_as(
         readers: Readers::default(),
         directories: Directories::default(),
         answers_at_once,
+        slow_opens: SlowOpens::default(),
         listings: Listings::default(),
         name_locks: NameLocks::new(),
         guarded: Mutex::default(),

@@ -1,6 +1,7 @@
 //! What is answered from descriptors that stay open follows what the host does meanwhile.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use machine::tree::{Creation, Node, OpenNode, SetAttributes, TreeCall, TreeReply
 use machine::{Errno, Op, Segments};
 use policy::unit::{ByteOffset, Stability};
 use rustix::fs::XattrFlags;
-use testkit::skip::note_kernel;
+use testkit::skip::{note, note_kernel};
 
 on_all_trees!(
     the_host_executes_a_new_file_that_it_has_written,
@@ -20,6 +21,7 @@ on_all_trees!(
     permissions_and_attributes_of_open_files_are_those_that_the_host_has,
     access_control_lists_of_open_files_count,
     a_file_that_is_open_is_opened_for_writing_as_the_host_left_it,
+    a_lease_is_waited_for_and_not_by_the_processor,
     names_that_the_host_changes_are_found_by_the_next_lookup,
     a_directory_that_the_host_replaced_is_another,
     who_may_not_search_a_directory_finds_nothing_in_it,
@@ -175,6 +177,24 @@ fn a_file_that_is_open_is_opened_for_writing_as_the_host_left_it(mut served: Ser
     // Nobody has it open any more.
     fs::remove_file(served.path("file")).expect("removed");
     assert_eq!(opened(&mut served, node, true).err(), Some(ESTALE));
+}
+
+fn a_lease_is_waited_for_and_not_by_the_processor(mut served: ServedTree) {
+    let node = made(&mut served, "file");
+    let _reading = opened(&mut served, node, false).expect("opened");
+    let leased = fs::File::open(served.path("file")).expect("opened");
+    // SAFETY: no pointer is passed.
+    let lease = |kind: libc::c_int| unsafe { libc::fcntl(leased.as_raw_fd(), libc::F_SETLEASE, kind) };
+    // SAFETY: no other test waits for the signal, which asks for the lease and would end this process.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    if lease(libc::F_RDLCK) < 0 {
+        return note("no leases on this file system");
+    }
+    let (token, reply) = served.start(None, TreeCall::Open { node, writable: true });
+    assert!(reply.lock().is_none(), "opened beside a lease");
+    assert_eq!(lease(libc::F_UNLCK), 0);
+    assert_eq!(served.rig.wait(token), Ok(0));
+    assert!(matches!(reply.lock().take(), Some(TreeReply::Opened(open)) if open.direct.facts.writable));
 }
 
 fn names_that_the_host_changes_are_found_by_the_next_lookup(mut served: ServedTree) {

@@ -6,22 +6,27 @@
 //! attributes of what is open, and permissions for it where there can be no access control list, which the host may have to
 //! read; files that were made just now and are still open. Elsewhere the pool has to do it.
 //!
-//! Not on file systems that may have to ask others for attributes (FUSE, network). Nothing is opened but for its path: to
-//! open a file may wait for a program on the host that wants to be asked (`FAN_OPEN_PERM`) or has a lease.
+//! Not on file systems that may have to ask others for attributes (FUSE, network). Nothing that is not open already is
+//! opened but for its path: it may have to be read from the disk. What is open is opened for writing here, without waiting
+//! for who has a lease on it; but a program on the host may want to be asked (`FAN_OPEN_PERM`), which cannot be known
+//! before. After two that took long in a row the pool opens files for some time.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
+use super::content::Lease;
 use super::names::entry_name;
 use super::permission::SEARCH;
 use super::status;
 use crate::Errno;
-use crate::tree::{Attributes, BeforeAndAfter, Caller, Node, TreeCall, TreeOp, TreeReply};
+use crate::tree::{Attributes, BeforeAndAfter, Caller, Node, OpenNode, TreeCall, TreeOp, TreeReply};
 
 /// Directories that stay open, at most. One that was removed on the host stays allocated until others replace it.
 const DIRECTORIES_MAX: usize = 64;
@@ -53,6 +58,33 @@ impl Directories {
     }
 }
 
+/// An opening that takes longer has waited for somebody, or was interrupted: two in a row are no accident.
+const SLOW_OPEN: Duration = Duration::from_micros(500);
+
+/// How long the pool then opens files.
+const SLOW_OPENS_LAST: Duration = Duration::from_secs(10);
+
+/// Whether files take long to open, because a program on the host wants to be asked.
+#[derive(Default)]
+pub(super) struct SlowOpens {
+    in_row: AtomicU32,
+    until: Mutex<Option<Instant>>,
+}
+
+impl SlowOpens {
+    fn are_expected(&self) -> bool {
+        self.until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn note(&self, took: Duration) {
+        if took < SLOW_OPEN {
+            self.in_row.store(0, Ordering::Relaxed);
+        } else if self.in_row.fetch_add(1, Ordering::Relaxed) > 0 {
+            *self.until.lock() = Some(Instant::now() + SLOW_OPENS_LAST);
+        }
+    }
+}
+
 /// Does the file system have the attributes of an open node in memory?
 pub(super) fn has_attributes_at_hand(root: BorrowedFd) -> bool {
     const EXT4: i64 = 0xef53;
@@ -77,6 +109,7 @@ impl HostTree {
                 is_clear.then(|| self.access_to(caller, fd, status, *wanted))
             })??,
             TreeCall::Open { node, writable: false } => Ok(TreeReply::Opened(self.open_made(node)?)),
+            TreeCall::Open { node, writable: true } => self.open_for_writing(node)?.map(TreeReply::Opened),
             _ => return None,
         };
         let reply = match answer {
@@ -113,6 +146,19 @@ impl HostTree {
         Some(Ok(reply))
     }
 
+    fn open_for_writing(&self, node: &Node) -> Option<Result<OpenNode, Errno>> {
+        if self.read_only || self.slow_opens.are_expected() {
+            return None;
+        }
+        let began = Instant::now();
+        let opened = self.open_again_for_writing(node, Lease::Refuse);
+        self.slow_opens.note(began.elapsed());
+        match opened {
+            Err(Errno(libc::EWOULDBLOCK)) => None,
+            opened => opened.transpose(),
+        }
+    }
+
     fn attributes_at_hand(&self, node: &Node) -> Option<Attributes> {
         self.on_open(node, |_, status| status::attributes(status))
     }
@@ -135,4 +181,20 @@ fn has_no_list(status: &libc::statx) -> bool {
 
 fn is_linked(dir: BorrowedFd) -> bool {
     call::status(dir).is_ok_and(|status| status.stx_nlink > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_slow_openings_in_a_row_are_no_accident() {
+        let opens = SlowOpens::default();
+        for took in [SLOW_OPEN, Duration::ZERO, SLOW_OPEN] {
+            opens.note(took);
+            assert!(!opens.are_expected());
+        }
+        opens.note(SLOW_OPEN);
+        assert!(opens.are_expected());
+    }
 }

@@ -12,6 +12,7 @@ use super::HostTree;
 use super::call;
 use super::node::Found;
 use super::{status, watch};
+use crate::linux::file::set_status;
 use crate::tree::{Node, OpenNode, TreeReply};
 use crate::{Errno, FileFacts};
 
@@ -78,6 +79,13 @@ impl Readers {
     }
 }
 
+/// What to do about another's lease on a file that is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lease {
+    Await,
+    Refuse,
+}
+
 impl HostTree {
     /// Opens a node again, whose kind is known: opening a pipe or device has side effects.
     pub(super) fn reopen(&self, found: &Found, flags: libc::c_int) -> Result<OwnedFd, Errno> {
@@ -91,7 +99,7 @@ impl HostTree {
         if writable && self.read_only {
             return Err(Errno::READ_ONLY);
         }
-        if writable && let Some(opened) = self.open_again_for_writing(node)? {
+        if writable && let Some(opened) = self.open_again_for_writing(node, Lease::Await)? {
             return Ok(TreeReply::Opened(opened));
         }
         let found = self.find(node)?;
@@ -138,13 +146,24 @@ impl HostTree {
     }
 
     /// A file that is in use for reading, now for writing. `None`: it is not.
-    fn open_again_for_writing(&self, node: &Node) -> Result<Option<OpenNode>, Errno> {
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK`: another has a lease, which is not to be waited for.
+    pub(super) fn open_again_for_writing(&self, node: &Node, lease: Lease) -> Result<Option<OpenNode>, Errno> {
         let Some((file, facts, bytes_max)) = self.readers.get(node) else { return Ok(None) };
         let found = call::status(file.as_fd())?;
         if found.stx_nlink == 0 {
             return Err(Errno::STALE);
         }
-        let open = |flags| call::open_node(self.root.as_fd(), node, libc::O_RDWR | flags).map(StdFile::from);
+        let open = |flags| {
+            let waits = if lease == Lease::Await { 0 } else { libc::O_NONBLOCK };
+            let file = call::open_node(self.root.as_fd(), node, libc::O_RDWR | flags | waits).map(StdFile::from)?;
+            if waits != 0 {
+                // Else its writes would not wait, either.
+                set_status(&file, flags)?;
+            }
+            Ok(file)
+        };
         let opened = |file, direct| {
             let facts = FileFacts {
                 size: found.stx_size,
