@@ -1,9 +1,17 @@
 //! What is answered from descriptors that stay open follows what the host does meanwhile.
 
+use std::ffi::CString;
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::rig::Memory;
 use crate::tree_rig::*;
@@ -22,6 +30,7 @@ on_all_trees!(
     access_control_lists_of_open_files_count,
     a_file_that_is_open_is_opened_for_writing_as_the_host_left_it,
     a_lease_is_waited_for_and_not_by_the_processor,
+    a_program_that_wants_to_be_asked_keeps_the_processor_waiting_twice,
     names_that_the_host_changes_are_found_by_the_next_lookup,
     a_directory_that_the_host_replaced_is_another,
     who_may_not_search_a_directory_finds_nothing_in_it,
@@ -195,6 +204,76 @@ fn a_lease_is_waited_for_and_not_by_the_processor(mut served: ServedTree) {
     assert_eq!(lease(libc::F_UNLCK), 0);
     assert_eq!(served.rig.wait(token), Ok(0));
     assert!(matches!(reply.lock().take(), Some(TreeReply::Opened(open)) if open.direct.facts.writable));
+}
+
+/// A program on the host that takes its time to allow what is opened in a directory (`FAN_OPEN_PERM`).
+struct Asked {
+    /// It does not answer, for two seconds at most.
+    is_held: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Asked {
+    /// `None`: the host has no such programs, or the server's user may not be one.
+    fn new(directory: &Path) -> Option<Asked> {
+        let path = CString::new(directory.as_os_str().as_bytes()).expect("no zero byte");
+        let mask = libc::FAN_OPEN_PERM | libc::FAN_EVENT_ON_CHILD;
+        // SAFETY: no pointer is passed.
+        let fd = unsafe { libc::fanotify_init(libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC, libc::O_RDONLY as u32) };
+        // SAFETY: the descriptor is new, and the path a C string.
+        let events = (fd >= 0).then(|| unsafe { fs::File::from_raw_fd(fd) })?;
+        // SAFETY: as above.
+        let marked = unsafe { libc::fanotify_mark(fd, libc::FAN_MARK_ADD, mask, libc::AT_FDCWD, path.as_ptr()) };
+        let (is_held, ended) = (Arc::default(), Arc::default());
+        let (hold, end) = (Arc::clone(&is_held), Arc::clone(&ended));
+        let thread = (marked == 0).then(|| thread::spawn(move || Asked::answer(events, &hold, &end)))?;
+        Some(Asked { is_held, ended, thread: Some(thread) })
+    }
+
+    fn answer(mut events: fs::File, is_held: &AtomicBool, ended: &AtomicBool) {
+        while !ended.load(Ordering::SeqCst) {
+            let mut poll = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor, as said.
+            if unsafe { libc::poll(&raw mut poll, 1, 20) } != 1 {
+                continue;
+            }
+            let mut bytes = [0; 4096];
+            let read = events.read(&mut bytes).expect("an event");
+            for event in bytes[..read].chunks_exact(size_of::<libc::fanotify_event_metadata>()) {
+                let fd: [u8; 4] = event[16..20].try_into().expect("four bytes");
+                let pause = || thread::sleep(Duration::from_millis(2));
+                pause();
+                (0..1000).take_while(|_| is_held.load(Ordering::SeqCst)).for_each(|_| pause());
+                let answer = [fd, libc::FAN_ALLOW.to_ne_bytes()].concat();
+                events.write_all(&answer).expect("answered");
+                // SAFETY: the event's descriptor, which nobody else has.
+                drop(unsafe { fs::File::from_raw_fd(i32::from_ne_bytes(fd)) });
+            }
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.is_held.store(false, Ordering::SeqCst);
+        self.ended.store(true, Ordering::SeqCst);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn a_program_that_wants_to_be_asked_keeps_the_processor_waiting_twice(mut served: ServedTree) {
+    let nodes = ["first", "second", "third"].map(|name| made(&mut served, name));
+    let _reading = nodes.map(|node| opened(&mut served, node, false).expect("opened"));
+    let Some(asked) = Asked::new(served.path(".").as_path()) else { return note("no FAN_OPEN_PERM here") };
+    for node in &nodes[..2] {
+        opened(&mut served, *node, true).expect("allowed");
+    }
+    asked.is_held.store(true, Ordering::SeqCst);
+    let (token, reply) = served.start(None, TreeCall::Open { node: nodes[2], writable: true });
+    assert!(reply.lock().is_none(), "the processor has waited for the answer");
+    asked.is_held.store(false, Ordering::SeqCst);
+    assert_eq!(served.rig.wait(token), Ok(0));
 }
 
 fn names_that_the_host_changes_are_found_by_the_next_lookup(mut served: ServedTree) {
