@@ -93,6 +93,8 @@ struct Inner {
     quantum: RefCell<Quantum>,
     /// Client requests since the quantum policy was last asked.
     requests: Cell<u64>,
+    /// See [`Processor::requests_in_progress`].
+    in_progress: Cell<usize>,
     recorder: Recorder,
     tick_source: TickSource,
     switches: RefCell<Rc<Switches>>,
@@ -169,6 +171,7 @@ impl Processor {
             serial: Cell::new(0),
             quantum: RefCell::new(Quantum::new(switches.quantum)),
             requests: Cell::new(0),
+            in_progress: Cell::new(0),
             recorder,
             tick_source,
             switches: RefCell::new(switches),
@@ -273,6 +276,19 @@ impl Processor {
     /// A client's request has arrived.
     pub fn count_request(&self) {
         self.0.requests.set(self.0.requests.get() + 1);
+    }
+
+    /// Requests of its clients that are in progress: admitted, and their replies not sent.
+    pub fn requests_in_progress(&self) -> usize {
+        self.0.in_progress.get()
+    }
+
+    pub(crate) fn begin_requests(&self, count: usize) {
+        self.0.in_progress.set(self.0.in_progress.get() + count);
+    }
+
+    pub(crate) fn end_requests(&self, count: usize) {
+        self.0.in_progress.set(self.0.in_progress.get() - count);
     }
 
     /// Runs until [`Mailbox::stop`].

@@ -4,6 +4,10 @@
 //! of the core from others. So a processor polls for about as long as work has lately taken to arrive, and not at all
 //! after a longer idle period (as KVM does for halted guests: "The KVM halt polling system", Linux documentation).
 //!
+//! What clients take until they ask again, and what disks take for what they asked, are two distributions; each is learnt by
+//! itself. Learnt as one, the shorter waits of a lone client kept the cores of others awake for as long as the longer ones
+//! (`policy/awake`): cached 4 KiB reads over NBD, one in flight, were 45,000 a second in place of 58,000.
+//!
 //! A processor polls before it sleeps: up to `idle_poll`, less where arrivals are rare. At each look it yields to whoever
 //! else is on its core: workers (the host kernel's that complete stable writes, and our own threads) and clients, whose
 //! next requests then arrive as one batch. A thread that computes uses the whole time slice that it is given; after that
@@ -33,31 +37,35 @@ const SHORTEST: Duration = Duration::from_micros(10);
 #[derive(Clone, Copy, Debug)]
 pub struct IdlePolling {
     config: Config,
-    duration: Duration,
+    for_clients: Duration,
+    for_requests: Duration,
 }
 
 impl IdlePolling {
     pub const fn new(config: Config) -> Self {
-        IdlePolling { config, duration: Duration::ZERO }
+        IdlePolling { config, for_clients: Duration::ZERO, for_requests: Duration::ZERO }
     }
 
-    /// How long to poll now.
-    pub const fn duration(&self) -> Duration {
-        self.duration
+    /// How long to poll now, while requests are in progress or none is.
+    pub const fn duration(&self, in_progress: bool) -> Duration {
+        if in_progress { self.for_requests } else { self.for_clients }
     }
 
-    /// Work arrived `waited` after the processor became idle, while it polled or after it slept.
-    pub fn on_work(&mut self, waited: Duration) {
-        if waited > self.config.longest {
+    /// Work arrived `waited` after the processor became idle, while it polled or after it slept. `in_progress`: whether
+    /// requests were, meanwhile.
+    pub fn on_work(&mut self, in_progress: bool, waited: Duration) {
+        let longest = self.config.longest;
+        let duration = if in_progress { &mut self.for_requests } else { &mut self.for_clients };
+        if waited > longest {
             // Work that arrives this rarely is not worth polling for.
-            self.duration = if self.duration > SHORTEST { self.duration / 2 } else { Duration::ZERO };
-        } else if waited > self.duration {
-            self.duration = (2 * self.duration).clamp(SHORTEST.min(self.config.longest), self.config.longest);
+            *duration = if *duration > SHORTEST { *duration / 2 } else { Duration::ZERO };
+        } else if waited > *duration {
+            *duration = (2 * *duration).clamp(SHORTEST.min(longest), longest);
         }
     }
 
     /// Another thread used its time slice on the core, to which polling had yielded.
     pub fn on_preempted(&mut self) {
-        self.duration = Duration::ZERO;
+        (self.for_clients, self.for_requests) = (Duration::ZERO, Duration::ZERO);
     }
 }

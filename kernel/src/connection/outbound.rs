@@ -56,6 +56,7 @@ pub struct Release {
 
 /// A connection's replies and requests in flight.
 pub struct Outbound {
+    cpu: Processor,
     sessions: Arc<Sessions>,
     queue: RefCell<VecDeque<Reply>>,
     /// Replies without frames, held back while an exclusive reply is sent in parts: the reader of its next part may
@@ -84,6 +85,7 @@ impl Outbound {
     /// Starts the sender.
     pub fn start(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Rc<Outbound> {
         let outbound = Rc::new(Outbound {
+            cpu: cpu.clone(),
             sessions: Arc::clone(sessions),
             queue: RefCell::default(),
             held_back: RefCell::default(),
@@ -203,6 +205,7 @@ impl Outbound {
     pub fn begin(&self, bytes: u64, holds: Holds) {
         self.holds_frames.set(self.holds_frames.get() || holds == Holds::Frames);
         self.requests.set(self.requests.get() + 1);
+        self.cpu.begin_requests(1);
         self.bytes.set(self.bytes.get() + bytes);
         self.tally.begin_request(self.requests.get());
         self.account();
@@ -248,6 +251,7 @@ impl Outbound {
     /// Ends a request, or a part of one.
     pub fn release(&self, release: Release) {
         self.requests.set(self.requests.get() - release.requests);
+        self.cpu.end_requests(release.requests);
         self.bytes.set(self.bytes.get() - release.bytes);
         self.tally.set_under_way(self.requests.get());
         self.account();

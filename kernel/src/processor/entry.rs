@@ -20,13 +20,14 @@ impl Processor {
             self.0.mailbox.parked.store(true, Ordering::SeqCst);
             self.publish_idle();
             if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
-                park = Park::Until(self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at));
+                let deadline = self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at);
+                park = Park::Until { deadline, in_progress: self.requests_in_progress() > 0 };
             }
         }
         let mut done = self.0.completions.take();
         match park {
             Park::No => self.0.machine.borrow_mut().enter(park, &mut done),
-            Park::Until(_) => {
+            Park::Until { .. } => {
                 let began = self.begin(Event::ProcessorParked, NOBODY);
                 self.charge(Activity::Overhead);
                 self.count(Count::Parks, 1);

@@ -238,9 +238,8 @@ fn pause(clock: &Clock, time: Duration) {
 fn park_time(park: Park, now: Instant) -> Option<Option<Duration>> {
     match park {
         Park::No => None,
-        Park::Until(None) => Some(None),
-        Park::Until(Some(deadline)) if deadline <= now => None,
-        Park::Until(Some(deadline)) => Some(Some(deadline.since(now))),
+        Park::Until { deadline: Some(deadline), .. } if deadline <= now => None,
+        Park::Until { deadline, .. } => Some(deadline.map(|deadline| deadline.since(now))),
     }
 }
 

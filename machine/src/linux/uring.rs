@@ -70,6 +70,8 @@ pub struct Uring {
     /// Completions taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
     polling: IdlePolling,
+    /// Whether requests were in progress when it became idle.
+    in_progress: bool,
     awake: KeepAwake,
     /// System calls since the last query.
     entries: Cell<u64>,
@@ -103,6 +105,7 @@ impl Uring {
             finished: Vec::new(),
             taken: Vec::new(),
             polling: IdlePolling::new(shared.idle),
+            in_progress: false,
             awake: KeepAwake::default(),
             entries: Cell::new(0),
             shared,
@@ -177,11 +180,11 @@ impl Uring {
 
     /// So many completions arrived `waited` after it became idle.
     fn end_idle(&mut self, now: Instant, waited: Duration, completions: usize) {
-        self.polling.on_work(waited);
-        if self.shared.awake.is_possible() {
+        self.polling.on_work(self.in_progress, waited);
+        if !self.in_progress && self.shared.awake.is_possible() {
             self.awake.on_work(waited, completions, self.shared.idle.longest);
             if self.awake.is_on() {
-                self.shared.awake.keep(self.processor, now, now + self.polling.duration());
+                self.shared.awake.keep(self.processor, now, now + self.polling.duration(false));
             }
         }
     }
@@ -190,7 +193,7 @@ impl Uring {
     fn poll_idle(&mut self, since: Instant, time: Option<Duration>) -> bool {
         let mut before = self.now();
         let deadline = time.map(|time| before + time);
-        let own = since + self.polling.duration();
+        let own = since + self.polling.duration(self.in_progress);
         let processor = self.processor;
         let is_over = |shared: &Shared, now: Instant| {
             now >= own && now >= shared.awake.until(processor) || deadline.is_some_and(|at| now >= at)
@@ -356,6 +359,9 @@ impl Machine for Uring {
 
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         let before = done.len();
+        if let Park::Until { in_progress, .. } = park {
+            self.in_progress = in_progress;
+        }
         let mut idle_since = None;
         let mut slept = false;
         loop {

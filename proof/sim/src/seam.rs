@@ -183,8 +183,8 @@ impl Inner {
         returns_at_once |= processor.bell.0.swap(false, Ordering::AcqRel);
         processor.wake_at = match park {
             _ if returns_at_once => Some(now),
-            Park::Until(Some(at)) => Some(at.ns()),
-            Park::Until(None) | Park::No => None,
+            Park::Until { deadline, .. } => deadline.map(|deadline| deadline.ns()),
+            Park::No => None,
         };
     }
 }

@@ -52,6 +52,11 @@ impl Host {
         Host::with_kernel(world, id, Kernel::new(config).expect("address space"))
     }
 
+    /// Of clients, on all processors.
+    pub fn requests_in_progress(&self) -> usize {
+        self.processors.iter().map(Processor::requests_in_progress).sum()
+    }
+
     pub fn with_kernel(world: &World, id: HostId, kernel: Arc<Kernel>) -> Host {
         let processors =
             (0..kernel.processors()).map(|no| Processor::new(world.machine(id, ProcessorId(no)), &kernel)).collect();
@@ -110,6 +115,7 @@ pub fn accept<P: Protocol>(
 pub fn assert_nothing_is_left(world: &World, host: &Host, others: &Host, sessions: &Sessions, tasks: usize) {
     let ended = drive(world, &[host, others], || host.tasks() == tasks && sessions.changed().is_empty());
     assert!(ended, "{} tasks in place of {tasks}, waiters: {}", host.tasks(), !sessions.changed().is_empty());
+    assert_eq!(host.requests_in_progress(), 0);
 }
 
 /// The number of connections being served.

@@ -1,7 +1,7 @@
 //! Bounds of what one client may cost the others, and of how long it may delay the server's end.
 
 use crate::scene::{Connected, Ended, Peer, Route, Scene, Setup, go, request, serve};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use kernel::Processor;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, RamDisk};
@@ -47,6 +47,28 @@ fn who_stops_in_a_payload_that_is_refused_is_disconnected_as_any_other() {
         cpu.sleep(Duration::from_secs(75)).await;
         assert_eq!(peer.send(&[0xee; 100]).await.and(Ok(peer.until_end().await)).map(|_| ()), Ok(()));
         assert!(cpu.now().since(start) < Duration::from_secs(80), "still connected");
+    });
+}
+
+#[test]
+fn processors_know_how_many_requests_are_in_progress() {
+    let disk = Delay::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), Duration::from_millis(5));
+    let scene = Scene::new(Setup { device: Arc::new(disk), ..Setup::new(1, MIB) });
+    let processors = scene.disk.processors.clone();
+    scene.run(async move |cpu, route| {
+        let in_progress = || processors.iter().map(Processor::requests_in_progress).sum::<usize>();
+        let client = route.client(&cpu, "disk", false).await;
+        for reads in 1..4 {
+            let all = join_all((0..reads).map(|no| client.read((no + reads * reads) * 8192, 4096)));
+            let (_, waiting) = join(all, async {
+                cpu.sleep(Duration::from_millis(4)).await;
+                in_progress()
+            })
+            .await;
+            assert_eq!(waiting as u64, reads, "while the disk reads");
+            cpu.sleep(Duration::from_millis(1)).await;
+            assert_eq!(in_progress(), 0);
+        }
     });
 }
 
