@@ -283,8 +283,8 @@ impl Processor {
         self.0.in_progress.get()
     }
 
-    pub(crate) fn begin_requests(&self, count: usize) {
-        self.0.in_progress.set(self.0.in_progress.get() + count);
+    pub(crate) fn begin_request(&self) {
+        self.0.in_progress.set(self.0.in_progress.get() + 1);
     }
 
     pub(crate) fn end_requests(&self, count: usize) {

@@ -4,7 +4,7 @@
 //! A client that is answered, or a worker of the host that completes a write, runs on a core that sleeps, if there is one.
 //! On a virtual machine to wake it takes tens of microseconds, several times what one request costs. If the idle
 //! processors poll, too, and yield, no core sleeps: the client runs at once beside one of them. With one client on
-//! the same two cores cached reads became two to three times as fast. It helps nobody whose clients are on other
+//! the same two cores cached reads became about twice as fast. It helps nobody whose clients are on other
 //! machines, or sleep themselves, and it costs the time of whole cores: so it is tried, and goes on only where waits
 //! become shorter. With many clients, who keep the cores awake themselves, it took a tenth of what they did.
 

@@ -15,7 +15,6 @@ use super::{Sessions, Tally, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
 use crate::job::JobId;
-use crate::processor::here;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
@@ -102,7 +101,7 @@ impl Outbound {
             waiters: RefCell::default(),
             tally: cpu.kernel().connections().tally(connection),
         });
-        cpu.spawn(run(cpu.clone(), connection, Rc::clone(&outbound)));
+        cpu.spawn(run(connection, Rc::clone(&outbound)));
         outbound
     }
 
@@ -174,14 +173,12 @@ impl Outbound {
     }
 
     async fn wait_for_room(&self, bytes: u64, holds: Holds, cache_blocks: u64) {
-        let began = here().map(|cpu| (cpu.begin(Event::AdmissionAwaited, &*self.tally), cpu));
+        let began = self.cpu.begin(Event::AdmissionAwaited, &*self.tally);
         self.until(|| self.fits(bytes, cache_blocks) || self.broken.get()).await;
         if holds == Holds::Frames && self.requests.get() == 0 {
             self.sessions.reservations().until(|| self.has_room(bytes, cache_blocks)).await;
         }
-        if let Some((began, cpu)) = began {
-            cpu.end(began, Event::AdmissionAwaited, &*self.tally, bytes, self.requests.get() as u64);
-        }
+        self.cpu.end(began, Event::AdmissionAwaited, &*self.tally, bytes, self.requests.get() as u64);
     }
 
     /// Would [`Outbound::admit`] admit a request that holds frames without waiting?
@@ -205,7 +202,7 @@ impl Outbound {
     pub fn begin(&self, bytes: u64, holds: Holds) {
         self.holds_frames.set(self.holds_frames.get() || holds == Holds::Frames);
         self.requests.set(self.requests.get() + 1);
-        self.cpu.begin_requests(1);
+        self.cpu.begin_request();
         self.bytes.set(self.bytes.get() + bytes);
         self.tally.begin_request(self.requests.get());
         self.account();
@@ -283,11 +280,11 @@ impl Outbound {
     }
 
     /// Waits for something to send; `None` at the end. With look-ahead (OLTP-6), all queued replies leave in one send.
-    async fn next_batch(&self, cpu: &Processor, memory: &mut BatchMemory) -> Option<Batch> {
+    async fn next_batch(&self, memory: &mut BatchMemory) -> Option<Batch> {
         std::future::poll_fn(|cx| {
             if !self.queue.borrow().is_empty() {
-                let look_ahead = cpu.switches().look_ahead;
-                let most = if look_ahead { cpu.send_bytes_max(SEND_BYTES_MAX) } else { 0 };
+                let look_ahead = self.cpu.switches().look_ahead;
+                let most = if look_ahead { self.cpu.send_bytes_max(SEND_BYTES_MAX) } else { 0 };
                 return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), most, memory)));
             }
             if self.ended.get() {
@@ -378,12 +375,13 @@ impl Batch {
     }
 }
 
-async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
-    let watchdog = Watchdog::watch(&cpu, connection, &outbound.sessions);
+async fn run(connection: Connection, outbound: Rc<Outbound>) {
+    let cpu = &outbound.cpu;
+    let watchdog = Watchdog::watch(cpu, connection, &outbound.sessions);
     let mut memory = BatchMemory::default();
-    while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
+    while let Some(mut batch) = outbound.next_batch(&mut memory).await {
         cpu.work_for(outbound.job.get());
-        if !outbound.is_broken() && !send(&cpu, connection, &mut batch, &outbound, &watchdog).await {
+        if !outbound.is_broken() && !send(cpu, connection, &mut batch, &outbound, &watchdog).await {
             outbound.set_broken();
         }
         let Batch { mut hold, mut parts, release } = batch;

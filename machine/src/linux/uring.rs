@@ -70,8 +70,6 @@ pub struct Uring {
     /// Completions taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
     polling: IdlePolling,
-    /// Whether requests were in progress when it became idle.
-    in_progress: bool,
     awake: KeepAwake,
     /// System calls since the last query.
     entries: Cell<u64>,
@@ -105,7 +103,6 @@ impl Uring {
             finished: Vec::new(),
             taken: Vec::new(),
             polling: IdlePolling::new(shared.idle),
-            in_progress: false,
             awake: KeepAwake::default(),
             entries: Cell::new(0),
             shared,
@@ -178,10 +175,10 @@ impl Uring {
         }
     }
 
-    /// So many completions arrived `waited` after it became idle.
-    fn end_idle(&mut self, now: Instant, waited: Duration, completions: usize) {
-        self.polling.on_work(self.in_progress, waited);
-        if !self.in_progress && self.shared.awake.is_possible() {
+    /// So many completions arrived `waited` after it became idle. `in_progress`: see [`Park::Until`].
+    fn end_idle(&mut self, now: Instant, in_progress: bool, waited: Duration, completions: usize) {
+        self.polling.on_work(in_progress, waited);
+        if !in_progress && self.shared.awake.is_possible() {
             self.awake.on_work(waited, completions, self.shared.idle.longest);
             if self.awake.is_on() {
                 self.shared.awake.keep(self.processor, now, now + self.polling.duration(false));
@@ -190,10 +187,10 @@ impl Uring {
     }
 
     /// Submits, and polls for completions as long as the policies allow. Returns whether something arrived.
-    fn poll_idle(&mut self, since: Instant, time: Option<Duration>) -> bool {
+    fn poll_idle(&mut self, since: Instant, in_progress: bool, time: Option<Duration>) -> bool {
         let mut before = self.now();
         let deadline = time.map(|time| before + time);
-        let own = since + self.polling.duration(self.in_progress);
+        let own = since + self.polling.duration(in_progress);
         let processor = self.processor;
         let is_over = |shared: &Shared, now: Instant| {
             now >= own && now >= shared.awake.until(processor) || deadline.is_some_and(|at| now >= at)
@@ -359,9 +356,7 @@ impl Machine for Uring {
 
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         let before = done.len();
-        if let Park::Until { in_progress, .. } = park {
-            self.in_progress = in_progress;
-        }
+        let in_progress = matches!(park, Park::Until { in_progress: true, .. });
         let mut idle_since = None;
         let mut slept = false;
         loop {
@@ -371,7 +366,7 @@ impl Machine for Uring {
             let time = if rung || done.len() > before { None } else { park_time(park, now) };
             let Some(time) = time else {
                 if let Some(since) = idle_since {
-                    self.end_idle(now, now.since(since), done.len() - before);
+                    self.end_idle(now, in_progress, now.since(since), done.len() - before);
                 }
                 // Sleeping has submitted everything.
                 if !slept {
@@ -381,7 +376,7 @@ impl Machine for Uring {
                 return;
             };
             let since = *idle_since.get_or_insert(now);
-            if !self.poll_idle(since, time) && self.bell.park() {
+            if !self.poll_idle(since, in_progress, time) && self.bell.park() {
                 self.sleep(time);
                 slept = true;
             }

@@ -41,6 +41,7 @@ pub fn boot(seed: u64, config: KernelConfig) -> (World, Host) {
     (world, host)
 }
 
+#[derive(Clone)]
 pub struct Host {
     pub id: HostId,
     pub kernel: Arc<Kernel>,
@@ -52,7 +53,7 @@ impl Host {
         Host::with_kernel(world, id, Kernel::new(config).expect("address space"))
     }
 
-    /// Of clients, on all processors.
+    /// Of its clients, on all processors.
     pub fn requests_in_progress(&self) -> usize {
         self.processors.iter().map(Processor::requests_in_progress).sum()
     }

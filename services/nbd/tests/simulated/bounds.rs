@@ -54,20 +54,20 @@ fn who_stops_in_a_payload_that_is_refused_is_disconnected_as_any_other() {
 fn processors_know_how_many_requests_are_in_progress() {
     let disk = Delay::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), Duration::from_millis(5));
     let scene = Scene::new(Setup { device: Arc::new(disk), ..Setup::new(1, MIB) });
-    let processors = scene.disk.processors.clone();
+    let server = scene.disk.clone();
     scene.run(async move |cpu, route| {
-        let in_progress = || processors.iter().map(Processor::requests_in_progress).sum::<usize>();
         let client = route.client(&cpu, "disk", false).await;
         for reads in 1..4 {
+            // None of what was read before.
             let all = join_all((0..reads).map(|no| client.read((no + reads * reads) * 8192, 4096)));
             let (_, waiting) = join(all, async {
                 cpu.sleep(Duration::from_millis(4)).await;
-                in_progress()
+                server.requests_in_progress()
             })
             .await;
             assert_eq!(waiting as u64, reads, "while the disk reads");
             cpu.sleep(Duration::from_millis(1)).await;
-            assert_eq!(in_progress(), 0);
+            assert_eq!(server.requests_in_progress(), 0);
         }
     });
 }
