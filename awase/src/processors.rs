@@ -185,7 +185,7 @@ fn machine_config(settings: &Settings) -> linux::Config {
         },
         engine: settings.engine,
         pin: true,
-        idle: idle::Config { longest: settings.idle_poll },
+        idle: idle::Config::new(settings.idle_poll),
     }
 }
 

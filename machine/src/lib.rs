@@ -178,9 +178,9 @@ pub struct Completion {
 pub enum Park {
     /// Take what is complete and return.
     No,
-    /// Until something completes or the doorbell rings, at the latest at `deadline`. `in_progress`: whether requests of
-    /// clients are, meanwhile.
-    Until { deadline: Option<Instant>, in_progress: bool },
+    /// Until something completes or the doorbell rings, at the latest at `deadline`. `requests` of clients are in progress
+    /// meanwhile.
+    Until { deadline: Option<Instant>, requests: usize },
 }
 
 /// Wakes a parked processor. May be rung from any thread.

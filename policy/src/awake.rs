@@ -10,14 +10,7 @@
 
 use std::time::Duration;
 
-/// Waits after a change that do not count, and those that do.
-const SETTLE: u32 = 8;
-const TRIAL: u32 = 64;
-/// Waits until the other way is tried again.
-const HOLD: u32 = 4096;
-
-/// Waits with awake cores must take at most this percentage of those without.
-const WORTH_PERCENT: u128 = 85;
+use crate::trial::Trial;
 
 /// Nothing is tried before so many of the last waits were short: a long one halves their number.
 const SHORT_MIN: u32 = 64;
@@ -27,28 +20,22 @@ const SHORT_MAX: u32 = 256;
 const COMPLETIONS_MAX: usize = 2;
 
 /// What one processor concludes from its waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAwake {
-    is_on: bool,
     /// Short waits lately.
     short: u32,
-    /// Short waits until the other way is tried, or the trial ends; and the nanoseconds of the last of them.
-    left: u32,
-    spent: u128,
-    /// On trial: what the waits took before. Nanoseconds.
-    before: Option<u128>,
-}
-
-impl Default for KeepAwake {
-    fn default() -> Self {
-        KeepAwake { is_on: false, short: 0, left: SETTLE + TRIAL, spent: 0, before: None }
-    }
+    trial: Trial,
 }
 
 impl KeepAwake {
     /// Whether the cores of other processors are to be kept awake now.
     pub const fn is_on(&self) -> bool {
-        self.is_on && self.short >= SHORT_MIN
+        self.trial.is_on() && self.short >= SHORT_MIN
+    }
+
+    /// A request took longer than is worth polling for.
+    pub fn on_long_request(&mut self) {
+        self.short /= 2;
     }
 
     /// So many completions arrived `waited` after the processor became idle, which polls for `longest` at most.
@@ -58,25 +45,8 @@ impl KeepAwake {
             return;
         }
         self.short = (self.short + 1).min(SHORT_MAX);
-        if self.short < SHORT_MIN {
-            return;
-        }
-        if self.left <= TRIAL {
-            self.spent += waited.as_nanos();
-        }
-        self.left -= 1;
-        if self.left > 0 {
-            return;
-        }
-        let spent = std::mem::take(&mut self.spent);
-        match self.before.take() {
-            None => {
-                (self.is_on, self.left, self.before) = (!self.is_on, SETTLE + TRIAL, Some(spent));
-            }
-            Some(before) => {
-                let (without, with) = if self.is_on { (before, spent) } else { (spent, before) };
-                (self.is_on, self.left) = (with * 100 <= without * WORTH_PERCENT, HOLD);
-            }
+        if self.short >= SHORT_MIN {
+            self.trial.on_wait(waited);
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod quantum;
 pub mod queue;
 pub mod readahead;
 pub mod sizing;
+pub mod trial;
 pub mod unflushed;
 pub mod unit;
 pub mod usage;

@@ -201,8 +201,9 @@ pub static SETTINGS: Keys<Settings> = keys! { Settings:
         "How the host is asked for I/O; auto: io_uring where it is permitted";
     idle_poll: time(Duration::ZERO..=Duration::from_millis(10), "a time up to 10ms such as \"100us\"; \"0\" for never"),
         "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none. \
+         For the only request that is in progress a tenth of it: while a lone client's write waits for a slower disk it sleeps. \
          With two to four processors the others poll, too, where that is found to shorten the waits of one with few \
-         clients (io_uring)";
+         clients; and change cores where that shortens a lone request's waits for the disk (io_uring)";
     data: path("a directory"),
         "Directory for what the server creates by itself: the default disk image, directory, database and Unix \
          sockets, the control socket, the link to the trace, and the secret of NFS file handles";

@@ -96,7 +96,7 @@ fn start_processors(options: &MountOptions) -> anyhow::Result<Processors> {
         engine: linux::Engine::Auto,
         // A mount is one of many processes: it takes a core when it has something to do, and any.
         pin: false,
-        idle: idle::Config { longest: POLL },
+        idle: idle::Config { longest: POLL, longest_lone: POLL },
     };
     let mode = sizing::Mode::Dynamic;
     let sizing = sizing::Config { mode, fixed_bytes: options.cache, ..sizing::Config::default() };

@@ -21,7 +21,7 @@ impl Processor {
             self.publish_idle();
             if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
                 let deadline = self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at);
-                park = Park::Until { deadline, in_progress: self.requests_in_progress() > 0 };
+                park = Park::Until { deadline, requests: self.requests_in_progress() };
             }
         }
         let mut done = self.0.completions.take();

@@ -8,9 +8,6 @@ use policy::unit::{Instant, ProcessorId};
 
 use super::bell::Bell;
 
-/// On larger machines clients find idle cores all the same, and all would have to be kept awake.
-const PROCESSORS_MAX: usize = 4;
-
 /// A processor beside whose polling another thread computed polls for nobody else for this time.
 const DECLINED: Duration = Duration::from_millis(20);
 
@@ -28,19 +25,13 @@ struct Idler {
 
 impl Awake {
     pub(super) fn new(processors: usize) -> Awake {
-        let is_possible = (2..=PROCESSORS_MAX).contains(&processors);
-        let idlers = (0..if is_possible { processors } else { 0 }).map(|_| OnceLock::new()).collect();
-        Awake { until: AtomicU64::new(0), idlers }
+        Awake { until: AtomicU64::new(0), idlers: (0..processors).map(|_| OnceLock::new()).collect() }
     }
 
     pub(super) fn enroll(&self, processor: ProcessorId, bell: &Arc<Bell>) {
         if let Some(place) = self.idlers.get(usize::from(processor.0)) {
             place.get_or_init(|| Idler { bell: Arc::clone(bell), declined_until: AtomicU64::new(0) });
         }
-    }
-
-    pub(super) fn is_possible(&self) -> bool {
-        !self.idlers.is_empty()
     }
 
     /// All processors poll until then if they have nothing else to do.

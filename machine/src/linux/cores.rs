@@ -3,6 +3,9 @@
 use super::syscall;
 use crate::Errno;
 
+/// The calling thread, for sched_setaffinity(2) and sched_getaffinity(2).
+const CALLER: libc::pid_t = 0;
+
 /// The cores that this process may use (its affinity at start), by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores(Vec<usize>);
@@ -10,9 +13,13 @@ pub struct Cores(Vec<usize>);
 impl Cores {
     /// The cores that the calling thread may use: to be called before any thread is pinned.
     pub fn allowed() -> Self {
+        Cores::of(CALLER)
+    }
+
+    pub(super) fn of(thread: libc::pid_t) -> Self {
         let mut set = empty_set();
         // SAFETY: the kernel writes at most the size given into `set`.
-        let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+        let got = unsafe { libc::sched_getaffinity(thread, size_of_val(&set), &raw mut set) };
         let mut cores: Vec<usize> = Vec::new();
         if got == 0 {
             let all = 0..8 * size_of_val(&set);
@@ -40,14 +47,14 @@ impl Cores {
     /// Pins the calling thread to the `k`th core. Returns the core's number.
     pub fn pin(&self, k: usize) -> Result<usize, Errno> {
         let core = self.number(k);
-        set_affinity(&[core])?;
+        pin_thread(CALLER, core)?;
         Ok(core)
     }
 
     /// Lets the calling thread run on all of them again, as a hint.
     pub(super) fn use_all(&self) {
         // Fails only when the cores were taken away meanwhile; then the kernel has chosen others already.
-        let _ = set_affinity(&self.0);
+        let _ = set_affinity(CALLER, &self.0);
     }
 
     pub(super) fn set(&self) -> libc::cpu_set_t {
@@ -70,9 +77,14 @@ fn set_of(cores: &[usize]) -> libc::cpu_set_t {
     set
 }
 
-fn set_affinity(cores: &[usize]) -> Result<(), Errno> {
+/// Pins a thread of this process to a core.
+pub(super) fn pin_thread(thread: libc::pid_t, core: usize) -> Result<(), Errno> {
+    set_affinity(thread, &[core])
+}
+
+fn set_affinity(thread: libc::pid_t, cores: &[usize]) -> Result<(), Errno> {
     let set = set_of(cores);
     // SAFETY: the kernel reads the size given from `set`.
-    syscall::check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })?;
+    syscall::check(unsafe { libc::sched_setaffinity(thread, size_of_val(&set), &raw const set) })?;
     Ok(())
 }

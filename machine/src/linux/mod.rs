@@ -4,6 +4,7 @@
 //! belongs to the thread that makes it. The control plane: [`file`](mod@file) opens files and devices, [`tree`]
 //! directory trees, [`net`] makes sockets.
 
+mod alone;
 mod awake;
 mod bell;
 pub mod colors;
@@ -12,9 +13,11 @@ mod credentials;
 pub mod descriptors;
 mod epoll;
 pub mod file;
+mod idling;
 mod memory;
 pub mod net;
 mod perform;
+mod placement;
 mod pool;
 pub mod shared_memory;
 mod syscall;
@@ -28,9 +31,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use alone::LastWaiter;
 use awake::Awake;
 pub use cores::Cores;
 use memory::MemoryWatch;
+use placement::Placement;
 use policy::idle;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -123,6 +128,10 @@ pub enum Error {
 /// Makes the machine of one processor. To be called on the thread that will use it; pins that thread if configured.
 pub type Builder = Box<dyn FnOnce() -> Result<Box<dyn Machine>, Error> + Send>;
 
+/// So few processors may keep others' cores awake for a lone client, and change cores for it. On larger machines clients find
+/// idle cores, and disks have a queue and interrupts for each core, as a rule; and all would have to be kept awake, or tried.
+const WITH_OTHERS: std::ops::RangeInclusive<usize> = 2..=4;
+
 /// State that all processors of one machine share.
 struct Shared {
     clock: Clock,
@@ -131,6 +140,8 @@ struct Shared {
     cores: Cores,
     idle: idle::Config,
     awake: Awake,
+    placement: Placement,
+    last_waiter: LastWaiter,
 }
 
 /// Chooses the engine (by testing io_uring) and returns a builder for each processor, in order of number.
@@ -143,13 +154,16 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
     };
     let (engine, reason) = choose(config.engine)?;
     let chosen = Chosen { engine, reason: reason.clone(), cores: (0..count).map(|k| cores.number(k)).collect() };
+    let with_others = if WITH_OTHERS.contains(&count) { count } else { 0 };
     let shared = Arc::new(Shared {
         clock: Clock::new(),
         pool: Pool::new(cores.clone()),
         memory: MemoryWatch::new(),
         cores,
         idle: config.idle,
-        awake: Awake::new(count),
+        awake: Awake::new(with_others),
+        placement: Placement::new(if config.pin { with_others } else { 0 }),
+        last_waiter: LastWaiter::default(),
     });
     let may_fall_back = config.engine == Engine::Auto;
     let builders = (0..count).map(|k| {

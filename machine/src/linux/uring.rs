@@ -17,6 +17,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use super::bell::Bell;
+use super::idling::Idling;
 use super::perform;
 use super::pool::Inbox;
 use super::task::{Call, Step, Task};
@@ -24,8 +25,7 @@ use super::tree;
 use super::{Shared, net, park_time, pause};
 use crate::mapping::Faults;
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
-use policy::awake::KeepAwake;
-use policy::idle::IdlePolling;
+use policy::idle::Awaited;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 use regions::Regions;
@@ -69,8 +69,7 @@ pub struct Uring {
     finished: Vec<Completion>,
     /// Completions taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
-    polling: IdlePolling,
-    awake: KeepAwake,
+    idling: Idling,
     /// System calls since the last query.
     entries: Cell<u64>,
     /// Being dropped: nothing is submitted again.
@@ -85,6 +84,7 @@ impl Uring {
         // Otherwise the kernel's workers share the core of the thread that caused them, as in kernels before 5.14.
         let _ = setup.ring.submitter().register_iowq_aff(&set);
         shared.awake.enroll(processor, &bell);
+        shared.placement.enroll(processor, shared.cores.number(processor.0.into()), &bell);
         Ok(Uring {
             processor,
             ring: setup.ring,
@@ -102,8 +102,7 @@ impl Uring {
             offloaded: 0,
             finished: Vec::new(),
             taken: Vec::new(),
-            polling: IdlePolling::new(shared.idle),
-            awake: KeepAwake::default(),
+            idling: Idling::new(processor, shared.idle),
             entries: Cell::new(0),
             shared,
             closing: false,
@@ -175,22 +174,11 @@ impl Uring {
         }
     }
 
-    /// So many completions arrived `waited` after it became idle. `in_progress`: see [`Park::Until`].
-    fn end_idle(&mut self, now: Instant, in_progress: bool, waited: Duration, completions: usize) {
-        self.polling.on_work(in_progress, waited);
-        if !in_progress && self.shared.awake.is_possible() {
-            self.awake.on_work(waited, completions, self.shared.idle.longest);
-            if self.awake.is_on() {
-                self.shared.awake.keep(self.processor, now, now + self.polling.duration(false));
-            }
-        }
-    }
-
     /// Submits, and polls for completions as long as the policies allow. Returns whether something arrived.
-    fn poll_idle(&mut self, since: Instant, in_progress: bool, time: Option<Duration>) -> bool {
+    fn poll_idle(&mut self, since: Instant, awaited: Awaited, time: Option<Duration>) -> bool {
         let mut before = self.now();
         let deadline = time.map(|time| before + time);
-        let own = since + self.polling.duration(in_progress);
+        let own = since + self.idling.polls_for(awaited);
         let processor = self.processor;
         let is_over = |shared: &Shared, now: Instant| {
             now >= own && now >= shared.awake.until(processor) || deadline.is_some_and(|at| now >= at)
@@ -219,8 +207,7 @@ impl Uring {
             std::thread::yield_now();
             let now = self.now();
             if !has_workers && now.since(before) >= PREEMPTED_AFTER {
-                self.polling.on_preempted();
-                self.shared.awake.decline(self.processor, now);
+                self.idling.on_preempted(&self.shared, now);
                 return false;
             }
             if is_over(&self.shared, now) {
@@ -356,8 +343,7 @@ impl Machine for Uring {
 
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         let before = done.len();
-        let in_progress = matches!(park, Park::Until { in_progress: true, .. });
-        let mut idle_since = None;
+        let mut idle = None;
         let mut slept = false;
         loop {
             let rung = self.bell.take();
@@ -365,8 +351,8 @@ impl Machine for Uring {
             let now = self.now();
             let time = if rung || done.len() > before { None } else { park_time(park, now) };
             let Some(time) = time else {
-                if let Some(since) = idle_since {
-                    self.end_idle(now, in_progress, now.since(since), done.len() - before);
+                if let Some((since, awaited)) = idle {
+                    self.idling.end(&self.shared, now, awaited, now.since(since), done.len() - before);
                 }
                 // Sleeping has submitted everything.
                 if !slept {
@@ -375,8 +361,8 @@ impl Machine for Uring {
                 }
                 return;
             };
-            let since = *idle_since.get_or_insert(now);
-            if !self.poll_idle(since, in_progress, time) && self.bell.park() {
+            let (since, awaited) = *idle.get_or_insert_with(|| (now, self.idling.begin(&self.shared, park, now)));
+            if !self.poll_idle(since, awaited, time) && self.bell.park() {
                 self.sleep(time);
                 slept = true;
             }
@@ -443,6 +429,7 @@ impl Drop for Uring {
     /// waits. Only a disk that never answers can make that long.
     fn drop(&mut self) {
         self.closing = true;
+        self.shared.placement.leave(self.processor);
         self.shared.pool.abandon(&self.inbox);
         let mut done = Vec::new();
         let names = self.slots.numbers().into_iter().map(|no| u64::from(no.0));

@@ -223,7 +223,7 @@ fn ten_thousand_operations_complete_once_each(mut rig: Rig) {
     while rig.done.len() < COUNT {
         let before = rig.done.len();
         let give_up = rig.machine.now() + std::time::Duration::from_secs(60);
-        rig.machine.enter(Park::Until { deadline: Some(give_up), in_progress: false }, &mut rig.done);
+        rig.machine.enter(Park::Until { deadline: Some(give_up), requests: 0 }, &mut rig.done);
         assert!(rig.done.len() > before, "{before} completed, then no more");
     }
     let mut completed: Vec<_> = rig.done.iter().map(|c| c.token).collect();

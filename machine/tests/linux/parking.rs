@@ -22,11 +22,11 @@ on_both_engines!(
 
 fn a_park_ends_at_its_deadline_and_not_before(mut rig: Rig) {
     let deadline = rig.machine.now() + Duration::from_millis(20);
-    rig.machine.enter(Park::Until { deadline: Some(deadline), in_progress: false }, &mut rig.done);
+    rig.machine.enter(Park::Until { deadline: Some(deadline), requests: 0 }, &mut rig.done);
     assert!(rig.machine.now() >= deadline);
     assert!(rig.done.is_empty());
     // A deadline in the past is no park.
-    rig.machine.enter(Park::Until { deadline: Some(deadline), in_progress: false }, &mut rig.done);
+    rig.machine.enter(Park::Until { deadline: Some(deadline), requests: 0 }, &mut rig.done);
 }
 
 fn without_parking_enter_returns_at_once(mut rig: Rig) {
@@ -44,7 +44,7 @@ fn without_parking_enter_returns_at_once(mut rig: Rig) {
 fn a_ring_before_the_park_makes_it_return(mut rig: Rig) {
     for _ in 0..100 {
         rig.machine.doorbell().ring();
-        rig.machine.enter(Park::Until { deadline: None, in_progress: false }, &mut rig.done);
+        rig.machine.enter(Park::Until { deadline: None, requests: 0 }, &mut rig.done);
     }
 }
 
@@ -53,9 +53,9 @@ fn a_ring_is_taken_by_one_enter(mut rig: Rig) {
     for _ in 0..3 {
         bell.ring();
         bell.ring();
-        rig.machine.enter(Park::Until { deadline: None, in_progress: false }, &mut rig.done);
+        rig.machine.enter(Park::Until { deadline: None, requests: 0 }, &mut rig.done);
         let deadline = rig.machine.now() + Duration::from_millis(5);
-        rig.machine.enter(Park::Until { deadline: Some(deadline), in_progress: false }, &mut rig.done);
+        rig.machine.enter(Park::Until { deadline: Some(deadline), requests: 0 }, &mut rig.done);
         assert!(rig.machine.now() >= deadline);
     }
 }
@@ -82,7 +82,7 @@ fn a_ring_from_another_thread_wakes_a_parked_processor(mut rig: Rig) {
 fn play(rig: &mut Rig, ball: &AtomicU32, other: &dyn Doorbell, me: u32, rounds: u32) {
     for step in (me..rounds).step_by(2) {
         while ball.load(Ordering::Acquire) != step {
-            rig.machine.enter(Park::Until { deadline: None, in_progress: false }, &mut rig.done);
+            rig.machine.enter(Park::Until { deadline: None, requests: 0 }, &mut rig.done);
         }
         ball.store(step + 1, Ordering::Release);
         other.ring();
@@ -96,7 +96,7 @@ fn a_completion_wakes_a_parked_processor(mut rig: Rig) {
     let into = memory.all();
     let token = rig.start(Op::Receive { connection, into });
     let peer = thread::spawn(move || std::io::Write::write_all(&mut &b, b"x"));
-    rig.machine.enter(Park::Until { deadline: None, in_progress: false }, &mut rig.done);
+    rig.machine.enter(Park::Until { deadline: None, requests: 0 }, &mut rig.done);
     assert_eq!(rig.done.len(), 1);
     assert_eq!(rig.wait(token), Ok(1));
     peer.join().expect("written").expect("written");

@@ -64,7 +64,7 @@ impl Rig {
                 return self.done.swap_remove(at).result;
             }
             assert!(self.machine.now() < deadline, "{token:?} never completed");
-            self.machine.enter(Park::Until { deadline: Some(deadline), in_progress: false }, &mut self.done);
+            self.machine.enter(Park::Until { deadline: Some(deadline), requests: 0 }, &mut self.done);
         }
     }
 

@@ -20,6 +20,7 @@ mod queue_fair;
 mod queue_window;
 mod readahead;
 mod sizing;
+mod trial;
 mod usage;
 mod writeback;
 

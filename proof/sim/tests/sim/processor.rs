@@ -73,7 +73,7 @@ fn a_processor_that_parks_until_a_deadline_is_due_then() {
     let (world, host, mut side) = alone();
     world.step();
     let deadline = Instant::from_ns(5_000_000);
-    side.enter(Park::Until { deadline: Some(deadline), in_progress: false });
+    side.enter(Park::Until { deadline: Some(deadline), requests: 0 });
     assert_eq!(world.step_until(Instant::from_ns(1_000)), Step::Nothing);
     assert_eq!(world.now(), Instant::from_ns(1_000));
     assert_eq!(world.step(), Step::Processor(host, side.id));
@@ -90,10 +90,10 @@ fn a_started_operation_makes_its_processor_due() {
     rig.side.read(file, 0, 4096);
     assert_eq!(rig.world.step(), Step::Processor(rig.host, ProcessorId(0)));
     assert_eq!(rig.world.now(), Instant::ZERO);
-    assert_eq!(rig.side.enter(Park::Until { deadline: None, in_progress: false }), 0, "a disk takes time");
+    assert_eq!(rig.side.enter(Park::Until { deadline: None, requests: 0 }), 0, "a disk takes time");
     assert_eq!(rig.world.step(), Step::Processor(rig.host, ProcessorId(0)));
     assert!(rig.world.now() > Instant::ZERO + Duration::from_micros(59));
-    assert_eq!(rig.side.enter(Park::Until { deadline: None, in_progress: false }), 1);
+    assert_eq!(rig.side.enter(Park::Until { deadline: None, requests: 0 }), 1);
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Side {
 
     /// Enters the machine, parking until something happens, and records what is complete.
     pub fn run_slice(&mut self) {
-        self.enter(Park::Until { deadline: None, in_progress: false });
+        self.enter(Park::Until { deadline: None, requests: 0 });
     }
 
     pub fn enter(&mut self, park: Park) -> usize {
