@@ -29,28 +29,40 @@ impl Default for Trial {
 }
 
 impl Trial {
+    /// It has been decided that all stays as it is.
+    pub const fn settled() -> Self {
+        Trial { is_on: false, left: HOLD, spent: 0, before: None }
+    }
+
     /// Whether the change is to be in force.
     pub const fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// A wait that the change may shorten ended.
-    pub fn on_wait(&mut self, waited: Duration) {
+    /// Whether both ways are being compared now.
+    pub const fn is_running(&self) -> bool {
+        self.before.is_some() || self.left <= WINDOW
+    }
+
+    /// A wait that the change may shorten ended. Returns whether both ways have been compared now.
+    pub fn on_wait(&mut self, waited: Duration) -> bool {
         if self.left <= WINDOW {
             self.spent += waited.as_nanos();
         }
         self.left -= 1;
         if self.left > 0 {
-            return;
+            return false;
         }
         let spent = std::mem::take(&mut self.spent);
         match self.before.take() {
             None => {
                 (self.is_on, self.left, self.before) = (!self.is_on, SETTLE + WINDOW, Some(spent));
+                false
             }
             Some(before) => {
                 let (without, with) = if self.is_on { (before, spent) } else { (spent, before) };
                 (self.is_on, self.left) = (with * 100 <= without * WORTH_PERCENT, HOLD);
+                true
             }
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct Idling {
     alone: Alone,
     polling: IdlePolling,
     awake: KeepAwake,
-    /// Whether it has changed cores with another processor.
+    /// Whether it is on the core of another processor, on trial.
     moved: Trial,
 }
 
@@ -91,10 +91,16 @@ impl Idling {
 
     /// Changes cores with another processor if that shortens waits such as this one.
     fn try_another_core(&mut self, shared: &Shared, waited: Duration) {
-        let has_moved = self.moved.is_on();
-        self.moved.on_wait(waited);
-        if self.moved.is_on() != has_moved {
-            shared.placement.change(self.processor, !has_moved);
+        if !self.moved.is_running() && shared.placement.take_preferred(self.processor) {
+            self.moved = Trial::settled();
+            return;
+        }
+        let had_moved = self.moved.is_on();
+        let is_decided = self.moved.on_wait(waited);
+        if self.moved.is_on() != had_moved && !shared.placement.toggle(self.processor) {
+            self.moved = Trial::settled();
+        } else if is_decided {
+            shared.placement.prefer(self.processor);
         }
     }
 }

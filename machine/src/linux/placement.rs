@@ -1,6 +1,7 @@
-//! Processors that change cores with each other, where that shortens a lone client's waits (`policy/trial`).
+//! Processors that change cores with each other, where that shortens a lone request's waits (`policy/trial`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use policy::unit::ProcessorId;
@@ -8,17 +9,22 @@ use policy::unit::ProcessorId;
 use super::bell::Bell;
 use super::cores;
 
+/// No processor.
+const NOBODY: usize = usize::MAX;
+
 /// Which core each processor is pinned to.
 pub(super) struct Placement {
     /// By number of the processor; empty if they do not change.
     places: Mutex<Box<[Option<Place>]>>,
+    /// The number of the processor on the core where a trial has found waits to be shortest.
+    preferred: AtomicUsize,
 }
 
 struct Place {
     bell: Arc<Bell>,
     thread: libc::pid_t,
     core: usize,
-    /// With whom it has changed, by number of the processor.
+    /// With whom it has changed on trial, by number of the processor.
     changed_with: Option<usize>,
     /// It changes with who is so many numbers further next.
     next: usize,
@@ -26,7 +32,7 @@ struct Place {
 
 impl Placement {
     pub(super) fn new(processors: usize) -> Placement {
-        Placement { places: Mutex::new((0..processors).map(|_| None).collect()) }
+        Placement { places: Mutex::new((0..processors).map(|_| None).collect()), preferred: AtomicUsize::new(NOBODY) }
     }
 
     /// The calling thread is `processor`, and is pinned to `core`.
@@ -45,27 +51,60 @@ impl Placement {
         }
     }
 
-    /// Gives `processor` the core of another one, which sleeps; or takes that back.
-    pub(super) fn change(&self, processor: ProcessorId, is_changed: bool) {
+    /// Gives `processor` the core of another one, which sleeps; or takes that back. Returns whether it did.
+    pub(super) fn toggle(&self, processor: ProcessorId) -> bool {
         let mut places = self.places.lock();
         let number = usize::from(processor.0);
         let count = places.len();
-        let Some(mut own) = places.get_mut(number).and_then(Option::take) else { return };
-        let next = (number + own.next) % count;
-        let other = if is_changed { own.changed_with.is_none().then_some(next) } else { own.changed_with };
-        if let Some(other) = other.and_then(|other| places[other].as_mut())
-            && (!is_changed || other.bell.is_parked())
-        {
-            own.changed_with = is_changed.then_some(next);
-            if !is_changed {
-                own.next = own.next % (count - 1) + 1;
-            }
-            std::mem::swap(&mut own.core, &mut other.core);
-            // Fails only where the core was taken away meanwhile: the host has placed the thread already.
-            let _ = cores::pin_thread(own.thread, own.core);
-            let _ = cores::pin_thread(other.thread, other.core);
+        let Some(own) = places.get_mut(number).and_then(Option::as_mut) else { return false };
+        if let Some(other) = own.changed_with.take() {
+            own.next = own.next % (count - 1) + 1;
+            return self.exchange(&mut places, number, other);
         }
-        places[number] = Some(own);
+        let other = (number + own.next) % count;
+        let is_asleep = places[other].as_ref().is_some_and(|other| other.bell.is_parked());
+        if !is_asleep || !self.exchange(&mut places, number, other) {
+            return false;
+        }
+        places[number].as_mut().expect("looked at above").changed_with = Some(other);
+        true
+    }
+
+    /// `processor` is on the best core that it has tried.
+    pub(super) fn prefer(&self, processor: ProcessorId) {
+        let mut places = self.places.lock();
+        if let Some(own) = places.get_mut(usize::from(processor.0)).and_then(Option::as_mut) {
+            own.changed_with = None;
+            self.preferred.store(processor.0.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Gives `processor` the preferred core, if another one has it, which sleeps. Returns whether it did.
+    pub(super) fn take_preferred(&self, processor: ProcessorId) -> bool {
+        let number = usize::from(processor.0);
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        if preferred == NOBODY || preferred == number {
+            return false;
+        }
+        let mut places = self.places.lock();
+        let is_asleep = places[preferred].as_ref().is_some_and(|other| other.bell.is_parked());
+        is_asleep && self.exchange(&mut places, number, preferred)
+    }
+
+    /// Exchanges the cores of two processors, if both are there.
+    fn exchange(&self, places: &mut [Option<Place>], one: usize, other: usize) -> bool {
+        let Ok([Some(a), Some(b)]) = places.get_disjoint_mut([one, other]) else { return false };
+        std::mem::swap(&mut a.core, &mut b.core);
+        // Fails only where the core was taken away meanwhile: the host has placed the thread already.
+        let _ = cores::pin_thread(a.thread, a.core);
+        let _ = cores::pin_thread(b.thread, b.core);
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        if preferred == one {
+            self.preferred.store(other, Ordering::Relaxed);
+        } else if preferred == other {
+            self.preferred.store(one, Ordering::Relaxed);
+        }
+        true
     }
 }
 
@@ -88,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_gets_the_core_of_one_that_sleeps_and_gives_it_back() {
+    fn a_processor_gets_the_core_of_one_that_sleeps_and_the_preferred_one_again() {
         let allowed = Cores::allowed();
         if allowed.count() < 2 {
             return eprintln!("skipped: one core only");
@@ -111,18 +150,30 @@ mod tests {
                 there.recv().expect("enrolled");
                 ends.push(end);
             }
-            let (first, second) = (allowed.number(0), allowed.number(1));
-            placement.change(ProcessorId(0), true);
-            assert_eq!(cores_of(&placement), [first, second], "the other one is awake");
-            assert!(bells[1].park());
-            placement.change(ProcessorId(0), true);
-            assert_eq!(cores_of(&placement), [second, first]);
-            placement.change(ProcessorId(0), true);
-            assert_eq!(cores_of(&placement), [second, first], "it has changed already");
-            placement.change(ProcessorId(0), false);
-            assert_eq!(cores_of(&placement), [first, second]);
+            let as_at_start = [allowed.number(0), allowed.number(1)];
+            let changed = [allowed.number(1), allowed.number(0)];
+            assert!(!placement.toggle(ProcessorId(0)), "the other one is awake");
+            assert_eq!(cores_of(&placement), as_at_start);
+            assert!(bells.iter().all(|bell| bell.park()));
+            assert!(placement.toggle(ProcessorId(0)));
+            assert_eq!(cores_of(&placement), changed);
+            assert!(placement.toggle(ProcessorId(0)));
+            assert_eq!(cores_of(&placement), as_at_start);
+
+            assert!(!placement.take_preferred(ProcessorId(1)), "none is");
+            assert!(placement.toggle(ProcessorId(0)));
+            placement.prefer(ProcessorId(0));
+            assert!(!placement.take_preferred(ProcessorId(0)), "it has it");
+            assert!(placement.take_preferred(ProcessorId(1)));
+            assert_eq!(cores_of(&placement), as_at_start);
+            assert!(placement.take_preferred(ProcessorId(0)));
+            assert_eq!(cores_of(&placement), changed);
+            assert!(placement.toggle(ProcessorId(1)), "on trial, and back");
+            assert!(placement.toggle(ProcessorId(1)));
+            assert_eq!(cores_of(&placement), changed);
+            assert!(!placement.take_preferred(ProcessorId(0)), "it has it again");
             drop(ends);
         });
-        placement.change(ProcessorId(0), true);
+        assert!(!placement.toggle(ProcessorId(0)), "none is there any more");
     }
 }
