@@ -10,7 +10,7 @@
 //!
 //! Writes go out early where flushes follow few writes. In the order write, flush, write, flush the flush finds most of
 //! its work done (14,000 to 22,000 synchronous 8 KiB writes a second with 16 in flight, on a noisy machine). Everywhere
-//! else they wait for write-back.
+//! else they wait for write-back; and where a flush finds one run of blocks only, which it can write by force (`Volume::flush`).
 
 use crate::unit::Class;
 

@@ -201,6 +201,10 @@ impl Volume {
 
     fn start_early_writes(&self, cpu: &Processor, context: Context) {
         let mut written = std::mem::take(&mut self.early.lock().blocks);
+        if self.only_change().is_some() {
+            // The flush writes it by force.
+            return;
+        }
         written.sort_unstable_by_key(|blocks| blocks.start);
         let neighbours = written.chunk_by(|before, after| before.end >= after.start);
         for run in neighbours.filter_map(|run| Some(run.first()?.start.to(run.iter().map(|blocks| blocks.end).max()?)))

@@ -343,14 +343,18 @@ impl Volume {
         let written = state.writing.remove(claim.blocks);
         state.filling.remove(claim.blocks);
         state.under_way.remove(&claim.sequence);
-        state.forced.remove(&claim.sequence);
+        let is_forced = state.forced.remove(&claim.sequence);
         if state.under_way.is_empty() {
             state.busy.pause(now);
         }
         let mut dirty_again = 0;
         match result {
             Ok(()) => {
+                let was_flushed = state.changes_flushed == Some(state.changes);
                 state.changes += 1;
+                if is_forced && was_flushed {
+                    state.changes_flushed = Some(state.changes);
+                }
                 state.busy.blocks += written;
                 state.trouble.on_written(claim.blocks);
             }
