@@ -56,9 +56,7 @@ impl Volume {
             return None;
         }
         let state = self.state.lock();
-        let is_flushed =
-            state.changes_flushed == Some(state.changes) && !state.awaits_flush() && !state.has_unflushed();
-        if !is_flushed || !state.under_way.is_empty() {
+        if !state.is_flushed() || !state.under_way.is_empty() {
             return None;
         }
         let run = state.dirty.first_run(ByteRange::new(0, self.size()).blocks(), FORCED_BLOCKS_MAX)?;
@@ -258,7 +256,7 @@ impl Volume {
         callers: u32,
     ) -> Result<(), Errno> {
         self.check_failures(failures)?;
-        if self.is_flushed() {
+        if self.state.lock().is_flushed() {
             return Ok(());
         }
         if cpu.switches().flush_gathering {
@@ -437,15 +435,14 @@ impl Volume {
         self.state.lock().changes += 1;
         self.flush_device(cpu, Context::asynchronous(cpu.job()), self.failures()).await
     }
-
-    /// Is the device unchanged since its last successful flush?
-    fn is_flushed(&self) -> bool {
-        let state = self.state.lock();
-        state.changes_flushed == Some(state.changes) && !state.awaits_flush()
-    }
 }
 
 impl State {
+    /// Is the device unchanged since its last successful flush, but for forced writes?
+    fn is_flushed(&self) -> bool {
+        self.changes_flushed == Some(self.changes) && !self.awaits_flush()
+    }
+
     /// Is there a change of the device that a flush can still make durable?
     pub(super) fn awaits_flush(&self) -> bool {
         self.lost.is_none() && !(self.unflushed.since().is_empty() && self.cleared.is_empty())

@@ -201,7 +201,8 @@ struct State {
     cleared: Cleared,
     /// Counts completed changes of the device: writes, zeroing, discarding.
     changes: u64,
-    /// How many of them a successful flush covers; `None` before the first flush, which is never skipped.
+    /// How many of them a successful flush covers, with forced writes since; `None` before the first flush, which is never
+    /// skipped.
     changes_flushed: Option<u64>,
     /// Something was abandoned before the device had it: nothing can be promised any more.
     lost: Option<Errno>,
