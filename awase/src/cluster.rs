@@ -90,7 +90,7 @@ impl Cluster {
             let process = getrandom::u64().map_err(std::io::Error::from).context("the host has no random numbers")?;
             Nodes::Fixed { names, me: Address { node: NodeId(number as u16), incarnation }, process }
         };
-        let acceptor = Acceptor::new([None].into(), CONNECTIONS_MAX, HostSockets);
+        let acceptor = Acceptor::new(1, |_| None, CONNECTIONS_MAX, HostSockets);
         acceptor.add(&*dsm);
         let (accepting, protocol, listener) = (Arc::clone(&acceptor), Arc::clone(&dsm), socket.listener());
         drop(processors.start_task(PROCESSOR, move |cpu| accepting.accept(cpu, protocol, listener)));

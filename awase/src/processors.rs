@@ -59,7 +59,7 @@ impl Processors {
         tracer: impl FnOnce(u16) -> Tracer,
     ) -> anyhow::Result<Self> {
         let (builders, chosen) = linux::machines(machine)?;
-        let count = chosen.cores.len() as u16;
+        let count = chosen.cores.count() as u16;
         let kernel = Kernel::traced(kernel(count), Arc::new(tracer(count)))?;
         kernel.on_colors_found(linux::colors::find());
         let mut starting = Vec::new();
@@ -99,7 +99,8 @@ impl Processors {
         self.chosen.engine == linux::Engine::IoUring
     }
 
-    pub fn cores(&self) -> &[usize] {
+    /// The core of each.
+    pub fn cores(&self) -> &linux::ProcessorCores {
         &self.chosen.cores
     }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use dsm::{Dsm, MAPPINGS_MAX, Shared};
 use kernel::Kernel;
+use machine::linux::ProcessorCores;
 use machine::linux::descriptors::{receive_with_descriptors, send_with_descriptor};
 use machine::linux::net::{self, ListeningSocket};
 use machine::linux::userfault::Userfault;
@@ -53,7 +54,7 @@ struct Served {
     dsm: Weak<Dsm>,
     kernel: Weak<Kernel>,
     /// Of each processor.
-    cores: Arc<[usize]>,
+    cores: ProcessorCores,
     lock: PathBuf,
     /// Where this node may have to take its pages back while it is stopped.
     guard: Option<Arc<Guard>>,
@@ -118,7 +119,7 @@ impl Programs {
     ) -> anyhow::Result<Self> {
         let listener = socket.for_thread().context("cannot listen for programs that map shared disks")?;
         let (dsm, kernel) = (Arc::downgrade(cluster.protocol()), Arc::downgrade(processors.kernel()));
-        let (cores, lock, guard) = (processors.cores().into(), lock_path(path), cluster.guard());
+        let (cores, lock, guard) = (processors.cores().clone(), lock_path(path), cluster.guard());
         let served = Served { dsm, kernel, cores, lock, guard };
         let accept = move || accept(&listener, &served);
         thread::Builder::new().name("programs".into()).spawn(accept).context("cannot start a thread")?;
@@ -269,7 +270,7 @@ impl Served {
     fn hand_over(&self, shared: Arc<Shared>, mapping: Userfault, stream: UnixStream) -> io::Result<()> {
         let connection = net::adopt_connection(stream.into())?;
         let core = net::peer_core(connection);
-        let number = core.and_then(|core| self.cores.iter().position(|own| *own == core)).unwrap_or(0);
+        let number = core.and_then(|core| self.cores.iter().position(|own| own == core)).unwrap_or(0);
         let Some(kernel) = self.kernel.upgrade() else { return Ok(()) };
         kernel.mailbox(ProcessorId(number as u16)).start(move |cpu| {
             if shared.map(&cpu, Arc::new(mapping), connection).is_none() {

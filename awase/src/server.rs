@@ -134,8 +134,10 @@ impl Server {
     pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<(Server, Vec<String>)> {
         let (processors, trace, mut notices) = start_processors(config)?;
         processors.kernel().jobs().set_groups(&config.clients);
-        let cores = processors.cores().iter().copied().map(Some).collect();
-        let acceptor = Acceptor::new(cores, config.settings.limits.connections, HostSockets);
+        let cores = processors.cores().clone();
+        let core_of = move |processor| cores.of(processor);
+        let acceptor =
+            Acceptor::new(processors.cores().count(), core_of, config.settings.limits.connections, HostSockets);
         let terminals = Terminals::new(limits(&config.settings, connection::Limits::default()), secret::random()?);
         let mut server = Server {
             panel: ControlPanel::new(&processors, &acceptor, &terminals),

@@ -8,7 +8,7 @@
 //! itself. Learnt as one, the shorter waits of a lone client kept the cores of others awake for as long as the longer ones
 //! (`policy/awake`): cached 4 KiB reads over NBD, one in flight, were 45,000 a second in place of 58,000.
 //!
-//! - **A lone request** (no other of any processor is in progress) loses by a sleep what a sleep costs, and is polled for as
+//! - **A lone request** (no other was waited for in the last 10 ms, by any processor) loses by a sleep what a sleep costs, and is polled for as
 //!   long (Karlin, Li, Manasse, Owicki, "Empirical studies of competitive spinning for a shared-memory multiprocessor", SOSP
 //!   1991: who polls so long never spends more than twice the least). On a virtual machine to sleep and to be woken costs some
 //!   fifty microseconds.
@@ -74,7 +74,7 @@ pub struct IdlePolling {
     config: Config,
     for_clients: Duration,
     for_requests: Duration,
-    /// So many of the next requests are not polled for, since a lone one took long.
+    /// So many of the next waits for a client are not polled, since a lone request took long.
     unpolled: u8,
 }
 

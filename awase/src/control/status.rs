@@ -35,7 +35,7 @@ impl ControlPanel {
 
     fn processors(&self, connections: &[u32], requests: &[u64]) -> Value {
         let counted = self.kernel.counters().read();
-        let each = self.acceptor.cores().iter().zip(connections).zip(requests).zip(counted).enumerate();
+        let each = self.acceptor.cores().zip(connections).zip(requests).zip(counted).enumerate();
         each.map(|(id, (((core, connections), requests), counted))| {
             json!({
                 "id": id, "core": core, "connections": connections, "requests": requests,

@@ -40,11 +40,13 @@ pub trait Sockets: Send + Sync + 'static {
     fn note_refusal(&self, error: Errno);
 }
 
+/// The core of a processor now, where known.
+type CoreOf = dyn Fn(ProcessorId) -> Option<usize> + Send + Sync;
+
 /// All clients of a server.
 pub struct Acceptor {
     connections_max: u32,
-    /// The core of each processor, where known.
-    cores: Box<[Option<usize>]>,
+    core_of: Box<CoreOf>,
     sockets: Box<dyn Sockets>,
     connections: Mutex<Connections>,
     /// One of each protocol.
@@ -70,12 +72,17 @@ impl Connections {
 }
 
 impl Acceptor {
-    /// `cores`: the core of each processor, where known.
-    pub fn new(cores: Box<[Option<usize>]>, connections_max: u32, sockets: impl Sockets) -> Arc<Acceptor> {
-        let connections = Connections { processors: vec![0; cores.len()].into(), clients: HashMap::new() };
+    /// Of so many processors; `core_of`: the core of each now, where known.
+    pub fn new(
+        processors: usize,
+        core_of: impl Fn(ProcessorId) -> Option<usize> + Send + Sync + 'static,
+        connections_max: u32,
+        sockets: impl Sockets,
+    ) -> Arc<Acceptor> {
+        let connections = Connections { processors: vec![0; processors].into(), clients: HashMap::new() };
         Arc::new(Acceptor {
             connections_max,
-            cores,
+            core_of: Box::new(core_of),
             sockets: Box::new(sockets),
             connections: Mutex::new(connections),
             sessions: Mutex::default(),
@@ -91,9 +98,9 @@ impl Acceptor {
         self.connections.lock().processors.to_vec()
     }
 
-    /// The core of each processor, where known.
-    pub fn cores(&self) -> &[Option<usize>] {
-        &self.cores
+    /// The cores, where known, by number of the processor, without end.
+    pub fn cores(&self) -> impl Iterator<Item = Option<usize>> + '_ {
+        (0..).map(|number| (self.core_of)(ProcessorId(number)))
     }
 
     /// Adds a protocol, whose sessions end with the others. Does nothing for one that was added before.
@@ -185,7 +192,7 @@ impl Acceptor {
             cpu.kernel().connections().turn_away(cpu, sum);
             return None;
         }
-        let shares_core = self.cores.iter().map(|own| own.is_some() && *own == core);
+        let shares_core = self.cores().map(|own| own.is_some() && own == core);
         let fewest = connections.processors.iter().zip(shares_core).zip(0_u16..).min().map_or(0, |(_, number)| number);
         connections.processors[usize::from(fewest)] += 1;
         *connections.clients.entry(client.clone()).or_default() += 1;

@@ -21,8 +21,8 @@ use crate::trace::Event;
 /// Writes in flight for one flush, at most.
 const UNDER_WAY_MAX: usize = 512;
 
-/// A flush is a forced write of what is dirty if that is one run of at most so many blocks (judged: forced writes are measured
-/// with one block).
+/// A flush is a forced write of what is dirty if that is one run of at most so many blocks. Judged; what forced writes cost is
+/// measured at start, with one block.
 const FORCED_BLOCKS_MAX: u64 = 16;
 
 impl Volume {
@@ -48,8 +48,8 @@ impl Volume {
         own.and(all).and(elsewhere)
     }
 
-    /// The dirty blocks of a disk, if they are all that a flush has to make durable, and one forced write does that for less: it is
-    /// one request instead of two, and a client that flushes each of its writes waits for each.
+    /// The dirty blocks of a disk, if they are all that a flush has to make durable, no other flush is expected, and the volume may
+    /// force writes: that is one request instead of two, and a client that flushes each of its writes waits for each.
     pub(super) fn only_change(&self) -> Option<BlockRange> {
         let may_force = self.config.forced_unit_access != ForcedUnitAccess::Never && !self.flushes.expects_others();
         if !may_force || self.config.grows || self.coherence.is_some() {
@@ -438,9 +438,9 @@ impl Volume {
 }
 
 impl State {
-    /// Is the device unchanged since its last successful flush, but for forced writes?
+    /// Is the device unchanged since its last flush, which has succeeded, but for forced writes?
     fn is_flushed(&self) -> bool {
-        self.changes_flushed == Some(self.changes) && !self.awaits_flush()
+        self.changes_flushed == Some(self.changes) && !self.awaits_flush() && !self.is_flush_in_doubt()
     }
 
     /// Is there a change of the device that a flush can still make durable?

@@ -202,7 +202,7 @@ impl Volume {
     fn start_early_writes(&self, cpu: &Processor, context: Context) {
         let mut written = std::mem::take(&mut self.early.lock().blocks);
         if self.only_change().is_some() {
-            // The flush writes it by force.
+            // The flush that is expected writes it by force.
             return;
         }
         written.sort_unstable_by_key(|blocks| blocks.start);

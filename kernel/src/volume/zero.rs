@@ -151,6 +151,8 @@ impl Volume {
         let sequence = self.next_sequence();
         let result = self.perform_clearing(cpu, blocks, clearing, zero, context).await;
         if result == Ok(Outcome::Done) {
+            // Before the blocks stop being dirty: a flush in between has to cover the device's change.
+            self.state.lock().changes += 1;
             self.forget(cpu, blocks).await;
             self.note_cleared(blocks, clearing, sequence);
         }

@@ -3,6 +3,7 @@
 mod counters;
 mod crash;
 mod durability;
+mod forced_flush;
 mod holes;
 mod host_changes;
 mod jobs;

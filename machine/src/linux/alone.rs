@@ -1,4 +1,4 @@
-//! Whether a processor's request is the only one that is in progress.
+//! Whether a processor's request is the only one that was waited for of late.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,8 +8,10 @@ use policy::unit::{Instant, ProcessorId};
 /// Others are no longer there when none of their requests was seen for this time.
 const FORGOTTEN: Duration = Duration::from_millis(10);
 
-/// Which processor waited for requests last: one word for all, which a lone one only reads.
+/// Which processor waited for requests last: one word for all, which a lone one only reads. In cache lines of its own, since
+/// busy ones write it in turn.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct LastWaiter(AtomicU32);
 
 /// What one processor knows of others.
@@ -26,7 +28,8 @@ impl Default for Alone {
 }
 
 impl Alone {
-    /// `processor` begins to wait, while so many of its requests are in progress. Returns whether it is one, and the only one.
+    /// `processor` begins to wait, while so many of its requests are in progress. Returns whether that is one, and no others were
+    /// waited for of late.
     pub(super) fn is_alone(
         &mut self,
         last: &LastWaiter,

@@ -34,6 +34,10 @@ impl Awake {
         }
     }
 
+    pub(super) fn is_possible(&self) -> bool {
+        !self.idlers.is_empty()
+    }
+
     /// All processors poll until then if they have nothing else to do.
     pub(super) fn keep(&self, own: ProcessorId, now: Instant, until: Instant) {
         self.until.fetch_max(until.ns(), Ordering::Relaxed);

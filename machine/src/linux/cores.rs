@@ -1,10 +1,42 @@
 //! Which cores this process may use, and pinning threads to them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use policy::unit::ProcessorId;
+
 use super::syscall;
 use crate::Errno;
 
 /// The calling thread, for sched_setaffinity(2) and sched_getaffinity(2).
 const CALLER: libc::pid_t = 0;
+
+/// The core of each processor, which may change.
+#[derive(Clone, Debug)]
+pub struct ProcessorCores(Arc<[AtomicUsize]>);
+
+impl ProcessorCores {
+    pub(super) fn new(cores: impl IntoIterator<Item = usize>) -> Self {
+        ProcessorCores(cores.into_iter().map(AtomicUsize::new).collect())
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The cores, by number of the processor.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().map(|core| core.load(Ordering::Relaxed))
+    }
+
+    pub fn of(&self, processor: ProcessorId) -> Option<usize> {
+        self.0.get(usize::from(processor.0)).map(|core| core.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set(&self, processor: usize, core: usize) {
+        self.0[processor].store(core, Ordering::Relaxed);
+    }
+}
 
 /// The cores that this process may use (its affinity at start), by number.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ pub(super) struct Idling {
     alone: Alone,
     polling: IdlePolling,
     awake: KeepAwake,
-    /// Whether it is on the core of another processor, on trial.
+    /// Whether another processor's core is better than that where it was when this was last decided.
     moved: Trial,
 }
 
@@ -71,7 +71,7 @@ impl Idling {
     ) {
         let is_worth_polling = self.polling.on_work(awaited, waited);
         match awaited {
-            Awaited::Client => {
+            Awaited::Client if shared.awake.is_possible() => {
                 self.awake.on_work(waited, completions, shared.idle.longest);
                 if self.awake.is_on() {
                     shared.awake.keep(self.processor, now, now + self.polling.duration(awaited));
@@ -85,7 +85,7 @@ impl Idling {
                     self.try_another_core(shared, waited);
                 }
             }
-            Awaited::Requests => {}
+            Awaited::Client | Awaited::Requests => {}
         }
     }
 

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use alone::LastWaiter;
 use awake::Awake;
-pub use cores::Cores;
+pub use cores::{Cores, ProcessorCores};
 use memory::MemoryWatch;
 use placement::Placement;
 use policy::idle;
@@ -92,19 +92,18 @@ impl Default for Config {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Chosen {
     /// Never [`Engine::Auto`].
     pub engine: Engine,
     /// Why it is not io_uring, where [`Engine::Auto`] was configured.
     pub reason: Option<String>,
-    /// The core of each processor.
-    pub cores: Vec<usize>,
+    pub cores: ProcessorCores,
 }
 
 impl fmt::Display for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.cores.len();
+        let count = self.cores.count();
         let plural = if count == 1 { "" } else { "s" };
         write!(f, "{count} processor{plural}, {}", self.engine)?;
         match &self.reason {
@@ -153,7 +152,8 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
         Processors::Count(count) => return Err(Error::Processors(count)),
     };
     let (engine, reason) = choose(config.engine)?;
-    let chosen = Chosen { engine, reason: reason.clone(), cores: (0..count).map(|k| cores.number(k)).collect() };
+    let own = ProcessorCores::new((0..count).map(|k| cores.number(k)));
+    let chosen = Chosen { engine, reason: reason.clone(), cores: own.clone() };
     let with_others = if WITH_OTHERS.contains(&count) { count } else { 0 };
     let shared = Arc::new(Shared {
         clock: Clock::new(),
@@ -162,7 +162,7 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
         cores,
         idle: config.idle,
         awake: Awake::new(with_others),
-        placement: Placement::new(if config.pin { with_others } else { 0 }),
+        placement: Placement::new(if config.pin { with_others } else { 0 }, own),
         last_waiter: LastWaiter::default(),
     });
     let may_fall_back = config.engine == Engine::Auto;

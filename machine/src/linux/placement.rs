@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
 use super::bell::Bell;
-use super::cores;
+use super::cores::{self, ProcessorCores};
 
 /// No processor.
 const NOBODY: usize = usize::MAX;
@@ -16,8 +16,10 @@ const NOBODY: usize = usize::MAX;
 pub(super) struct Placement {
     /// By number of the processor; empty if they do not change.
     places: Mutex<Box<[Option<Place>]>>,
-    /// The number of the processor on the core where a trial has found waits to be shortest.
+    /// The number of the processor on the core where the last trial has found waits to be shortest.
     preferred: AtomicUsize,
+    /// For others to see.
+    cores: ProcessorCores,
 }
 
 struct Place {
@@ -31,8 +33,10 @@ struct Place {
 }
 
 impl Placement {
-    pub(super) fn new(processors: usize) -> Placement {
-        Placement { places: Mutex::new((0..processors).map(|_| None).collect()), preferred: AtomicUsize::new(NOBODY) }
+    /// For so many processors; `cores`: where they are.
+    pub(super) fn new(processors: usize, cores: ProcessorCores) -> Placement {
+        let places = Mutex::new((0..processors).map(|_| None).collect());
+        Placement { places, preferred: AtomicUsize::new(NOBODY), cores }
     }
 
     /// The calling thread is `processor`, and is pinned to `core`.
@@ -51,17 +55,17 @@ impl Placement {
         }
     }
 
-    /// Gives `processor` the core of another one, which sleeps; or takes that back. Returns whether it did.
+    /// Exchanges the core of `processor` for that of another one, which sleeps; the next time back again. Returns whether it did.
     pub(super) fn toggle(&self, processor: ProcessorId) -> bool {
         let mut places = self.places.lock();
         let number = usize::from(processor.0);
         let count = places.len();
         let Some(own) = places.get_mut(number).and_then(Option::as_mut) else { return false };
         if let Some(other) = own.changed_with.take() {
-            own.next = own.next % (count - 1) + 1;
             return self.exchange(&mut places, number, other);
         }
         let other = (number + own.next) % count;
+        own.next = own.next % (count - 1) + 1;
         let is_asleep = places[other].as_ref().is_some_and(|other| other.bell.is_parked());
         if !is_asleep || !self.exchange(&mut places, number, other) {
             return false;
@@ -82,11 +86,15 @@ impl Placement {
     /// Gives `processor` the preferred core, if another one has it, which sleeps. Returns whether it did.
     pub(super) fn take_preferred(&self, processor: ProcessorId) -> bool {
         let number = usize::from(processor.0);
-        let preferred = self.preferred.load(Ordering::Relaxed);
-        if preferred == NOBODY || preferred == number {
+        let is_elsewhere = |preferred| preferred != NOBODY && preferred != number;
+        if !is_elsewhere(self.preferred.load(Ordering::Relaxed)) {
             return false;
         }
         let mut places = self.places.lock();
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        if !is_elsewhere(preferred) {
+            return false;
+        }
         let is_asleep = places[preferred].as_ref().is_some_and(|other| other.bell.is_parked());
         is_asleep && self.exchange(&mut places, number, preferred)
     }
@@ -95,7 +103,9 @@ impl Placement {
     fn exchange(&self, places: &mut [Option<Place>], one: usize, other: usize) -> bool {
         let Ok([Some(a), Some(b)]) = places.get_disjoint_mut([one, other]) else { return false };
         std::mem::swap(&mut a.core, &mut b.core);
-        // Fails only where the core was taken away meanwhile: the host has placed the thread already.
+        self.cores.set(one, a.core);
+        self.cores.set(other, b.core);
+        // Fails only where a core was taken away meanwhile: the host has placed the thread already.
         let _ = cores::pin_thread(a.thread, a.core);
         let _ = cores::pin_thread(b.thread, b.core);
         let preferred = self.preferred.load(Ordering::Relaxed);
@@ -132,7 +142,8 @@ mod tests {
         if allowed.count() < 2 {
             return eprintln!("skipped: one core only");
         }
-        let placement = Placement::new(2);
+        let cores = ProcessorCores::new([allowed.number(0), allowed.number(1)]);
+        let placement = Placement::new(2, cores.clone());
         let bells = [(); 2].map(|()| Arc::new(Bell::new().expect("a bell")));
         thread::scope(|scope| {
             let mut ends = Vec::new();
@@ -157,6 +168,7 @@ mod tests {
             assert!(bells.iter().all(|bell| bell.park()));
             assert!(placement.toggle(ProcessorId(0)));
             assert_eq!(cores_of(&placement), changed);
+            assert!(cores.iter().eq(changed), "as others see it");
             assert!(placement.toggle(ProcessorId(0)));
             assert_eq!(cores_of(&placement), as_at_start);
 

@@ -121,7 +121,7 @@ fn invalid_numbers_of_processors_are_refused() {
 fn the_configured_engine_runs() {
     let config = Config { processors: Processors::Count(2), engine: Engine::Threads, pin: false, ..Config::default() };
     let (builders, chosen) = machines(&config).expect("threads always work");
-    assert_eq!((chosen.engine, chosen.cores.len()), (Engine::Threads, 2));
+    assert_eq!((chosen.engine, chosen.cores.count()), (Engine::Threads, 2));
     for (k, builder) in builders.into_iter().enumerate() {
         let machine = builder().expect("a machine");
         assert_eq!(usize::from(machine.processor().0), k);
@@ -133,7 +133,7 @@ fn the_configured_engine_runs() {
 fn pinned_processors_run_on_one_core_each() {
     let config = Config { processors: Processors::Auto, engine: Engine::Auto, pin: true, ..Config::default() };
     let (builders, chosen) = machines(&config).expect("a machine");
-    assert_eq!(builders.len(), chosen.cores.len());
+    assert_eq!(builders.len(), chosen.cores.count());
     let threads = builders.into_iter().map(|builder| {
         thread::spawn(move || {
             let _machine = builder().expect("a machine");

@@ -103,8 +103,7 @@ pub fn accept<P: Protocol>(
     peer: impl Fn() -> Peer + Send + Sync + 'static,
 ) -> Arc<Acceptor> {
     let (listener, cpu) = (world.listen(host.id, port), host.processors[0].clone());
-    let cores = host.processors.iter().map(|_| None).collect();
-    let acceptor = Acceptor::new(cores, u32::MAX, SimulatedSockets(peer));
+    let acceptor = Acceptor::new(host.processors.len(), |_| None, u32::MAX, SimulatedSockets(peer));
     acceptor.add(&**protocol);
     cpu.spawn(Arc::clone(&acceptor).accept(cpu.clone(), Arc::clone(protocol), listener));
     world.kick(host.id, cpu.id());
