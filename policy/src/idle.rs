@@ -8,10 +8,10 @@
 //! itself. Learnt as one, the shorter waits of a lone client kept the cores of others awake for as long as the longer ones
 //! (`policy/awake`): cached 4 KiB reads over NBD, one in flight, were 45,000 a second in place of 58,000.
 //!
-//! - **A lone request** (no other was waited for in the last 10 ms, by any processor) loses by a sleep what a sleep costs, and is polled for as
-//!   long (Karlin, Li, Manasse, Owicki, "Empirical studies of competitive spinning for a shared-memory multiprocessor", SOSP
-//!   1991: who polls so long never spends more than twice the least). On a virtual machine to sleep and to be woken costs some
-//!   fifty microseconds.
+//! - **A lone request** (no other was waited for in the last 10 ms, by any processor) loses by a sleep what a sleep costs, and
+//!   is polled for as long (Karlin, Li, Manasse, Owicki, "Empirical studies of competitive spinning for a shared-memory
+//!   multiprocessor", SOSP 1991: who polls so long never spends more than twice the least). On a virtual machine to sleep and
+//!   to be woken costs some fifty microseconds.
 //! - **After a lone request that took longer**, the next two are not polled for: the client's time is the smaller part, and while
 //!   the processor sleeps, the host lets the client run on the same core, which costs no wake-up.
 //! - **All else** is polled for up to `longest`: what is awaited serves several, and each of them would be woken late.

@@ -33,34 +33,39 @@ fn a_flush_of_all_that_has_changed_is_one_forced_write_where_that_is_one_run() {
             let counters = world.disk_counters(disk);
             (counters.stable_writes, counters.flushes)
         };
+        // The group of the flush before ends: until then no flush is alone, and none a forced write, whatever is dirty.
+        let settle = || cpu.sleep(Duration::from_millis(1));
         fill(&cpu, &volume, block(1), 1, context()).await.expect("cached");
         volume.flush(&cpu, context()).await.expect("flushed");
         assert_eq!(counts(), (0, 1), "who served the disk before may have left something unflushed");
         for number in 2..6 {
-            // The group of the flush before ends.
-            cpu.sleep(Duration::from_millis(1)).await;
+            settle().await;
             fill(&cpu, &volume, block(number), 2, context()).await.expect("cached");
             volume.flush(&cpu, context()).await.expect("flushed");
             volume.flush(&cpu, context()).await.expect("nothing to do");
             assert_eq!(counts(), (number - 1, 1));
             assert!(world.read_durable(disk, block(number)) == [2; 4096]);
         }
+        settle().await;
         // Two runs.
         fill(&cpu, &volume, block(1), 3, context()).await.expect("cached");
         fill(&cpu, &volume, block(9), 3, context()).await.expect("cached");
         volume.flush(&cpu, context()).await.expect("flushed");
         assert_eq!(counts(), (4, 2));
+        settle().await;
         // Written, but not flushed.
         fill(&cpu, &volume, block(1), 4, context()).await.expect("cached");
         volume.write_out_unflushed(&cpu, context()).await;
         fill(&cpu, &volume, block(5), 4, context()).await.expect("cached");
         volume.flush(&cpu, context()).await.expect("flushed");
         assert_eq!(counts(), (4, 3));
+        settle().await;
         // Zeroed.
         volume.zero(&cpu, block(1), true, false, context()).await.expect("zeroed");
         fill(&cpu, &volume, block(5), 5, context()).await.expect("cached");
         volume.flush(&cpu, context()).await.expect("flushed");
         assert_eq!(counts(), (4, 4));
+        settle().await;
         // Long.
         let long = ByteRange::new(MIB, 17 * 4096);
         fill(&cpu, &volume, long, 6, context()).await.expect("cached");
@@ -69,6 +74,7 @@ fn a_flush_of_all_that_has_changed_is_one_forced_write_where_that_is_one_run() {
         for (range, byte) in [(block(1), 0), (block(5), 5), (block(9), 3), (long, 6)] {
             assert!(world.read_durable(disk, range).iter().all(|is| *is == byte), "{range:?}");
         }
+        settle().await;
         // One that fails.
         fill(&cpu, &volume, block(5), 7, context()).await.expect("cached");
         world.fail_next(disk, OpClass::Write, 1, Errno::IO);
