@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::rig::Memory;
 use crate::tree_rig::*;
-use machine::tree::{Creation, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{Creation, Node, OpenNode, SetAttributes, SetTime, Time, TreeCall, TreeReply};
 use machine::{Errno, Op, Segments};
 use policy::unit::{ByteOffset, Stability};
 use rustix::fs::XattrFlags;
@@ -24,6 +24,7 @@ use testkit::skip::{note, note_kernel};
 on_all_trees!(
     the_host_executes_a_new_file_that_it_has_written,
     what_the_host_did_to_a_new_file_counts_when_it_is_opened,
+    a_new_file_is_not_read_when_it_is_opened,
     a_new_file_is_written_through_one_descriptor_and_read_through_another,
     a_new_file_that_has_lost_its_name_cannot_be_written,
     permissions_and_attributes_of_open_files_are_those_that_the_host_has,
@@ -71,6 +72,25 @@ fn what_the_host_did_to_a_new_file_counts_when_it_is_opened(mut served: ServedTr
     let open = opened(&mut served, changed, false).expect("opened");
     assert_eq!((open.direct.facts.size, open.attributes.size), (5000, 5000));
     assert_eq!(opened(&mut served, gone, false).err(), Some(ESTALE));
+}
+
+/// To read it changes the time of access, which may wait for a journal.
+fn a_new_file_is_not_read_when_it_is_opened(mut served: ServedTree) {
+    let node = made(&mut served, "file");
+    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let path = CString::new(served.path("file").as_os_str().as_bytes()).expect("no zero");
+    // SAFETY: the path is a C string, and the call fills `found`.
+    let asked = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, libc::STATX_DIOALIGN, &raw mut found) };
+    assert_eq!(asked, 0);
+    if found.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return note_kernel("the file system does not report whether direct I/O works (Linux 6.1)");
+    }
+    let long_ago = Time { seconds: 5, nanoseconds: 0 };
+    let accessed = Some(SetTime::To(long_ago));
+    served.ask(None, set(node, SetAttributes { accessed, ..SetAttributes::default() })).expect("set");
+    let _open = [false, true].map(|writable| opened(&mut served, node, writable).expect("opened"));
+    assert_eq!(served.attributes(node).expect("attributes").accessed, long_ago);
 }
 
 fn a_new_file_is_written_through_one_descriptor_and_read_through_another(mut served: ServedTree) {

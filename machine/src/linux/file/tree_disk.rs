@@ -45,10 +45,11 @@ impl TreeDisk {
 
     /// The open regular file, with direct I/O where its file system supports it.
     pub(in crate::linux) fn open_direct(&self, file: Arc<StdFile>, writable: bool) -> Result<OpenFile, Errno> {
-        let Status { size, align } = status_of(&file)?;
-        let align = if self.is_in_memory { None } else { disk::align_of(&file, &self.disk, align) };
-        let align =
-            align.filter(|&align| set_status(&file, libc::O_DIRECT).is_ok() && self.reads_work(&file, align, size));
+        let Status { size, align: reported } = status_of(&file)?;
+        let align = if self.is_in_memory { None } else { disk::align_of(&file, &self.disk, reported) };
+        // Who reports it can do it. A read to try it out would change the time of the last access, and wait for the journal.
+        let works = |align| reported.is_some() || self.reads_work(&file, align, size);
+        let align = align.filter(|&align| set_status(&file, libc::O_DIRECT).is_ok() && works(align));
         if align.is_none() {
             set_status(&file, 0)?;
         }
