@@ -16,6 +16,7 @@ on_all_trees!(
     concurrently_made_nodes_belong_to_their_callers,
     attributes_around_a_change_are_those_right_before_and_after_it,
     what_others_change_meanwhile_is_not_taken_for_our_own,
+    what_others_changed_before_does_not_count,
     changes_in_a_removed_directory_are_stale,
     dropping_a_machine_cancels_waiting_calls,
 );
@@ -85,17 +86,16 @@ fn concurrently_made_nodes_belong_to_their_callers(mut served: ServedTree) {
     }
 }
 
-/// Makes all directories in the root at once. Returns the root's links before, if reported, and after each.
-fn links_around(served: &mut ServedTree) -> Vec<(Option<u32>, u32)> {
-    let root = served.root;
+/// Makes a directory of each name at once. Returns the links of where it is made before, if reported, and after.
+fn links_around(served: &mut ServedTree, within: Node, names: Vec<String>) -> Vec<(Option<u32>, u32)> {
     let start = |name: String| {
         let attributes: Arc<Mutex<Vec<BeforeAndAfter>>> = Arc::default();
-        let around = Some(Around { nodes: vec![root], attributes: Arc::clone(&attributes) });
-        let call = make_directory(root, &name, 0o755);
+        let around = Some(Around { nodes: vec![within], attributes: Arc::clone(&attributes) });
+        let call = make_directory(within, &name, 0o755);
         let op = TreeOp { tree: served.open.tree, caller: None, call, reply: Reply::default(), around };
         (served.rig.start(Op::Tree(Box::new(op))), attributes)
     };
-    let asked: Vec<_> = names().into_iter().map(start).collect();
+    let asked: Vec<_> = names.into_iter().map(start).collect();
     let ended = asked.into_iter().map(|(token, attributes)| {
         served.rig.wait(token).expect("made");
         let (before, after) = attributes.lock()[0];
@@ -106,7 +106,8 @@ fn links_around(served: &mut ServedTree) -> Vec<(Option<u32>, u32)> {
 
 fn attributes_around_a_change_are_those_right_before_and_after_it(mut served: ServedTree) {
     let first = served.attributes(served.root).expect("attributes").links;
-    let mut reported = links_around(&mut served);
+    let root = served.root;
+    let mut reported = links_around(&mut served, root, names());
     reported.sort_unstable();
     // Some file systems do not count directories.
     let step = u32::from(reported[0].1 > first);
@@ -124,12 +125,31 @@ fn what_others_change_meanwhile_is_not_taken_for_our_own(mut served: ServedTree)
             made.for_each(|number| std::fs::create_dir(place.join(format!("of another {number}"))).expect("made"));
         })
     };
-    let reported = links_around(&mut served);
+    let root = served.root;
+    let reported = links_around(&mut served, root, names());
     is_over.store(true, Ordering::Relaxed);
     other.join().expect("no panic");
     for (before, after) in reported {
         let Some(before) = before else { continue };
         assert!(after <= before + 1, "{before} links before our own change, {after} after it");
+    }
+}
+
+/// In more directories than are watched.
+fn what_others_changed_before_does_not_count(mut served: ServedTree) {
+    let dirs: Vec<(String, Node)> =
+        (0..40).map(|k| format!("dir-{k}")).map(|name| (name.clone(), served.make_directory(&name, 0o777))).collect();
+    let is_held = machine::linux::tree::finds_by_handle(&served.open);
+    for round in 0..2 {
+        for (name, dir) in &dirs {
+            for k in 0..2 {
+                std::fs::create_dir(served.path(name).join(format!("of another {round} {k}"))).expect("made");
+                let before = served.attributes(*dir).expect("attributes").links;
+                let reported = links_around(&mut served, *dir, vec![format!("ours {round} {k}")]);
+                let after = served.attributes(*dir).expect("attributes").links;
+                assert_eq!(reported, [(is_held.then_some(before), after)], "{name}, {round}, {k}");
+            }
+        }
     }
 }
 

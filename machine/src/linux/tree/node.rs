@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
-use super::changes::Watch;
+use super::changes::Watching;
 use super::status;
 use crate::Errno;
 use crate::tree::{Attributes, Node};
@@ -66,7 +66,7 @@ struct Held {
     is_holding: bool,
     directory: Option<(u32, Node, Arc<OwnedFd>)>,
     /// Of that directory, if any name in it is changed.
-    changes: Option<Watch>,
+    changes: Option<Watching>,
 }
 
 impl Held {
@@ -196,7 +196,7 @@ impl HostTree {
             match &held.changes {
                 // What happened before does not count.
                 Some(watch) => _ = watch.saw_only(&[]),
-                None => held.changes = Watch::new(fd.as_fd()),
+                None => held.changes = Watching::begin((self.number, *dir), fd.as_fd()),
             }
             held.changes.is_some()
         });
