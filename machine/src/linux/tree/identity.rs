@@ -1,10 +1,10 @@
 //! The user as whom a thread acts on files.
 //!
 //! Linux decides about files by the file system user, group and supplementary groups of the *thread*. With a file
-//! system user other than root a thread also loses root's privileges over files (capabilities(7)). So what a caller may
-//! do is user other than root a thread also loses root's privileges over files (capabilities(7)). So the host itself
+//! system user other than root a thread also loses root's privileges over files (capabilities(7)). So the host itself
 //! decides what a caller may do, at the time of the access, by whatever rules it has (modes, access control lists,
 //! security modules).
+
 use std::cell::Cell;
 
 use crate::Errno;
