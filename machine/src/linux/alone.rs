@@ -47,6 +47,11 @@ impl Alone {
         }
         now >= self.until
     }
+
+    /// Whether `processor` waited last, and there was no other request of late.
+    pub(super) fn was_alone(&self, last: &LastWaiter, processor: ProcessorId, now: Instant) -> bool {
+        last.0.load(Ordering::Relaxed) == u32::from(processor.0) && now >= self.until
+    }
 }
 
 #[cfg(test)]
@@ -72,5 +77,12 @@ mod tests {
         assert!(!waits(true, 1, 14));
         assert!(!waits(true, 1, 23));
         assert!(waits(true, 1, 24));
+        let was_alone =
+            |alone: &Alone, number, ms| alone.was_alone(&last, ProcessorId(number), Instant::from_ns(ms * MS));
+        assert!(was_alone(&first, 0, 24));
+        assert!(!was_alone(&second, 1, 24), "the first one waited last");
+        first.is_alone(&last, ProcessorId(0), 2, Instant::from_ns(25 * MS));
+        assert!(!was_alone(&first, 0, 34), "two of its own");
+        assert!(was_alone(&first, 0, 35));
     }
 }

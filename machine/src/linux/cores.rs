@@ -9,7 +9,7 @@ use super::syscall;
 use crate::Errno;
 
 /// The calling thread, for sched_setaffinity(2) and sched_getaffinity(2).
-const CALLER: libc::pid_t = 0;
+pub(super) const CALLER: libc::pid_t = 0;
 
 /// The core of each processor, which may change.
 #[derive(Clone, Debug)]
@@ -92,6 +92,12 @@ impl Cores {
     pub(super) fn set(&self) -> libc::cpu_set_t {
         set_of(&self.0)
     }
+}
+
+/// The number of the core on which the calling thread is.
+pub(super) fn current() -> usize {
+    // SAFETY: no pointer is passed.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
 fn empty_set() -> libc::cpu_set_t {

@@ -38,15 +38,25 @@ impl Idling {
         }
     }
 
-    /// It becomes idle. Returns what it waits for.
-    pub(super) fn begin(&mut self, shared: &Shared, park: Park, now: Instant) -> Awaited {
+    /// It becomes idle. `has_calls`: other threads make calls for it that are answered from memory, mostly. Returns what it
+    /// waits for.
+    pub(super) fn begin(&mut self, shared: &Shared, park: Park, now: Instant, has_calls: bool) -> Awaited {
         match park {
             Park::Until { requests, .. } if requests > 0 => {
                 let is_alone = self.alone.is_alone(&shared.last_waiter, self.processor, requests, now);
-                if is_alone { Awaited::LoneRequest } else { Awaited::Requests }
+                match is_alone {
+                    true if has_calls => Awaited::LoneCall,
+                    true => Awaited::LoneRequest,
+                    false => Awaited::Requests,
+                }
             }
             _ => Awaited::Client,
         }
+    }
+
+    /// Is the request that it works on the only one, as far as it knows?
+    pub(super) fn is_alone(&self, shared: &Shared, now: Instant) -> bool {
+        self.alone.was_alone(&shared.last_waiter, self.processor, now)
     }
 
     /// How long it polls before it sleeps.
@@ -85,7 +95,7 @@ impl Idling {
                     self.try_another_core(shared, waited);
                 }
             }
-            Awaited::Client | Awaited::Requests => {}
+            Awaited::Client | Awaited::LoneCall | Awaited::Requests => {}
         }
     }
 

@@ -8,6 +8,7 @@ mod alone;
 mod awake;
 mod bell;
 pub mod colors;
+mod core_worker;
 mod cores;
 mod credentials;
 pub mod descriptors;

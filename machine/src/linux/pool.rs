@@ -1,11 +1,11 @@
 //! Threads that make blocking calls on files for the processors: all of them for the thread engine, the few that
-//! io_uring lacks for the other.
+//! io_uring lacks for the other, unless a lone request waits for them ([`super::core_worker`]).
 //!
 //! The host serializes changes of the names in one directory. Several threads that make such calls would only wait for
 //! each other, each put to sleep and woken for every change: so these calls form a lane, and one thread makes all that
 //! have gathered.
 //!
-//! Lock order: the pool's queue and an inbox are never held together.
+//! Lock order: the pool's queue, the state of a core's worker and an inbox are never held together.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -39,6 +39,8 @@ struct InboxState {
     done: Vec<Completion>,
     /// Tasks submitted and not done yet.
     in_flight: usize,
+    /// Of these, the brief ones ([`Task::is_brief`]).
+    brief: usize,
 }
 
 impl Inbox {
@@ -54,10 +56,22 @@ impl Inbox {
         count
     }
 
-    fn complete(&self, completion: Completion) {
+    /// Are brief tasks not done yet?
+    pub(super) fn awaits_brief(&self) -> bool {
+        self.state.lock().brief > 0
+    }
+
+    fn begin(&self, task: &Task) {
         let mut state = self.state.lock();
-        state.done.push(completion);
+        state.in_flight += 1;
+        state.brief += usize::from(task.is_brief());
+    }
+
+    fn complete(&self, task: &Task, result: Result<u64, Errno>) {
+        let mut state = self.state.lock();
+        state.done.push(Completion { token: task.token, result });
         state.in_flight -= 1;
+        state.brief -= usize::from(task.is_brief());
         if state.in_flight == 0 {
             self.idle.notify_all();
         }
@@ -66,26 +80,40 @@ impl Inbox {
     }
 }
 
-struct Job {
+/// A call to make, and who waits for it.
+pub(super) struct Job {
     task: Task,
     inbox: Arc<Inbox>,
 }
 
 impl Job {
+    /// # Safety
+    /// As [`Pool::submit`].
+    pub(super) unsafe fn new(task: Task, inbox: &Arc<Inbox>) -> Job {
+        inbox.begin(&task);
+        Job { task, inbox: Arc::clone(inbox) }
+    }
+
     fn run(mut self) {
-        let result = loop {
+        let result = self.call();
+        self.finish(result);
+    }
+
+    /// Makes the call.
+    pub(super) fn call(&mut self) -> Result<u64, Errno> {
+        loop {
             // SAFETY: the starter of the operation guarantees its memory until the completion is returned, and the
             // processor that owns the inbox waits for its jobs before it ends.
             let result = unsafe { perform::perform(&self.task) };
             if let Step::Done(result) = self.task.on_result(result) {
-                break result;
+                return result;
             }
-        };
-        self.finish(result);
+        }
     }
 
-    fn finish(self, result: Result<u64, Errno>) {
-        self.inbox.complete(Completion { token: self.task.token, result });
+    /// Returns the completion.
+    pub(super) fn finish(self, result: Result<u64, Errno>) {
+        self.inbox.complete(&self.task, result);
     }
 }
 
@@ -129,10 +157,14 @@ impl Pool {
     /// The memory of the task's vectors must stay valid, and untouched where it is read into, until `inbox` has the
     /// completion or [`abandon`](Self::abandon) returned.
     pub(super) unsafe fn submit(&self, task: Task, inbox: &Arc<Inbox>) {
-        inbox.state.lock().in_flight += 1;
-        let inbox = Arc::clone(inbox);
+        // SAFETY: as the caller guarantees.
+        self.take(unsafe { Job::new(task, inbox) });
+    }
+
+    /// Has a thread do a job.
+    pub(super) fn take(&self, job: Job) {
         let mut state = self.shared.state.lock();
-        let Some(work) = state.take_in(Job { task, inbox }) else { return };
+        let Some(work) = state.take_in(job) else { return };
         state.queue.push_back(work);
         if state.queue.len() <= state.idle {
             drop(state);

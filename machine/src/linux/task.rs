@@ -8,7 +8,7 @@ use libc::iovec;
 
 use super::file;
 use super::net;
-use crate::tree::TreeOp;
+use crate::tree::{TreeCall, TreeOp};
 use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
 use policy::unit::{ByteOffset, Stability};
 use std::os::fd::RawFd;
@@ -195,6 +195,11 @@ impl Task {
     /// The tree operation, when the call is [`Call::Tree`].
     pub(super) fn tree_op(&self) -> Option<&TreeOp> {
         self.tree_op.as_deref()
+    }
+
+    /// A call that the host answers from memory, mostly.
+    pub(super) fn is_brief(&self) -> bool {
+        self.tree_op().is_some_and(|op| !matches!(op.call, TreeCall::Sync { .. }))
     }
 
     /// The lane of a call that changes the names in one directory. Two directories may share one.

@@ -17,9 +17,10 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use super::bell::Bell;
+use super::core_worker::CoreWorker;
 use super::idling::Idling;
 use super::perform;
-use super::pool::Inbox;
+use super::pool::{Inbox, Job};
 use super::task::{Call, Step, Task};
 use super::tree;
 use super::{Shared, net, park_time, pause};
@@ -63,6 +64,7 @@ pub struct Uring {
     /// The read that waits for the doorbell is in flight.
     listening: bool,
     inbox: Arc<Inbox>,
+    core_worker: CoreWorker,
     /// Calls submitted to the pool and not collected yet.
     offloaded: usize,
     /// Operations that ended when they were started.
@@ -97,6 +99,7 @@ impl Uring {
             regions: Regions::default(),
             inbox: Inbox::new(Arc::clone(&bell)),
             bell,
+            core_worker: CoreWorker::default(),
             rings: Box::new(0),
             listening: false,
             offloaded: 0,
@@ -111,8 +114,11 @@ impl Uring {
 
     /// Puts the slot's call into the submission queue, or submits it to the pool.
     fn issue(&mut self, no: SlotNo) {
+        let blocks = matches!(self.slots.get(no).task.call, Call::Flush { .. } | Call::WriteBack { .. });
+        // The kernel's worker would be on another core.
+        let is_lone = blocks && self.is_alone();
         let slot = self.slots.get(no);
-        match slot.entry(&self.regions) {
+        match slot.entry(&self.regions).filter(|_| !is_lone) {
             Some(entry) => {
                 let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Zero { .. });
                 let writer = self.writer.filter(|_| allocates).unwrap_or(0);
@@ -123,10 +129,21 @@ impl Uring {
                 self.slots.end(no);
                 self.offloaded += 1;
                 self.count_entry();
-                // SAFETY: calls that are not for io_uring (seeks, populating memory, trees) transfer nothing.
-                unsafe { self.shared.pool.submit(task, &self.inbox) };
+                // SAFETY: these calls (seeks, flushes, populating memory, trees) transfer nothing.
+                let job = unsafe { Job::new(task, &self.inbox) };
+                self.offload(job);
             }
         }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.idling.is_alone(&self.shared, self.now())
+    }
+
+    /// Has another thread do a job: one on this core if nobody else waits.
+    fn offload(&mut self, job: Job) {
+        let job = if self.is_alone() { self.core_worker.submit(job) } else { Some(job) };
+        job.into_iter().for_each(|job| self.shared.pool.take(job));
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -361,7 +378,13 @@ impl Machine for Uring {
                 }
                 return;
             };
-            let (since, awaited) = *idle.get_or_insert_with(|| (now, self.idling.begin(&self.shared, park, now)));
+            let (since, awaited) = match idle {
+                Some(idle) => idle,
+                None => {
+                    let has_calls = self.offloaded > 0 && self.inbox.awaits_brief();
+                    *idle.insert((now, self.idling.begin(&self.shared, park, now, has_calls)))
+                }
+            };
             if !self.poll_idle(since, awaited, time) && self.bell.park() {
                 self.sleep(time);
                 slept = true;

@@ -10,7 +10,7 @@ const fn us(count: u64) -> Duration {
 }
 
 fn any_awaited() -> impl Strategy<Value = Awaited> {
-    prop_oneof![Just(Awaited::Client), Just(Awaited::LoneRequest), Just(Awaited::Requests)]
+    prop_oneof![Just(Awaited::Client), Just(Awaited::LoneRequest), Just(Awaited::LoneCall), Just(Awaited::Requests)]
 }
 
 proptest! {
@@ -23,9 +23,11 @@ proptest! {
         for (awaited, wait) in waits {
             polling.on_work(awaited, us(wait));
             prop_assert!(polling.duration(awaited) <= us(longest));
-            prop_assert!(polling.duration(Awaited::LoneRequest) <= us(longest) / 10);
+            for lone in [Awaited::LoneRequest, Awaited::LoneCall] {
+                prop_assert!(polling.duration(lone) <= us(longest) / 10);
+            }
         }
-        for awaited in [Awaited::Client, Awaited::LoneRequest, Awaited::Requests] {
+        for awaited in [Awaited::Client, Awaited::LoneRequest, Awaited::LoneCall, Awaited::Requests] {
             for _ in 0..10 {
                 polling.on_work(awaited, us(longest) + us(1));
             }
@@ -75,5 +77,21 @@ proptest! {
         }
         prop_assert!(polling.duration(Awaited::LoneRequest) >= us(disk));
         prop_assert!(polling.duration(Awaited::Client) >= us(client));
+    }
+
+    #[test]
+    fn a_lone_requests_calls_are_polled_for_whatever_disks_take(call in 0u64..=50, long in 51u64..2000, client in 0u64..500) {
+        let mut polling = IdlePolling::new(Config::default());
+        for _ in 0..20 {
+            prop_assert!(polling.on_work(Awaited::LoneCall, us(call)));
+            prop_assert!(!polling.on_work(Awaited::LoneRequest, us(long)));
+        }
+        prop_assert!(polling.duration(Awaited::LoneCall) >= us(call));
+        for _ in 0..20 {
+            prop_assert!(polling.on_work(Awaited::Client, us(client)));
+            prop_assert!(!polling.on_work(Awaited::LoneCall, us(long)));
+        }
+        prop_assert!(polling.duration(Awaited::Client) >= us(client), "the client is polled for after a long call");
+        prop_assert_eq!(polling.duration(Awaited::LoneCall), Duration::ZERO);
     }
 }

@@ -1,6 +1,6 @@
 //! Calls that are answered at once, on the processor that has them to make.
 //!
-//! Most calls on a tree may wait for a disk, so a thread of the pool makes them, which takes two thread switches: several
+//! Most calls on a tree may wait for a disk, so another thread makes them, which takes two thread switches: several
 //! times as long as the call itself if the host has all of it in memory. What surely waits for nothing is done here: names
 //! in directories that are open, which the host can be asked to look up in its memory alone (`RESOLVE_CACHED`, Linux 5.12);
 //! attributes of what is open, and permissions for it where there can be no access control list, which the host may have to
