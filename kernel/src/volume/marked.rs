@@ -33,6 +33,10 @@ impl Volume {
         std::mem::take(&mut state.marked)
     }
 
+    pub fn is_marked(&self, block: BlockNo) -> bool {
+        self.state.lock().marked.contains(block)
+    }
+
     /// The block is durable, if it is still what was marked, or this volume will make it so.
     pub fn unmark(&self, block: BlockNo) {
         let mut shard = self.lock_shard(block);

@@ -19,7 +19,7 @@ use policy::unit::{BlockNo, Instant};
 
 use crate::Shared;
 use crate::deaths::Deaths;
-use crate::mapping::{Fault, Place, Served, Table};
+use crate::mapping::{Fault, Place, Table};
 use crate::unflushed::Flushes;
 use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
@@ -395,10 +395,11 @@ impl Shared {
         let changed = if mode == Mode::Write { self.apply(core, volume, page, (loaded.clone(), is_lost)) } else { 0 };
         // What was changed is cached, and not what came.
         let loaded = loaded.as_ref().filter(|_| changed == 0);
-        let served = self.serve_faults(cpu, core, volume, page, Some(loaded));
-        if mode == Mode::Write && changed == 0 && served != Served::Given(Mode::Write) {
+        if mode == Mode::Write && changed == 0 {
+            // Unless a mapping gets it to write.
             core.node.unwritten(page);
         }
+        self.serve_faults(cpu, core, volume, page, Some(loaded));
         if is_lost && changed == 0 && core.node.holds(page).is_some() && !core.node.is_waiting(page) {
             // What nobody has is not to be read.
             if let Ok(actions) = core.node.on_local(Instant::ZERO, Local::Drop, page) {

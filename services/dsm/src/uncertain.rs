@@ -34,10 +34,11 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kernel::volume::WrittenBy;
+use kernel::volume::{Change, WrittenBy};
 use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
 use policy::coherence::{Action, Actions, Address, Home, PageNo, ShardNo};
+use policy::unit::JobId;
 
 use crate::Shared;
 use crate::core::{Core, block};
@@ -52,6 +53,15 @@ const DELAY: Duration = Duration::from_secs(1);
 /// Until what was given to new homes is flushed again, if that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Why a page stays in the cache.
+#[derive(Clone, Copy)]
+pub(crate) enum Retained {
+    /// This node has written it, and no flush has covered it.
+    Own,
+    /// Others have, and this home has not flushed it.
+    Marked(Address),
+}
+
 impl Shared {
     /// Caches the content of a page that others have written.
     pub(crate) fn cache(
@@ -64,6 +74,18 @@ impl Shared {
     ) {
         let may_be_marked = durability == Durability::Uncertain && self.config.shards.is_some();
         let home = core.node.home(page).map(|home| home.at).filter(|home| may_be_marked && *home != self.me);
+        self.put(cpu, core, volume, page, (frame, home));
+    }
+
+    /// `home`: the one that has not flushed it.
+    fn put(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Volume,
+        page: PageNo,
+        (frame, home): (FrameRef, Option<Address>),
+    ) {
         if volume.put(block(page), frame, home.map(|_| WrittenBy::Others))
             && let Some(home) = home
         {
@@ -71,6 +93,31 @@ impl Shared {
                 self.flush_marked(cpu, home);
             }
             core.flushes.marked.entry(home).or_default().since_mut().insert(page);
+        }
+    }
+
+    /// Why a page stays in the cache; `None`: it need not.
+    pub(crate) fn retained(&self, core: &Core, volume: &Volume, page: PageNo) -> Option<Retained> {
+        let is_dirty = core.node.is_dirty(page);
+        let is_retained = is_dirty || volume.uncertain(block(page)).is_some();
+        let marked = core.flushes.marked_at(page).filter(|_| !is_dirty && volume.is_marked(block(page)));
+        is_retained.then(|| marked.map_or(Retained::Own, Retained::Marked))
+    }
+
+    /// What was taken out of the cache is there as before, whatever has become of its home. What is this node's own is written
+    /// once more: a flush of it may have failed meanwhile.
+    pub(crate) fn put_back(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        volume: &Volume,
+        page: PageNo,
+        (frame, retained): (FrameRef, Retained),
+    ) {
+        match retained {
+            Retained::Marked(home) => self.put(cpu, core, volume, page, (frame, Some(home))),
+            // The whole of a block needs nothing that is cached: it is not refused.
+            Retained::Own => drop(volume.change(block(page), Change::Whole(frame), JobId::default())),
         }
     }
 

@@ -125,6 +125,12 @@ impl Flushes {
         self.marked.values_mut().for_each(|marked| marked.remove(page));
     }
 
+    /// The home that has not flushed the page, where it is marked or was before this node wrote it.
+    pub(crate) fn marked_at(&self, page: PageNo) -> Option<Address> {
+        let is_of_it = |marked: &Unflushed<PageSet>| marked.both().iter().any(|pages| pages.contains(page));
+        self.marked.iter().find(|(_, marked)| is_of_it(marked)).map(|(home, _)| *home)
+    }
+
     /// A home is met. Returns the last incarnation of it that may have lost what this node had stored.
     pub(crate) fn meet(&mut self, home: Address) -> Option<Incarnation> {
         for marks in &mut self.marks {

@@ -19,7 +19,7 @@ mod withdraw;
 
 pub(crate) use program::Written;
 pub use table::MappingNo;
-pub(crate) use table::{Fault, Place, Served, Table};
+pub(crate) use table::{Fault, Place, Table};
 
 /// Mappings of one volume at a time.
 pub const MAPPINGS_MAX: usize = 256;

@@ -13,7 +13,7 @@ use super::fill::fill;
 use super::table::{Fault, MappingNo, Place, Served, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
-use crate::waiting::{Content, Durability, Filling, Loaded};
+use crate::waiting::{Content, Filling, Loaded};
 
 /// Pages given up and not stored yet, above which a mapping that is full gets no others.
 const SAVING_MAX: usize = 1024;
@@ -87,7 +87,7 @@ impl Shared {
             return None;
         }
         match self.serve_faults(cpu, core, volume, page, None) {
-            Served::Given(_) => Some(true),
+            Served::Given => Some(true),
             Served::Later => Some(false),
             Served::Lacking => None,
         }
@@ -204,7 +204,7 @@ impl Shared {
                 }
             }
         }
-        Served::Given(Mode::Read)
+        Served::Given
     }
 
     fn give_to_write(
@@ -223,14 +223,14 @@ impl Shared {
         core.page(page).faults.remove(0);
         let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else {
             self.end_fault(cpu, page, fault);
-            return Served::Given(Mode::Read);
+            return Served::Given;
         };
         let memory = Arc::clone(&member.memory);
         self.fill_now(core);
         self.take_from_all(core, page, Some(no));
         // Before it is given: a reader of the cache must not find what was there before what this program writes next.
         let is_taken_over = volume.is_unwritten(block(page));
-        let is_uncertain = volume.uncertain(block(page)).is_some();
+        let retained = self.retained(core, volume, page);
         let cached = self.give_up(core, volume, page, false);
         let given = match &content {
             Some(content) if !has => fill(&*memory, page, content, true),
@@ -246,19 +246,15 @@ impl Shared {
                 // That it may is known: nothing is asked.
                 let _ = core.node.on_local(cpu.now(), Local::Write, page);
                 self.make_room(cpu, core, no, page);
-                Served::Given(Mode::Write)
+                Served::Given
             }
             Err(_) => {
                 // The program has ended, or does not want to have it.
-                if let Some(frame) = cached.filter(|_| core.node.is_dirty(page) || is_uncertain) {
-                    if core.node.is_dirty(page) || is_taken_over {
-                        let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
-                    } else {
-                        self.cache(cpu, core, volume, page, (frame, Durability::Uncertain));
-                    }
+                if let (Some(frame), Some(retained)) = (cached, retained) {
+                    self.put_back(cpu, core, volume, page, (frame, retained));
                 }
                 self.take_from(core, no, page);
-                Served::Given(Mode::Read)
+                Served::Given
             }
         }
     }

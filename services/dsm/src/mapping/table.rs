@@ -7,7 +7,7 @@ use std::time::Duration;
 use kernel::trace::Began;
 use machine::Connection;
 use machine::mapping::Mapping;
-use policy::coherence::{Mode, PageNo};
+use policy::coherence::PageNo;
 use policy::readahead::{self, faults::FaultAhead};
 use policy::unit::{BlockNo, BlockRange, Instant, ProcessorId};
 use smallvec::SmallVec;
@@ -299,7 +299,7 @@ pub(crate) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// A mapping has it now, and its threads go on.
-    Given(Mode),
+    Given,
     /// Nothing can be done before something else happens, which looks again.
     Later,
     /// The page, its content, or the right to write it is not here.

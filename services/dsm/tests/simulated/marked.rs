@@ -2,6 +2,7 @@
 //! costs this node nothing when that home fails or cannot be reached.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dsm::SHARD_PAGES;
@@ -12,6 +13,7 @@ use testkit::scene::context;
 
 use crate::acknowledged::{begin_flush, end_flush, found, write};
 use crate::clients::Clients;
+use crate::programs::{Program, listen};
 use crate::scene::members::SHARDS;
 use crate::scene::{Scene, Setup};
 
@@ -91,6 +93,29 @@ fn a_flush_does_not_depend_on_who_was_the_home_of_what_was_only_read_and_hears_o
             assert_eq!(flushed.is_err(), fails && is_first, "seed {seed}, first {is_first}: {flushed:?}");
             assert!(took < TIMEOUT, "seed {seed}: it waited {took:?}");
         }
+    }
+}
+
+/// Nor does this node write it.
+#[test]
+fn what_a_program_was_to_write_that_has_ended_is_marked_as_before() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, _clients) = marked(seed, 1);
+        let stores = |scene: &Scene| scene.shared().next().expect("it runs").counters().stores.get();
+        let before = stores(&scene);
+        listen(&scene, 2);
+        let program = Program::start(&scene, 2);
+        program.memory.is_gone.store(true, Ordering::Relaxed);
+        let own = volume(&scene, 2);
+        for _ in 0..2 {
+            program.fault(&scene, BLOCK, true);
+            scene.pass(Duration::from_millis(20));
+            assert!(program.memory.state(BLOCK).is_none() && is_marked(&scene), "seed {seed}");
+            assert!(own.is_marked(BlockNo(BLOCK)) && !own.is_unwritten(BlockNo(BLOCK)), "seed {seed}");
+        }
+        scene.pass(TIMEOUT);
+        assert!(!is_marked(&scene) && own.cached(BlockNo(BLOCK)).is_some(), "seed {seed}: its home has flushed it");
+        assert_eq!((stores(&scene), scene.medium().flushes(2)), (before, 0), "seed {seed}");
     }
 }
 

@@ -296,3 +296,68 @@ fn what_a_program_was_to_write_that_has_ended_is_given_to_the_next_home() {
         assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "seed {seed}");
     }
 }
+
+/// A program waits to write a block that a node holds, and ends before the node may write it; then another one after that.
+fn wait_in_vain(scene: &mut Scene, node: usize, mut before_second: impl FnMut(&mut Scene)) {
+    listen(scene, node);
+    for is_first in [true, false] {
+        let program = Program::start(scene, node);
+        program.memory.is_gone.store(true, Ordering::Relaxed);
+        if !is_first {
+            before_second(scene);
+        }
+        program.fault(scene, BLOCK, true);
+        if is_first {
+            program.end(scene);
+        }
+        scene.pass(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_a_program_was_to_write_that_has_ended_is_given_to_the_next_home_although_its_home_had_died_by_then() {
+    for seed in testkit::rounds::seeds(30) {
+        let (mut scene, clients) = moving(seed, 4);
+        let value = write(&mut scene, &clients, 1, BLOCK);
+        // Until then it may not be durable.
+        scene.medium().hang(0);
+        let own = clients.clone();
+        let read = scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, BLOCK).await);
+        assert_eq!(read, Ok(value), "seed {seed}");
+        wait_in_vain(&mut scene, 2, |scene| {
+            scene.medium().drop_unflushed(0);
+            for node in [0, 1] {
+                scene.kill_member(node);
+                scene.deregister(node);
+            }
+            scene.see_all();
+        });
+        scene.change_map(|bound| seed as usize / 3 % bound);
+        scene.see_all();
+        // It has heard of a death.
+        let _ = end_flush_of(&mut scene, 3);
+        flush(&mut scene, 3, seed);
+        assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "seed {seed}");
+    }
+}
+
+/// By its own home, or by another node.
+#[test]
+fn what_a_node_has_written_and_a_program_was_to_write_that_has_ended_is_written_again_when_a_flush_fails() {
+    for (seed, node) in testkit::rounds::seeds(15).flat_map(|seed| [(seed, 0), (seed, 1)]) {
+        let (mut scene, clients) = moving(seed, 3);
+        let value = write(&mut scene, &clients, node, BLOCK);
+        scene.run(node, async |cpu, volume| {
+            volume.write_out_unflushed(&cpu, testkit::scene::context()).await;
+        });
+        wait_in_vain(&mut scene, node, |_| ());
+        let volume = Arc::clone(scene.nodes[node].as_ref().and_then(|node| node.volume.as_ref()).expect("it runs"));
+        assert!(volume.uncertain(BlockNo(BLOCK)).is_some(), "seed {seed}, node {node}");
+        drop(volume);
+        scene.medium().fail_flush(0);
+        assert!(end_flush_of(&mut scene, node).is_err(), "seed {seed}, node {node}");
+        assert!(scene.medium().has_dropped(BLOCK), "seed {seed}, node {node}");
+        flush(&mut scene, node, seed);
+        assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "seed {seed}, node {node}");
+    }
+}
