@@ -71,7 +71,12 @@ impl Volume {
 
     /// Should those that are marked be made durable soon?
     pub fn has_many_marked(&self) -> bool {
-        self.memory.marked_blocks() > self.marked_max() / 2 || self.memory.is_memory_short()
+        self.memory.marked_blocks() > self.many_marked() || self.memory.is_memory_short()
+    }
+
+    /// More of all volumes are many.
+    pub fn many_marked(&self) -> u64 {
+        self.marked_max() / 2
     }
 
     /// Of all volumes, not more than the degraded ones may hold.

@@ -46,6 +46,16 @@ impl PageSet {
         self.words.is_empty()
     }
 
+    /// Counts no further.
+    pub fn has_at_least(&self, pages: u64) -> bool {
+        let mut counted = 0;
+        let mut counts = self.words.values().map(|bits| {
+            counted += u64::from(bits.count_ones());
+            counted
+        });
+        pages == 0 || counts.any(|counted| counted >= pages)
+    }
+
     /// With nodes of the tree half full.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
@@ -134,6 +144,8 @@ mod tests {
                 }
                 prop_assert_eq!(set.contains(PageNo(page)), is_in);
                 prop_assert_eq!(set.is_empty(), model.is_empty());
+                let len = model.len() as u64;
+                prop_assert!(set.has_at_least(0) && set.has_at_least(len) && !set.has_at_least(len + 1));
             }
             set.retain(|page| page.0 % 3 > 0);
             model.retain(|page| page % 3 > 0);

@@ -13,8 +13,9 @@
 //!
 //! Memory is bounded. Of what a node has written, as for unflushed blocks in general: write-back flushes as soon as there is
 //! nothing more to write, or when they are an eighth of the cache. Of what others have written a twentieth of the cache is
-//! retained, and its homes are asked to flush when it has been marked for a second, or when half of that is used. No flush of this
-//! node waits for that, and none fails with it.
+//! retained, and each of its homes is asked to flush when it has been marked for a second, or when half of that is used, if its
+//! flush makes room: one that cannot be reached and has most of it must not have the others flushed all the time. No flush of
+//! this node waits for that, and none fails with it.
 //!
 //! Not found is what nobody holds: a block that one node has given up and another has not got yet, which will write it; what
 //! was given up by mappings that were full, or came when no frame was free; what others have written beyond the limit, or
@@ -137,19 +138,24 @@ impl Shared {
         let Some(shared) = self.this.upgrade() else { return };
         let here = cpu.clone();
         cpu.spawn(async move {
-            while shared.until_marked_long(&here, home).await {
+            let mut is_durable = true;
+            while shared.until_marked_long(&here, home, is_durable).await {
                 let stored = Mark { incarnation: home.incarnation, failures: 0 };
                 let flushed = shared.ask_flush(&here, (home.node, Scope::Own), stored).await;
-                let is_durable = matches!(flushed, Ok((true, mark)) if mark.failures != MOVED);
+                is_durable = matches!(flushed, Ok((true, mark)) if mark.failures != MOVED);
                 shared.end_flush_of_marked(home, is_durable);
             }
         });
     }
 
-    /// Begins a flush when pages of this home have been marked for long, or too many are. False: there are none any more.
-    async fn until_marked_long(&self, cpu: &Processor, home: Address) -> bool {
+    /// Begins a flush when pages of this home have been marked for long, or sooner if too many are, and it makes room for others:
+    /// not if many are of other homes, nor if the last one failed. False: there are none any more.
+    async fn until_marked_long(&self, cpu: &Processor, home: Address, makes_room: bool) -> bool {
         let end = cpu.now() + DELAY;
-        let has_many = || self.volume().is_some_and(|volume| volume.has_many_marked());
+        let has_many = || {
+            let volume = self.volume().filter(|volume| makes_room && volume.has_many_marked());
+            volume.is_some_and(|volume| self.core.lock().flushes.has_share_of_marked(home, volume.many_marked()))
+        };
         loop {
             cpu.sleep(DELAY / 10).await;
             if cpu.now() >= end || has_many() {

@@ -18,6 +18,9 @@ pub(crate) enum Scope {
     All,
 }
 
+/// A home that has one part of so many, of as many marked pages as are many, is worth a flush, however few homes have any. Judged.
+const SHARES: u64 = 4;
+
 /// A home at which something of this node was stored and not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Touched {
@@ -129,6 +132,13 @@ impl Flushes {
     pub(crate) fn marked_at(&self, page: PageNo) -> Option<Address> {
         let is_of_it = |marked: &Unflushed<PageSet>| marked.both().iter().any(|pages| pages.contains(page));
         self.marked.iter().find(|(_, marked)| is_of_it(marked)).map(|(home, _)| *home)
+    }
+
+    /// Does a home have its share of so many marked pages, which are many? Others may have most of them that cannot be reached, and
+    /// to flush this one again and again makes no room then.
+    pub(crate) fn has_share_of_marked(&self, home: Address, many: u64) -> bool {
+        let share = many / SHARES.max(self.marked.len() as u64);
+        self.marked.get(&home).is_some_and(|marked| marked.since().has_at_least(share.max(1)))
     }
 
     /// A home is met. Returns the last incarnation of it that may have lost what this node had stored.

@@ -139,6 +139,73 @@ fn a_home_is_asked_to_flush_what_was_read_a_second_later_or_sooner_if_it_is_much
     }
 }
 
+#[test]
+fn homes_are_not_asked_to_flush_more_often_because_another_has_much_to_flush_and_cannot_be_reached() {
+    for seed in testkit::rounds::seeds(6) {
+        // Half of a twentieth of the cache is 25 blocks.
+        let [much, little] = [40, 1].map(|count| {
+            let (mut scene, clients) = marked(seed, count);
+            scene.cut(0, 2);
+            let sent = |scene: &Scene| scene.shared().nth(2).expect("it runs").counters().messages.get();
+            let before = sent(&scene);
+            for number in SHARD_PAGES..SHARD_PAGES + 30 {
+                write(&mut scene, &clients, 1, number);
+                let own = clients.clone();
+                assert!(scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await).is_ok());
+                assert!(volume(&scene, 2).is_marked(BlockNo(number)), "seed {seed}");
+                scene.pass(Duration::from_millis(100));
+            }
+            let messages = sent(&scene) - before;
+            scene.pass(Duration::from_millis(1200));
+            assert!(!volume(&scene, 2).is_marked(BlockNo(SHARD_PAGES + 29)), "seed {seed}: it is not asked any more");
+            assert!(is_marked(&scene), "seed {seed}");
+            messages
+        });
+        assert!(much < little + 10, "seed {seed}: {much} messages in 3 s, and {little} if it is not much");
+    }
+}
+
+/// Nobody else asks for it: who has written it has died.
+#[test]
+fn a_home_that_fails_to_flush_much_is_asked_again_a_second_later() {
+    let (mut failed, mut seeds) = (0, testkit::rounds::seeds(6));
+    for seed in seeds.by_ref() {
+        let (mut scene, _clients) = marked(seed, 40);
+        let before = scene.medium().failures();
+        scene.kill_member(1);
+        for _ in 0..300 {
+            scene.medium().fail_flush(0);
+            scene.pass(Duration::from_millis(10));
+        }
+        let failures = scene.medium().failures() - before;
+        assert!(failures <= 4 && is_marked(&scene) == (failures > 0), "seed {seed}: {failures} in 3 s");
+        // Otherwise a flush was under way when the writer died, and has succeeded.
+        failed += u64::from(failures > 1);
+        scene.pass(TIMEOUT);
+        assert!(!is_marked(&scene), "seed {seed}");
+    }
+    assert!(failed > 3 || !seeds.have_been(6), "hardly any flush has failed: {failed}");
+}
+
+#[test]
+fn a_home_that_has_much_to_flush_is_asked_soon_although_another_cannot_be_reached() {
+    for seed in testkit::rounds::seeds(6) {
+        let (mut scene, clients) = marked(seed, 30);
+        scene.cut(0, 2);
+        let numbers = SHARD_PAGES..SHARD_PAGES + 15;
+        for number in numbers.clone() {
+            write(&mut scene, &clients, 1, number);
+        }
+        let all = BlockNo(numbers.start).to(BlockNo(numbers.end)).bytes();
+        let read = scene.run(2, async move |cpu, volume| volume.read(&cpu, all, context()).await.map(drop));
+        assert_eq!(read, Ok(()), "seed {seed}");
+        let are_marked = |scene: &Scene| numbers.clone().any(|number| volume(scene, 2).is_marked(BlockNo(number)));
+        assert!(are_marked(&scene), "seed {seed}");
+        scene.pass(Duration::from_millis(600));
+        assert!(!are_marked(&scene) && is_marked(&scene), "seed {seed}");
+    }
+}
+
 /// If the flush fails, it is written again.
 #[test]
 fn what_was_written_and_others_have_read_stays_until_it_is_flushed() {
