@@ -103,9 +103,13 @@ impl BlockSet {
     }
 
     pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRange> + '_ {
-        let mut from = BlockNo(0);
+        self.runs_within(BlockNo(0).to(BlockNo::MAX))
+    }
+
+    pub(crate) fn runs_within(&self, blocks: BlockRange) -> impl Iterator<Item = BlockRange> + '_ {
+        let mut from = blocks.start;
         std::iter::from_fn(move || {
-            let run = self.first_run(from.to(BlockNo::MAX), u64::MAX)?;
+            let run = self.first_run(from.to(blocks.end), u64::MAX)?;
             from = run.end;
             Some(run)
         })

@@ -73,6 +73,7 @@ mod moving;
 mod outbox;
 mod pages;
 mod places;
+mod shards;
 mod surveyed;
 mod table;
 #[cfg(test)]
@@ -152,12 +153,6 @@ impl Config {
             }
             Homes::Mapped { .. } => None,
         }
-    }
-
-    /// The part of the map in which a page is, where homes move.
-    pub fn shard_of(&self, page: PageNo) -> ShardNo {
-        let Homes::Mapped { shards } = self.homes else { return ShardNo(0) };
-        ShardNo((page.0 / self.shard.max(1) % u64::from(shards.max(1))) as u16)
     }
 }
 

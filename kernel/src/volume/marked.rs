@@ -9,7 +9,7 @@ use policy::unit::{BlockNo, BlockRange};
 
 use super::{State, Volume};
 use crate::block_set::BlockSet;
-use crate::cache::State as BufferState;
+use crate::cache::{Cache, State as BufferState};
 
 impl Volume {
     /// False: too many are marked, or none are any more since the volume has failed.
@@ -47,26 +47,42 @@ impl Volume {
         }
     }
 
-    /// Those that may not be durable, though this volume has nothing of them left to write, or others have written them.
-    pub fn unflushed_blocks(&self) -> impl Iterator<Item = BlockNo> + use<> {
+    /// The first one from there on that may not be durable, though this volume has nothing of it left to write, or others have
+    /// written it.
+    pub fn first_unflushed(&self, from: BlockNo) -> Option<BlockNo> {
         let state = self.state.lock();
-        let [since, covered] = state.unflushed.both();
-        let runs: Vec<_> = [since, covered, &state.marked].into_iter().flat_map(BlockSet::runs).collect();
-        runs.into_iter().flat_map(BlockRange::iter)
+        let first = |set: &BlockSet| set.first_run(from.to(BlockNo::MAX), 1).map(|run| run.start);
+        state.may_be_lost().into_iter().filter_map(first).min()
     }
 
-    /// The block is durable as it is cached, if it was written.
-    pub fn on_durable(&self, block: BlockNo) {
-        let mut shard = self.lock_shard(block);
-        let is_written = |slot: &_| !shard.state(*slot).any(BufferState::DIRTY.with(BufferState::WRITING));
-        let Some(slot) = shard.find(self.key(block)).filter(is_written) else { return };
-        {
-            let mut state = self.state.lock();
-            state.unflushed.remove(block.run(1));
-            self.forget_marked(&mut state, block.run(1));
+    /// All of those among these blocks; some twice.
+    pub fn unflushed_runs(&self, within: BlockRange) -> Vec<BlockRange> {
+        let state = self.state.lock();
+        state.may_be_lost().into_iter().flat_map(|set| set.runs_within(within)).collect()
+    }
+
+    /// Blocks are durable as they are cached, if they were written.
+    pub fn on_durable(&self, blocks: BlockRange) {
+        for piece in Cache::runs(blocks) {
+            let mut shard = self.lock_shard(piece.start);
+            let forget = |blocks| {
+                let mut state = self.state.lock();
+                state.unflushed.remove(blocks);
+                self.forget_marked(&mut state, blocks);
+            };
+            let mut from = piece.start;
+            for block in piece.iter() {
+                let is_written = |slot: &_| !shard.state(*slot).any(BufferState::DIRTY.with(BufferState::WRITING));
+                if let Some(slot) = shard.find(self.key(block)).filter(is_written) {
+                    let cached = shard.state(slot).without(BufferState::UNFLUSHED);
+                    shard.set_state(slot, cached);
+                } else {
+                    forget(from.to(block));
+                    from = block + 1;
+                }
+            }
+            forget(from.to(piece.end));
         }
-        let state = shard.state(slot).without(BufferState::UNFLUSHED);
-        shard.set_state(slot, state);
     }
 
     /// Should those that are marked be made durable soon?
@@ -82,5 +98,13 @@ impl Volume {
     /// Of all volumes, not more than the degraded ones may hold.
     fn marked_max(&self) -> u64 {
         self.held_max()
+    }
+}
+
+impl State {
+    /// What was written or others have written, and no flush has covered.
+    fn may_be_lost(&self) -> [&BlockSet; 3] {
+        let [since, covered] = self.unflushed.both();
+        [since, covered, &self.marked]
     }
 }

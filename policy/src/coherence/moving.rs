@@ -10,6 +10,7 @@
 //! home has to survey all the same, since nodes die.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::copies::Copy;
 use super::{Actions, Address, Home, Incarnation, Node, NodeId, Outbox, PageNo, ShardNo, Version};
@@ -88,6 +89,13 @@ impl Node {
         let since = |page| self.places.named(page).map_or(Incarnation::default(), |home| home.since);
         let is_earlier = |copy: &Copy| copy.saving().is_some_and(|saving| saving.serial.incarnation < since(copy.page));
         self.copies.pages.waiting_from(PageNo(0)).any(is_earlier)
+    }
+
+    /// Those of some pages whose homes may not have what this node has written or given up, in order.
+    pub fn unstored(&self, pages: Range<PageNo>) -> impl Iterator<Item = PageNo> + '_ {
+        let copies = self.copies.pages.from(pages.start).take_while(move |(page, _)| *page < pages.end);
+        let is_unstored = |copy: &Copy| copy.saving().is_some() || copy.held.is_some_and(|held| held.is_dirty);
+        copies.filter(move |(_, copy)| is_unstored(copy)).map(|(page, _)| page)
     }
 
     /// The last term that this node has seen of any home, where homes move.

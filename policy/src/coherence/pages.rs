@@ -1,6 +1,7 @@
 //! Sets of pages.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::{NodeId, PageNo};
 use crate::unflushed::Changes;
@@ -64,17 +65,25 @@ impl PageSet {
 
     /// In order.
     pub fn iter(&self) -> impl Iterator<Item = PageNo> + '_ {
-        let pages = |(word, bits): (&u64, &u64)| {
-            let (word, bits) = (*word, *bits);
-            (0..WORD).filter(move |at| bits >> at & 1 == 1).map(move |at| PageNo(word * WORD + at))
-        };
-        self.words.iter().flat_map(pages)
+        self.words.iter().flat_map(pages_of)
+    }
+
+    /// Those among these, in order.
+    pub fn within(&self, pages: Range<PageNo>) -> impl Iterator<Item = PageNo> + '_ {
+        let words = self.words.range(word(pages.start)..).flat_map(pages_of);
+        words.skip_while(move |page| *page < pages.start).take_while(move |page| *page < pages.end)
     }
 
     pub fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {
         let gone: Vec<PageNo> = self.iter().filter(|page| !stays(*page)).collect();
         gone.into_iter().for_each(|page| self.remove(page));
     }
+}
+
+/// The pages whose bits a word has, in order.
+fn pages_of((word, bits): (&u64, &u64)) -> impl Iterator<Item = PageNo> + use<> {
+    let (word, bits) = (*word, *bits);
+    (0..WORD).filter(move |at| bits >> at & 1 == 1).map(move |at| PageNo(word * WORD + at))
 }
 
 impl Changes for PageSet {

@@ -1,6 +1,7 @@
 //! What is to be flushed where, and which flushes are under way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use policy::coherence::{Address, Incarnation, NodeId, PageNo, PageSet};
 use policy::unflushed::Unflushed;
@@ -126,6 +127,14 @@ impl Flushes {
     /// This node does not have the page any more.
     pub(crate) fn unmark(&mut self, page: PageNo) {
         self.marked.values_mut().for_each(|marked| marked.remove(page));
+    }
+
+    /// Pages are durable.
+    pub(crate) fn unmark_all(&mut self, pages: Range<PageNo>) {
+        for marked in self.marked.values_mut() {
+            let durable: Vec<PageNo> = marked.both().iter().flat_map(|all| all.within(pages.clone())).collect();
+            durable.into_iter().for_each(|page| marked.remove(page));
+        }
     }
 
     /// The home that has not flushed the page, where it is marked or was before this node wrote it.

@@ -251,6 +251,53 @@ fn what_a_home_has_flushed_that_gives_up_its_shards_is_given_to_the_next_one_onl
     }
 }
 
+/// Runs of a shard are a shard's length apart for each of the others.
+#[test]
+fn of_what_is_marked_only_what_is_of_a_shard_that_its_home_gives_up_is_durable_then() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, clients) = marked(seed, 2);
+        let round = SHARD_PAGES * u64::from(SHARDS);
+        let of_it = [BLOCK, BLOCK + 1, SHARD_PAGES - 1, round, round + 5];
+        let others = [SHARD_PAGES, SHARD_PAGES + 1, round - 1, round + SHARD_PAGES];
+        for number in of_it.into_iter().skip(2).chain(others) {
+            write(&mut scene, &clients, 1, number);
+            let own = clients.clone();
+            assert!(scene.run(2, async move |cpu, volume| own.read(&cpu, &volume, 2, number).await).is_ok());
+        }
+        let are_marked = |scene: &Scene, numbers: &[u64]| {
+            let all: Vec<bool> = numbers.iter().map(|number| volume(scene, 2).is_marked(BlockNo(*number))).collect();
+            assert!(all.iter().all(|is_marked| *is_marked == all[0]), "seed {seed}: {numbers:?} {all:?}");
+            all[0]
+        };
+        assert!(are_marked(&scene, &of_it) && are_marked(&scene, &others), "seed {seed}");
+        scene.give_up(0, ShardNo(0));
+        assert!(scene.run_until(None, Scene::has_given_up), "seed {seed}");
+        scene.pass(Duration::from_millis(50));
+        assert!(!are_marked(&scene, &of_it) && are_marked(&scene, &others), "seed {seed}");
+    }
+}
+
+/// It is on its way to the home when that says so.
+#[test]
+fn what_a_home_does_not_have_yet_that_gives_up_its_shards_is_not_durable() {
+    let (mut heard, mut seeds) = (0, testkit::rounds::seeds(12));
+    for seed in seeds.by_ref() {
+        let (mut scene, clients) = marked(seed, 1);
+        write(&mut scene, &clients, 1, BLOCK + 1);
+        let is_uncertain = |scene: &Scene, number| volume(scene, 1).uncertain(BlockNo(number)).is_some();
+        let was_uncertain = is_uncertain(&scene, BLOCK);
+        scene.slow_down(1, Duration::from_millis(20));
+        let read = scene.start(2, async move |cpu, volume| clients.read(&cpu, &volume, 2, BLOCK + 1).await);
+        scene.pass(Duration::from_millis(10));
+        scene.give_up(0, ShardNo(0));
+        scene.pass(Duration::from_millis(28));
+        heard += u64::from(was_uncertain && !is_uncertain(&scene, BLOCK));
+        assert!(read.borrow().is_none() && is_uncertain(&scene, BLOCK + 1), "seed {seed}");
+        assert!(!volume(&scene, 1).is_unwritten(BlockNo(BLOCK + 1)), "seed {seed}: it was not asked for it");
+    }
+    assert!(heard > 6 || !seeds.have_been(12), "hardly ever has it heard: {heard}");
+}
+
 /// It has dropped what it had stored, and succeeds the next time.
 #[test]
 fn what_a_home_has_failed_to_flush_that_gives_up_its_shards_is_given_to_the_next_one() {
