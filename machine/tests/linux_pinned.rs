@@ -1,11 +1,13 @@
-//! In a process of its own, since it checks what the whole process has pinned.
+//! In a process of its own, since it checks what the whole process has pinned, and finds threads by their names.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use machine::linux::{Config, Engine, Error, Processors, machines, tree};
-use machine::tree::{TreeCall, TreeOp};
+use machine::linux::{Config, Engine, Error, Processors, file, machines, tree};
+use machine::tree::{Around, BeforeAndAfter, OpenTree, SetAttributes, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Machine, Op, Park, Region, RegionId, Token};
+use parking_lot::{Mutex, MutexGuard};
 use testkit::skip;
 
 const LEN: usize = 1 << 20;
@@ -53,11 +55,11 @@ fn registered_memory_is_pinned_and_withdrawn_memory_is_not() {
     unsafe { dealloc(base, layout) };
 }
 
-/// The cores of each thread of this process that has this name.
+/// The cores of each thread of this process whose name begins so.
 fn cores_of_threads(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("listed").map(|task| task.expect("read").path());
     let named =
-        tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name));
+        tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)));
     named.map(|task| cores_in(&std::fs::read_to_string(task.join("status")).expect("a status"))).collect()
 }
 
@@ -65,41 +67,137 @@ fn cores_in(status: &str) -> String {
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list").trim().into()
 }
 
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Alone on its core, and in this process.
+struct Alone {
+    machine: Box<dyn Machine>,
+    next: u64,
+    _only: MutexGuard<'static, ()>,
+}
+
+impl Alone {
+    /// `None` where io_uring is forbidden.
+    fn new() -> Option<Alone> {
+        let only = ONE_AT_A_TIME.lock();
+        while ["awase-near", "awase-file", "iou-wrk"].iter().any(|name| !cores_of_threads(name).is_empty()) {
+            std::thread::yield_now();
+        }
+        let config = Config { processors: Processors::Count(1), engine: Engine::IoUring, ..Config::default() };
+        let mut builders = match machines(&config) {
+            Ok((builders, _)) => builders,
+            Err(Error::NoIoUring(reason)) => {
+                skip::note(&format!("no io_uring: {reason}"));
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let mut alone = Alone { machine: builders.remove(0)().expect("a machine"), next: 0, _only: only };
+        // Who was there before the first wait is forgotten after 10 ms.
+        alone.idle(1);
+        std::thread::sleep(Duration::from_millis(11));
+        Some(alone)
+    }
+
+    fn start(&mut self, op: Op) {
+        // SAFETY: the operations have no memory of their own.
+        unsafe { self.machine.start(Token(self.next), op) };
+        self.next += 1;
+    }
+
+    /// Waits as if for so many requests that are in progress.
+    fn idle(&mut self, requests: usize) {
+        let deadline = Some(self.machine.now() + Duration::from_micros(50));
+        self.machine.enter(Park::Until { deadline, requests }, &mut Vec::new());
+    }
+
+    fn finish(&mut self, count: usize) {
+        let mut done = Vec::new();
+        while done.len() < count {
+            self.machine.enter(Park::Until { deadline: None, requests: 1 }, &mut done);
+        }
+        assert!(done.iter().all(|done| done.result == Ok(0)), "{done:?}");
+    }
+}
+
+fn op(open: &OpenTree, call: TreeCall, around: Option<Around>) -> Op {
+    Op::Tree(Box::new(TreeOp { tree: open.tree, caller: None, call, reply: Default::default(), around }))
+}
+
 #[test]
 fn a_lone_call_is_made_on_the_processors_core_and_others_by_the_pool() {
-    let config = Config { processors: Processors::Count(1), engine: Engine::IoUring, ..Config::default() };
-    let mut builders = match machines(&config) {
-        Ok((builders, _)) => builders,
-        Err(Error::NoIoUring(reason)) => skip!("no io_uring: {reason}"),
-        Err(error) => panic!("{error}"),
-    };
-    let mut machine = builders.remove(0)().expect("a machine");
+    let Some(mut alone) = Alone::new() else { return };
     let place = tempfile::tempdir().expect("a temporary directory");
     let open = tree::open(place.path(), false, None).expect("a tree");
-    let mut next = 0;
-    let mut call = |machine: &mut Box<dyn Machine>, requests| {
-        let op =
-            TreeOp { tree: open.tree, caller: None, call: TreeCall::Space, reply: Default::default(), around: None };
-        // SAFETY: the operation has no memory of its own.
-        unsafe { machine.start(Token(next), Op::Tree(Box::new(op))) };
-        next += 1;
-        let mut done = Vec::new();
-        while done.is_empty() {
-            machine.enter(Park::Until { deadline: None, requests }, &mut done);
-        }
-        assert_eq!(done.pop().expect("one").result, Ok(0));
-    };
+    if !tree::finds_by_handle(&open) {
+        skip!("a tree may be searched for long");
+    }
+    let options = file::OpenOptions { writable: true, create_size: Some(4096), ..file::OpenOptions::default() };
+    let file = file::open(&place.path().join("file"), options).expect("a file");
     for _ in 0..10 {
-        call(&mut machine, 1);
+        for of in [op(&open, TreeCall::Space, None), Op::Flush { file: file.file }] {
+            alone.idle(1);
+            alone.start(of);
+            alone.finish(1);
+        }
     }
     let own = cores_in(&std::fs::read_to_string("/proc/thread-self/status").expect("a status"));
-    assert_eq!((cores_of_threads("awase-near"), cores_of_threads("awase-file")), (vec![own], vec![]));
-    // After two requests were waited for; whoever is kept from running for long is alone again.
+    let threads = ["awase-near", "awase-file", "iou-wrk"].map(cores_of_threads);
+    assert_eq!(threads, [vec![own], vec![], vec![]]);
     let is_in_pool = (0..1000).any(|_| {
-        let deadline = Some(machine.now() + Duration::from_micros(50));
-        machine.enter(Park::Until { deadline, requests: 2 }, &mut Vec::new());
-        call(&mut machine, 2);
+        alone.idle(2);
+        alone.start(op(&open, TreeCall::Space, None));
+        alone.finish(1);
         !cores_of_threads("awase-file").is_empty()
     });
-    assert!(is_in_pool);
+    // Whoever is kept from running for long is alone again.
+    assert!(is_in_pool, "one of two requests");
+    alone.idle(1);
+    alone.start(op(&open, TreeCall::Space, None));
+    drop(alone);
+
+    let Some(mut alone) = Alone::new() else { return };
+    alone.idle(1);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2) {}
+    alone.start(op(&open, TreeCall::Space, None));
+    alone.finish(1);
+    assert_eq!(cores_of_threads("awase-near"), Vec::<String>::new(), "busy with something else");
+}
+
+#[test]
+fn changes_in_one_directory_are_made_by_one_thread_at_a_time_also_if_the_first_was_alone() {
+    const MANY: usize = 100;
+    let Some(mut alone) = Alone::new() else { return };
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let open = tree::open(place.path(), false, None).expect("a tree");
+    if !tree::finds_by_handle(&open) {
+        skip!("the host's changes are not told from ours");
+    }
+    let root = Arc::new(Mutex::new(None));
+    let reply = Arc::clone(&root);
+    alone.start(Op::Tree(Box::new(TreeOp {
+        tree: open.tree,
+        caller: None,
+        call: TreeCall::Root,
+        reply,
+        around: None,
+    })));
+    alone.finish(1);
+    let Some(TreeReply::Node(dir, _)) = root.lock().take() else { panic!("no root") };
+    for round in 0..20 {
+        alone.idle(1);
+        let asked: Vec<_> = (0..MANY)
+            .map(|k| {
+                let attributes: Arc<Mutex<Vec<BeforeAndAfter>>> = Arc::default();
+                let around = Some(Around { nodes: vec![dir], attributes: Arc::clone(&attributes) });
+                let name = format!("{round}-{k}").into_bytes();
+                let attributes_of_new = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
+                alone.start(op(&open, TreeCall::MakeDirectory { dir, name, attributes: attributes_of_new }, around));
+                attributes
+            })
+            .collect();
+        alone.finish(MANY);
+        assert!(asked.iter().all(|around| around.lock()[0].0.is_some()), "round {round}: another thread was seen");
+    }
 }

@@ -78,6 +78,7 @@ pub struct IdlePolling {
     config: Config,
     for_clients: Duration,
     for_requests: Duration,
+    /// For lone calls.
     for_calls: Duration,
     /// So many of the next waits for a client are not polled, since a lone request took long.
     unpolled: u8,

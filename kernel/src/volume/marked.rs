@@ -61,7 +61,7 @@ impl Volume {
         state.may_be_lost().into_iter().flat_map(|set| set.runs_within(within)).collect()
     }
 
-    /// Blocks are durable as they are cached, if they were written.
+    /// Blocks are durable as they are cached; those that are dirty, being written or not cached are left as they are.
     pub fn on_durable(&self, blocks: BlockRange) {
         for piece in Cache::runs(blocks) {
             let mut shard = self.lock_shard(piece.start);
@@ -90,7 +90,7 @@ impl Volume {
         self.memory.marked_blocks() > self.many_marked() || self.memory.is_memory_short()
     }
 
-    /// More of all volumes are many.
+    /// More than this, of all volumes together, are many.
     pub fn many_marked(&self) -> u64 {
         self.marked_max() / 2
     }

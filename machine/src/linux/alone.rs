@@ -8,11 +8,20 @@ use policy::unit::{Instant, ProcessorId};
 /// Others are no longer there when none of their requests was seen for this time.
 const FORGOTTEN: Duration = Duration::from_millis(10);
 
+/// No processor.
+const NOBODY: u32 = u32::MAX;
+
 /// Which processor waited for requests last: one word for all, which a lone one only reads. In cache lines of its own, since
 /// busy ones write it in turn.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct LastWaiter(AtomicU32);
+
+impl Default for LastWaiter {
+    fn default() -> Self {
+        LastWaiter(AtomicU32::new(NOBODY))
+    }
+}
 
 /// What one processor knows of others.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +57,7 @@ impl Alone {
         now >= self.until
     }
 
-    /// Whether `processor` waited last, and there was no other request of late.
+    /// Whether the request that `processor` waited for last was alone.
     pub(super) fn was_alone(&self, last: &LastWaiter, processor: ProcessorId, now: Instant) -> bool {
         last.0.load(Ordering::Relaxed) == u32::from(processor.0) && now >= self.until
     }
@@ -68,8 +77,8 @@ mod tests {
             let (alone, number) = if first_waits { (&mut first, 0) } else { (&mut second, 1) };
             alone.is_alone(&last, ProcessorId(number), requests, Instant::from_ns(ms * MS))
         };
-        assert!(waits(true, 1, 0));
-        assert!(waits(true, 1, 1));
+        assert!(!waits(true, 1, 0), "who waited before is not known");
+        assert!(waits(true, 1, 10));
         assert!(!waits(true, 2, 2), "two of its own");
         assert!(!waits(true, 1, 11));
         assert!(waits(true, 1, 12));

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::cores;
 use super::credentials;
-use super::pool::Job;
+use super::pool::{Job, Pool};
 
 /// The thread, from its first job until this is dropped.
 #[derive(Default)]
@@ -24,24 +24,34 @@ struct Shared {
     work: Condvar,
 }
 
+struct Next {
+    job: Job,
+    /// Whose lane it has entered.
+    pool: Arc<Pool>,
+    /// The number of the core that it is to be done on.
+    core: usize,
+}
+
 #[derive(Default)]
 struct State {
-    /// With the number of the core that it is to be done on.
-    job: Option<(Job, usize)>,
+    next: Option<Next>,
     is_busy: bool,
     is_closed: bool,
 }
 
 impl CoreWorker {
-    /// Has the thread do a job on the caller's core. Returns the job if the thread is busy, or the host gives none.
-    pub(super) fn submit(&mut self, job: Job) -> Option<Job> {
-        self.is_started = self.is_started || self.start();
+    /// Has the thread do a job on the caller's core. Returns the job if the thread is busy, a thread of the pool serves its lane,
+    /// or the host gives no thread.
+    pub(super) fn submit(&mut self, job: Job, pool: &Arc<Pool>) -> Option<Job> {
+        if !self.is_started {
+            self.is_started = self.start();
+        }
         let mut state = self.shared.state.lock();
-        if !self.is_started || state.is_busy {
+        if !self.is_started || state.is_busy || !pool.enter(&job) {
             return Some(job);
         }
         state.is_busy = true;
-        state.job = Some((job, cores::current()));
+        state.next = Some(Next { job, pool: Arc::clone(pool), core: cores::current() });
         drop(state);
         self.shared.work.notify_one();
         None
@@ -63,10 +73,10 @@ impl Drop for CoreWorker {
 impl Shared {
     fn work(&self) {
         credentials::drop_resource_capability();
-        let mut core = None;
+        let mut pinned_to = None;
         let mut state = self.state.lock();
         loop {
-            let Some((mut job, on)) = state.job.take() else {
+            let Some(Next { mut job, pool, core }) = state.next.take() else {
                 if state.is_closed {
                     return;
                 }
@@ -74,11 +84,12 @@ impl Shared {
                 continue;
             };
             drop(state);
-            if core.replace(on) != Some(on) {
+            if pinned_to != Some(core) {
                 // Fails where the core was taken away meanwhile: then it is done on another.
-                let _ = cores::pin_thread(cores::CALLER, on);
+                pinned_to = cores::pin_thread(cores::CALLER, core).is_ok().then_some(core);
             }
             let result = job.call();
+            pool.leave(&job);
             // Before it is told: the next one may follow at once.
             self.state.lock().is_busy = false;
             job.finish(result);

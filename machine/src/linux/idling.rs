@@ -17,10 +17,15 @@ use crate::Park;
 /// disk's time is most.
 const LONE_WAITS: RangeInclusive<Duration> = Duration::from_micros(10)..=Duration::from_micros(500);
 
+/// A processor that has not been idle for so long has more to do than a lone request.
+const BUSY_AFTER: Duration = Duration::from_millis(1);
+
 /// What a processor has learnt from its waits.
 pub(super) struct Idling {
     processor: ProcessorId,
     alone: Alone,
+    /// When it was idle last.
+    idle_until: Instant,
     polling: IdlePolling,
     awake: KeepAwake,
     /// Whether another processor's core is better than that where it was when this was last decided.
@@ -32,6 +37,7 @@ impl Idling {
         Idling {
             processor,
             alone: Alone::default(),
+            idle_until: Instant::ZERO,
             polling: IdlePolling::new(config),
             awake: KeepAwake::default(),
             moved: Trial::default(),
@@ -54,9 +60,9 @@ impl Idling {
         }
     }
 
-    /// Is the request that it works on the only one, as far as it knows?
+    /// Has it nothing to do but what one request of late wants, nor has another processor?
     pub(super) fn is_alone(&self, shared: &Shared, now: Instant) -> bool {
-        self.alone.was_alone(&shared.last_waiter, self.processor, now)
+        now.since(self.idle_until) < BUSY_AFTER && self.alone.was_alone(&shared.last_waiter, self.processor, now)
     }
 
     /// How long it polls before it sleeps.
@@ -79,6 +85,7 @@ impl Idling {
         waited: Duration,
         completions: usize,
     ) {
+        self.idle_until = now;
         let is_worth_polling = self.polling.on_work(awaited, waited);
         match awaited {
             Awaited::Client if shared.awake.is_possible() => {

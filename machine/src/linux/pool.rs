@@ -5,13 +5,13 @@
 //! each other, each put to sleep and woken for every change: so these calls form a lane, and one thread makes all that
 //! have gathered.
 //!
-//! Lock order: the pool's queue, the state of a core's worker and an inbox are never held together.
+//! Lock order: the state of a core's worker → the pool's queue. An inbox is never held with either.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::bell::Bell;
 use super::cores::Cores;
@@ -166,6 +166,11 @@ impl Pool {
         let mut state = self.shared.state.lock();
         let Some(work) = state.take_in(job) else { return };
         state.queue.push_back(work);
+        self.provide(state);
+    }
+
+    /// Provides a thread for what was queued.
+    fn provide(&self, mut state: MutexGuard<'_, PoolState>) {
         if state.queue.len() <= state.idle {
             drop(state);
             self.shared.work.notify_one();
@@ -200,6 +205,30 @@ impl Pool {
         let jobs = state.take_all();
         drop(state);
         jobs.into_iter().for_each(Job::run);
+    }
+
+    /// Excludes the pool's threads from the job's lane until [`leave`](Self::leave). False: one serves it.
+    pub(super) fn enter(&self, job: &Job) -> bool {
+        let Some(lane) = job.task.lane() else { return true };
+        match self.shared.state.lock().lanes.entry(lane) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(free) => {
+                free.insert(VecDeque::new());
+                true
+            }
+        }
+    }
+
+    /// The job that had entered its lane is done; a thread serves what has gathered there.
+    pub(super) fn leave(&self, job: &Job) {
+        let Some(lane) = job.task.lane() else { return };
+        let mut state = self.shared.state.lock();
+        if state.lanes.get(&lane).is_some_and(VecDeque::is_empty) {
+            state.lanes.remove(&lane);
+            return;
+        }
+        state.queue.push_back(Work::Lane(lane));
+        self.provide(state);
     }
 
     /// Cancels the waiting jobs of `inbox` and waits for the running ones: afterwards no thread touches its memory.

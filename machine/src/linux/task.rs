@@ -8,6 +8,7 @@ use libc::iovec;
 
 use super::file;
 use super::net;
+use super::tree;
 use crate::tree::{TreeCall, TreeOp};
 use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
 use policy::unit::{ByteOffset, Stability};
@@ -195,6 +196,15 @@ impl Task {
     /// The tree operation, when the call is [`Call::Tree`].
     pub(super) fn tree_op(&self) -> Option<&TreeOp> {
         self.tree_op.as_deref()
+    }
+
+    /// A call that uses the core for a short time, whatever it waits for: nothing else gets much later if it is made there.
+    pub(super) fn is_light(&self) -> bool {
+        match self.call {
+            Call::Flush { .. } | Call::WriteBack { .. } => true,
+            Call::Tree => self.tree_op().is_some_and(|op| !tree::is_searched(op.tree)),
+            _ => false,
+        }
     }
 
     /// A call that the host answers from memory, mostly.

@@ -243,6 +243,11 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
     }
 }
 
+/// Whether nodes of the tree are found by searching it, which may take long.
+pub(super) fn is_searched(tree: Tree) -> bool {
+    TREES.read().get(&tree.0).and_then(Weak::upgrade).is_none_or(|tree| tree.search.is_some())
+}
+
 /// The result of a call that blocks for nothing; `None`: it was not made, and [`perform`] must make it.
 pub(super) fn at_once(op: &Op) -> Option<Result<u64, Errno>> {
     let Op::Tree(op) = op else { return None };

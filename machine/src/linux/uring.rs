@@ -65,7 +65,7 @@ pub struct Uring {
     listening: bool,
     inbox: Arc<Inbox>,
     core_worker: CoreWorker,
-    /// Calls submitted to the pool and not collected yet.
+    /// Calls that other threads make, not collected yet.
     offloaded: usize,
     /// Operations that ended when they were started.
     finished: Vec<Completion>,
@@ -112,13 +112,13 @@ impl Uring {
         })
     }
 
-    /// Puts the slot's call into the submission queue, or submits it to the pool.
+    /// Puts the slot's call into the submission queue, or has another thread make it.
     fn issue(&mut self, no: SlotNo) {
-        let blocks = matches!(self.slots.get(no).task.call, Call::Flush { .. } | Call::WriteBack { .. });
-        // The kernel's worker would be on another core.
-        let is_lone = blocks && self.is_alone();
+        let is_lone = self.slots.get(no).task.is_light() && self.is_alone();
         let slot = self.slots.get(no);
-        match slot.entry(&self.regions).filter(|_| !is_lone) {
+        // A worker of the ring would be on another core.
+        let entry = if is_lone { None } else { slot.entry(&self.regions) };
+        match entry {
             Some(entry) => {
                 let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Zero { .. });
                 let writer = self.writer.filter(|_| allocates).unwrap_or(0);
@@ -131,19 +131,15 @@ impl Uring {
                 self.count_entry();
                 // SAFETY: these calls (seeks, flushes, populating memory, trees) transfer nothing.
                 let job = unsafe { Job::new(task, &self.inbox) };
-                self.offload(job);
+                let left = if is_lone { self.core_worker.submit(job, &self.shared.pool) } else { Some(job) };
+                left.into_iter().for_each(|job| self.shared.pool.take(job));
             }
         }
     }
 
+    /// Has this processor nothing to do but to wait for one call?
     fn is_alone(&self) -> bool {
-        self.idling.is_alone(&self.shared, self.now())
-    }
-
-    /// Has another thread do a job: one on this core if nobody else waits.
-    fn offload(&mut self, job: Job) {
-        let job = if self.is_alone() { self.core_worker.submit(job) } else { Some(job) };
-        job.into_iter().for_each(|job| self.shared.pool.take(job));
+        self.offloaded == 0 && self.idling.is_alone(&self.shared, self.now())
     }
 
     fn push(&mut self, entry: squeue::Entry) {

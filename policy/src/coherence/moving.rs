@@ -91,7 +91,8 @@ impl Node {
         self.copies.pages.waiting_from(PageNo(0)).any(is_earlier)
     }
 
-    /// Those of some pages whose homes may not have what this node has written or given up, in order.
+    /// Those of some pages whose homes may not have what this node has written or given up, in order. Not what others have forwarded:
+    /// where homes move nothing is.
     pub fn unstored(&self, pages: Range<PageNo>) -> impl Iterator<Item = PageNo> + '_ {
         let copies = self.copies.pages.from(pages.start).take_while(move |(page, _)| *page < pages.end);
         let is_unstored = |copy: &Copy| copy.saving().is_some() || copy.held.is_some_and(|held| held.is_dirty);

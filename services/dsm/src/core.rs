@@ -396,7 +396,7 @@ impl Shared {
         // What was changed is cached, and not what came.
         let loaded = loaded.as_ref().filter(|_| changed == 0);
         if mode == Mode::Write && changed == 0 {
-            // Unless a mapping gets it to write.
+            // Before a mapping may get it to write, which says so itself.
             core.node.unwritten(page);
         }
         self.serve_faults(cpu, core, volume, page, Some(loaded));

@@ -19,7 +19,8 @@ pub(crate) enum Scope {
     All,
 }
 
-/// A home that has one part of so many, of as many marked pages as are many, is worth a flush, however few homes have any. Judged.
+/// Of the number of marked pages that is many, a home with one part of so many is worth a flush by itself; with less where more homes have
+/// marked pages. Several volumes share that number: with many evenly loaded ones a flush may come only after a second. Judged.
 const SHARES: u64 = 4;
 
 /// A home at which something of this node was stored and not flushed.

@@ -4,12 +4,12 @@
 //! times as long as the call itself if the host has all of it in memory. What surely waits for nothing is done here: names
 //! in directories that are open, which the host can be asked to look up in its memory alone (`RESOLVE_CACHED`, Linux 5.12);
 //! attributes of what is open, and permissions for it where there can be no access control list, which the host may have to
-//! read; files that were made just now and are still open. Elsewhere the pool has to do it.
+//! read; files that were made just now and are still open. The rest another thread has to do.
 //!
 //! Not on file systems that may have to ask others for attributes (FUSE, network). Nothing that is not open already is
 //! opened but for its path: it may have to be read from the disk. What is open is opened for writing here, without waiting
 //! for who has a lease on it; but a program on the host may want to be asked (`FAN_OPEN_PERM`), which cannot be known
-//! before. After two that took long in a row the pool opens files for some time.
+//! before. After two that took long in a row another thread opens files for some time.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,7 +61,7 @@ impl Directories {
 /// An opening that takes longer has waited for somebody, or was interrupted: two in a row are no accident.
 const SLOW_OPEN: Duration = Duration::from_micros(500);
 
-/// How long the pool then opens files.
+/// How long another thread then opens files.
 const SLOW_OPENS_LAST: Duration = Duration::from_secs(10);
 
 /// Whether files take long to open, because a program on the host wants to be asked.
@@ -95,7 +95,7 @@ pub(super) fn has_attributes_at_hand(root: BorrowedFd) -> bool {
 }
 
 impl HostTree {
-    /// The result of a call that waits for nothing; `None`: the pool must make it, and nothing was done.
+    /// The result of a call that waits for nothing; `None`: another thread must make it, and nothing was done.
     pub(super) fn perform_at_once(&self, op: &TreeOp) -> Option<Result<u64, Errno>> {
         if !self.answers_at_once {
             return None;
@@ -134,7 +134,7 @@ impl HostTree {
         };
         let found = match opened {
             Ok(fd) => self.opened(fd).ok()?,
-            // In a removed directory nothing is found: the pool tells that from a missing name.
+            // In a removed directory nothing is found: another thread tells that from a missing name.
             Err(Errno(libc::ENOENT)) if is_linked(dir.as_fd()) => return Some(Err(Errno(libc::ENOENT))),
             Err(_) => return None,
         };
