@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -47,7 +48,7 @@ fn understood(answer: std::io::Result<Answer>) -> Result<u64, Error> {
 impl Willing {
     pub(crate) fn connect(path: &Path, volume: &str) -> Result<Willing, Error> {
         let no_server = |source| Error::NoServer { path: path.to_owned(), source };
-        let mut stream = UnixStream::connect(path).map_err(no_server)?;
+        let mut stream = connect(path).map_err(no_server)?;
         stream.set_read_timeout(Some(TIMEOUT)).map_err(no_server)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(no_server)?;
         // A server that refuses before it has heard this has said why.
@@ -65,8 +66,9 @@ impl Willing {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         let bytes = offer.encode();
-        let sent = rustix::net::sendmsg(&stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL);
-        match sent {
+        let vector = [IoSlice::new(&bytes)];
+        let send = || rustix::net::sendmsg(&stream, &vector, &mut ancillary, SendFlags::NOSIGNAL);
+        match retry_on_intr(send) {
             Ok(count) if count == bytes.len() => {}
             _ => return Err(Error::ServerLost),
         }
@@ -78,13 +80,23 @@ impl Willing {
     }
 }
 
+fn connect(path: &Path) -> std::io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            connected => return connected,
+        }
+    }
+}
+
 /// The first byte of an answer, and the descriptor that comes with it.
 fn first_byte(stream: &UnixStream) -> Result<(u8, Option<OwnedFd>), Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let mut vector = [std::io::IoSliceMut::new(&mut byte)];
-    let received = rustix::net::recvmsg(stream, &mut vector, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+    // With a timeout it is not restarted after a signal's handler: socket(7), signal(7).
+    let received = retry_on_intr(|| rustix::net::recvmsg(stream, &mut vector, &mut ancillary, RecvFlags::CMSG_CLOEXEC));
     if !received.is_ok_and(|message| message.bytes == 1) {
         return Err(Error::ServerLost);
     }
@@ -136,5 +148,30 @@ pub(crate) fn wait(stop: &UnixStream, server: Option<&UnixStream>, time: Option<
             Ok(_) if !watched[0].revents().is_empty() => return Happened::Stopped,
             Ok(_) => return Happened::ServerEnded,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+
+    use super::*;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    #[test]
+    fn signals_do_not_end_the_wait_for_an_answer() {
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(libc::SIGUSR1, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        ours.set_read_timeout(Some(TIMEOUT)).expect("set");
+        let waits = std::thread::spawn(move || first_byte(&ours).map(|(byte, _)| byte));
+        for _ in 0..100 {
+            // SAFETY: the thread was not joined.
+            unsafe { libc::pthread_kill(waits.as_pthread_t(), libc::SIGUSR1) };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        theirs.write_all(&[7]).expect("it waits");
+        assert!(matches!(waits.join(), Ok(Ok(7))));
     }
 }
