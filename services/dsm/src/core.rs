@@ -20,6 +20,7 @@ use policy::unit::{BlockNo, Instant};
 use crate::Shared;
 use crate::deaths::Deaths;
 use crate::mapping::{Fault, Place, Table};
+use crate::storage::{Reader, Wanted};
 use crate::unflushed::Flushes;
 use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Step, Wish};
 use crate::watch::{Part, Watch};
@@ -74,6 +75,7 @@ pub(crate) struct HomeState {
     pub(crate) stores: u64,
     /// Those that are not done.
     pub(crate) storing: BTreeSet<u64>,
+    pub(crate) wanted: Wanted,
 }
 
 impl HomeState {
@@ -196,8 +198,13 @@ impl Shared {
     /// Does what can be done now.
     pub(crate) fn drive(&self, cpu: &Processor, core: &mut Core) {
         let Some(volume) = self.volume().filter(|_| !self.has_ended()) else { return };
-        while let Some(page) = core.due.pop_front() {
-            self.pump(cpu, core, &volume, page);
+        loop {
+            while let Some(page) = core.due.pop_front() {
+                self.pump(cpu, core, &volume, page);
+            }
+            if !self.ask_storage(cpu, core) {
+                break;
+            }
         }
         self.fill_last(cpu, core);
         self.send_answers(core);
@@ -287,18 +294,7 @@ impl Shared {
                     send(None, true);
                     return Progress::Done;
                 }
-                self.read_home(cpu, core, page, move |shared, cpu, core, content| {
-                    shared.note_granted(cpu, core, page, to);
-                    let frame = match content {
-                        Content::Page(Loaded::Frame(frame), _) => Some(frame),
-                        _ => None,
-                    };
-                    shared.counters.grants.add(1);
-                    cpu.trace(Event::SharedGranted, shared.whose(), page.0, to.node.0.into());
-                    let lost = frame.is_none() || shared.is_lost(core, page);
-                    let unflushed = core.flushes.home.is_unflushed(page);
-                    shared.send_word(to, Word::Page { message, lost, unflushed }, frame.filter(|_| !lost));
-                })
+                self.read_home(core, page, Reader::Node(to, message))
             }
             Message::GaveUp { data: Some(_), .. } | Message::Grant { data: Some(_), .. } => {
                 let is_forwarded = matches!(message, Message::Grant { .. });
@@ -359,14 +355,11 @@ impl Shared {
             self.granted(cpu, core, volume, page, (mode, Content::Lost));
             return Progress::Done;
         }
-        let volume = Arc::clone(volume);
-        self.read_home(cpu, core, page, move |shared, cpu, core, content| {
-            shared.granted(cpu, core, &volume, page, (mode, content));
-        })
+        self.read_home(core, page, Reader::Own(mode))
     }
 
     /// The content of a granted page is there, if it is needed: readers and writers have it at once, before a recall.
-    fn granted(
+    pub(crate) fn granted(
         &self,
         cpu: &Processor,
         core: &mut Core,

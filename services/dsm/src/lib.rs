@@ -23,6 +23,7 @@ mod link;
 mod mapping;
 mod member;
 mod shared;
+mod storage;
 mod survey;
 mod tick;
 mod uncertain;

@@ -161,6 +161,7 @@ impl Shared {
         core.saving.clear();
         core.forwarded.clear();
         core.due.clear();
+        core.home.wanted.clear();
         if let Some(volume) = volume {
             volume.restore_loss(&Loss { errno: ENDED, size: self.config.size, forgotten: None });
             for (page, _) in core.node.held_from(PageNo(0)) {
