@@ -29,6 +29,7 @@ use crate::Shared;
 use crate::admission::{hello, is_member, refusal};
 use crate::arrived::Arrived;
 use crate::hello::{First, Hello};
+use crate::run::Run;
 use crate::waiting::{Content, Durability, Loaded, RETRANSMIT_AFTER};
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
@@ -188,19 +189,30 @@ impl Link {
     }
 }
 
+/// Words in their order, with the pages that follow them: those about adjacent pages together.
+fn runs(words: Vec<(Header, Option<FrameRef>)>) -> impl Iterator<Item = (Run, Frames)> {
+    let mut words = words.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let (header, frame) = words.next()?;
+        let (mut run, mut frames) = (Run::of(header), Frames::from_iter(frame));
+        while let Some((_, frame)) = words.next_if(|(next, _)| run.extend(next)) {
+            frames.extend(frame);
+        }
+        Some((run, frames))
+    })
+}
+
 /// Sends what is queued until the connection ends.
 async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64, out: Out) {
     let Out { connection, outbound, is_closed } = out;
     let link = &shared.links[usize::from(node.0)];
     while let Some(words) = link.next(|| cpu.now(), generation).await {
         shared.counters.batches.add(1);
-        for (header, frame) in words {
-            let len = if frame.is_some() { PAGE_BYTES } else { 0 };
-            let frames: Frames = frame.into_iter().collect();
+        for (run, frames) in runs(words) {
             // Counted as a request in flight until it is sent: the session waits for that before it closes.
             outbound.begin(0, Holds::Nothing);
             let release = Release { requests: 1, bytes: 0 };
-            let header = header.encode().into_iter().collect();
+            let (header, len) = (run.encode().into_iter().collect(), frames.len() * PAGE_BYTES);
             outbound.push(Reply { header, frames, len, release, ..Reply::default() });
         }
         // A peer that takes nothing must not keep its connection.
@@ -363,37 +375,36 @@ impl Handler for Conversation {
         Headers::default()
     }
 
-    async fn call(&mut self, header: Header, inbound: &mut Inbound<'_, Headers>) -> Step {
+    async fn call(&mut self, run: Run, inbound: &mut Inbound<'_, Headers>) -> Step {
         let cpu = inbound.session().cpu().clone();
         self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
-        let mut content = Content::None;
-        if header.has_page() {
-            if !inbound.has_received(PAGE_BYTES) {
+        let mut pages = Vec::new().into_iter();
+        if run.page_bytes() > 0 {
+            if !inbound.has_received(run.page_bytes()) {
                 self.take_in(&cpu);
             }
-            let durability = match header.word {
-                Word::Page { unflushed: true, .. } if self.shared.config.shards.is_some() => Durability::Uncertain,
-                _ => Durability::Known,
-            };
-            let loaded = match inbound.payload_anyway(PAGE_BYTES).await? {
-                Ok(mut frames) => frames.pop().map(Loaded::Frame),
-                Err(bytes) => Some(Loaded::Bytes(bytes.into())),
-            };
-            content = loaded.map_or(Content::None, |loaded| Content::Page(loaded, durability));
+            pages = received(inbound.payload_anyway(run.page_bytes()).await?).into_iter();
         }
-        if header.from != self.peer.incarnation || !self.link().is(self.generation) {
+        if run.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);
         }
-        let Word::Page { message, lost, .. } = header.word else {
+        if !matches!(run.word(), Word::Page { .. }) {
             self.take_in(&cpu);
-            self.shared.on_word(&cpu, (self.peer, header.to), header.word);
+            self.shared.on_word(&cpu, (self.peer, run.to), run.word());
             return Step::Continue(());
-        };
-        if lost {
-            content = Content::Lost;
         }
-        let to = Address { node: self.shared.me.node, incarnation: header.to };
-        self.arrived.push(Arrived { envelope: Envelope { from: self.peer, to, message }, content });
+        let to = Address { node: self.shared.me.node, incarnation: run.to };
+        for header in run.headers() {
+            let Word::Page { message, lost, unflushed } = header.word else { continue };
+            let is_uncertain = unflushed && self.shared.config.shards.is_some();
+            let durability = if is_uncertain { Durability::Uncertain } else { Durability::Known };
+            let content = match pages.next() {
+                _ if lost => Content::Lost,
+                Some(page) => Content::Page(page, durability),
+                None => Content::None,
+            };
+            self.arrived.push(Arrived { envelope: Envelope { from: self.peer, to, message }, content });
+        }
         Step::Continue(())
     }
 
@@ -402,15 +413,23 @@ impl Handler for Conversation {
     }
 }
 
-/// Pages are left to the handler.
-type Headers = Headerwise<Header, HEADER_BYTES>;
+/// Each page by itself.
+fn received(payload: Result<Frames, Vec<u8>>) -> Vec<Loaded> {
+    match payload {
+        Ok(frames) => frames.into_iter().map(Loaded::Frame).collect(),
+        Err(bytes) => bytes.chunks(PAGE_BYTES).map(|page| Loaded::Bytes(page.into())).collect(),
+    }
+}
 
-impl FixedHeader<HEADER_BYTES> for Header {
+/// Pages are left to the handler.
+type Headers = Headerwise<Run, HEADER_BYTES>;
+
+impl FixedHeader<HEADER_BYTES> for Run {
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
-        Header::decode(bytes)
+        Run::decode(bytes)
     }
 
     fn has_payload(&self) -> bool {
-        self.has_page()
+        self.page_bytes() > 0
     }
 }

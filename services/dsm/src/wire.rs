@@ -1,4 +1,5 @@
-//! The messages between nodes: a header of fixed size, and for some of them one page.
+//! The messages between nodes: a header of fixed size, and for some of them one page. Messages about adjacent pages can have one
+//! header ([`Run`](crate::run::Run)), and then all their pages follow.
 //!
 //! Every field has its place whatever the message, so that a header and a page could also be two entries of a ring that
 //! a network card fills (RDMA); nothing depends on TCP but its order. Integers are little-endian.
@@ -12,7 +13,8 @@
 //! | 16..24 | page; number of a flush; shard |
 //! | 24..32 | request; term of the home to which a page is given up |
 //! | 32..40 | count of the serial; failures of flushes, with their incarnation at 12..16 |
-//! | 40..44 | incarnation of the version; last term that a surveyed node knows; 44..48 zero |
+//! | 40..44 | incarnation of the version; last term that a surveyed node knows |
+//! | 44; 45 | how many more messages there are; which numbers step from one to the next; 46..48 zero |
 //! | 48..56, 56..64 | count and writes of the version |
 //!
 //! The grant that a recall wants forwarded has the incarnation of that node in place of the version's, the count of its
@@ -120,15 +122,15 @@ mod flag {
 }
 
 /// The fields of a header, before they have a meaning.
-#[derive(Default)]
-struct Fields {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
     kind: u8,
     flags: u8,
     node: Option<NodeId>,
-    page: u64,
-    request: u64,
-    serial: Serial,
-    version: Version,
+    pub(crate) page: u64,
+    pub(crate) request: u64,
+    pub(crate) serial: Serial,
+    pub(crate) version: Version,
 }
 
 impl Fields {
@@ -178,7 +180,7 @@ impl Fields {
     }
 }
 
-fn fields(word: Word) -> Fields {
+pub(crate) fn fields(word: Word) -> Fields {
     let (message, lost, unflushed) = match word {
         Word::Page { message, lost, unflushed } => (message, lost, unflushed),
         Word::Flush { number, all, since } => return Fields::of(kind::FLUSH, all).mark(number, since),
@@ -229,7 +231,7 @@ fn fields(word: Word) -> Fields {
     }
 }
 
-fn word(fields: &Fields) -> Option<Word> {
+pub(crate) fn word(fields: &Fields) -> Option<Word> {
     let (page, serial, yes) = (PageNo(fields.page), fields.serial, fields.is(flag::YES));
     let data = fields.is(flag::SOME).then_some(fields.version);
     let request = Request(fields.request);
@@ -269,28 +271,27 @@ fn word(fields: &Fields) -> Option<Word> {
     Some(Word::Page { message, lost: fields.is(flag::LOST), unflushed: fields.is(flag::UNFLUSHED) })
 }
 
-impl Header {
-    pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let fields = fields(self.word);
+impl Fields {
+    pub(crate) fn encode(&self, from: Incarnation, to: Incarnation) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[0] = fields.kind;
-        bytes[1] = fields.flags;
+        bytes[0] = self.kind;
+        bytes[1] = self.flags;
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(2, &fields.node.map_or(0, |node| node.0 + 1).to_le_bytes());
-        put(4, &self.from.0.to_le_bytes());
-        put(8, &self.to.0.to_le_bytes());
-        put(12, &fields.serial.incarnation.0.to_le_bytes());
-        put(16, &fields.page.to_le_bytes());
-        put(24, &fields.request.to_le_bytes());
-        put(32, &fields.serial.count.to_le_bytes());
-        put(40, &fields.version.serial.incarnation.0.to_le_bytes());
-        put(48, &fields.version.serial.count.to_le_bytes());
-        put(56, &fields.version.writes.to_le_bytes());
+        put(2, &self.node.map_or(0, |node| node.0 + 1).to_le_bytes());
+        put(4, &from.0.to_le_bytes());
+        put(8, &to.0.to_le_bytes());
+        put(12, &self.serial.incarnation.0.to_le_bytes());
+        put(16, &self.page.to_le_bytes());
+        put(24, &self.request.to_le_bytes());
+        put(32, &self.serial.count.to_le_bytes());
+        put(40, &self.version.serial.incarnation.0.to_le_bytes());
+        put(48, &self.version.serial.count.to_le_bytes());
+        put(56, &self.version.writes.to_le_bytes());
         bytes
     }
 
-    /// `None`: not a message.
-    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+    /// With the incarnations of sender and receiver.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> (Fields, Incarnation, Incarnation) {
         let serial = Serial { incarnation: Incarnation(u32_at(bytes, 12)), count: u64_at(bytes, 32) };
         let written = Serial { incarnation: Incarnation(u32_at(bytes, 40)), count: u64_at(bytes, 48) };
         let fields = Fields {
@@ -302,13 +303,19 @@ impl Header {
             serial,
             version: Version { serial: written, writes: u64_at(bytes, 56) },
         };
-        let (from, to) = (Incarnation(u32_at(bytes, 4)), Incarnation(u32_at(bytes, 8)));
-        word(&fields).map(|word| Header { from, to, word })
+        (fields, Incarnation(u32_at(bytes, 4)), Incarnation(u32_at(bytes, 8)))
     }
+}
 
+impl Word {
     /// Does a page follow?
     pub fn has_page(&self) -> bool {
-        matches!(self.word, Word::Page { message, lost: false, .. } if message.data().is_some())
+        matches!(self, Word::Page { message, lost: false, .. } if message.data().is_some())
+    }
+
+    /// Is it about a page?
+    pub fn is_about_page(&self) -> bool {
+        matches!(self, Word::Page { message, .. } if message.page().is_some())
     }
 }
 
@@ -332,7 +339,12 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Run;
     use proptest::prelude::*;
+
+    fn decoded(bytes: &[u8; HEADER_BYTES]) -> Option<Vec<Header>> {
+        Run::decode(bytes).map(|run| run.headers().collect())
+    }
 
     fn message() -> impl Strategy<Value = Message> {
         let serial = (any::<u32>(), any::<u64>())
@@ -374,7 +386,7 @@ mod tests {
             let lost = lost && message.data().is_some();
             let unflushed = unflushed && matches!(message, Message::Grant { .. });
             let header = Header { from, to, word: Word::Page { message, lost, unflushed } };
-            prop_assert_eq!(Header::decode(&header.encode()), Some(header));
+            prop_assert_eq!(decoded(&Run::of(header).encode()), Some(vec![header]));
         }
 
         #[test]
@@ -386,8 +398,9 @@ mod tests {
                 kind::DURABLE => header[18..24] == [0; 6],
                 _ => true,
             };
+            header[44] = 0;
             let known = (kind::ASK..=kind::DURABLE).contains(&header[0]) && is_possible;
-            prop_assert_eq!(Header::decode(&header).is_some(), known);
+            prop_assert_eq!(Run::decode(&header).is_some(), known);
         }
     }
 
@@ -403,8 +416,8 @@ mod tests {
         let others = [Word::Beat, Word::Bye, durable].into_iter().chain(told);
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
-            assert_eq!(Header::decode(&header.encode()), Some(header));
-            assert!(!header.has_page());
+            assert_eq!(decoded(&Run::of(header).encode()), Some(vec![header]));
+            assert!(!header.word.has_page());
         }
     }
 }
