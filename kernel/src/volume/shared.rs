@@ -192,14 +192,14 @@ impl Volume {
                 shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool)
             }
         };
-        let (before, by) = (shard.state(slot), by.filter(|_| !self.config.read_only));
-        let (is_written, is_marked) = {
+        let (before, mut is_written, mut is_marked) = (shard.state(slot), false, false);
+        if let Some(by) = by.filter(|_| !self.config.read_only) {
             let mut state = self.state.lock();
             let stays = before.any(BufferState::DIRTY.with(BufferState::WRITING).with(BufferState::UNFLUSHED));
-            let is_written = by == Some(WrittenBy::Program) && self.note_unflushed(&mut state, block);
+            is_written = by == WrittenBy::Program && self.note_unflushed(&mut state, block);
             state.changes += u64::from(is_written);
-            (is_written, by == Some(WrittenBy::Others) && !stays && self.note_marked(&mut state, block))
-        };
+            is_marked = by == WrittenBy::Others && !stays && self.note_marked(&mut state, block);
+        }
         if is_written || is_marked {
             shard.set_state(slot, before.with(BufferState::UNFLUSHED));
         }

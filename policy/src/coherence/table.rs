@@ -4,12 +4,12 @@
 //! vectors of up to 64 pages, with a bit for each page that has one. Rejected: a `BTreeMap` by page, which is half empty
 //! when pages come in ascending order, and has the numbers once more.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, btree_map};
 use std::iter::FlatMap;
 use std::slice;
 
 use super::PageNo;
-use super::pages::{place, word};
+use super::pages::{PageSet, place, word};
 
 /// A record that may wait for an answer.
 pub(super) trait Record {
@@ -22,7 +22,7 @@ pub(super) trait Record {
 pub(super) struct Table<T> {
     chunks: BTreeMap<u64, Chunk<T>>,
     len: usize,
-    waiting: BTreeSet<PageNo>,
+    waiting: PageSet,
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl<T: Record> Chunk<T> {
 
 impl<T: Record> Table<T> {
     pub(super) fn new(records: impl IntoIterator<Item = T>) -> Self {
-        let mut table = Table { chunks: BTreeMap::new(), len: 0, waiting: BTreeSet::new() };
+        let mut table = Table { chunks: BTreeMap::new(), len: 0, waiting: PageSet::default() };
         for record in records {
             table.change(record.page(), || record, |_| (), |_| false);
         }
@@ -134,7 +134,7 @@ impl<T: Record> Table<T> {
             }
         }
         if is_quiet || is_idle {
-            self.waiting.remove(&page);
+            self.waiting.remove(page);
         } else {
             self.waiting.insert(page);
         }
@@ -143,15 +143,16 @@ impl<T: Record> Table<T> {
 
     /// Records that wait, in order of page: those from `page` on, then those before it.
     pub(super) fn waiting_from(&self, page: PageNo) -> impl Iterator<Item = &T> {
-        let (before, behind) = (self.waiting.range(..page), self.waiting.range(page..));
-        behind.chain(before).filter_map(|page| self.get(*page))
+        let before = self.waiting.within(PageNo(0)..page);
+        let behind = self.waiting.within(page..PageNo(u64::MAX));
+        behind.chain(before).filter_map(|page| self.get(page))
     }
 
     /// Changes all records that wait.
     pub(super) fn for_waiting(&mut self, mut change: impl FnMut(&mut T)) {
-        for page in &self.waiting {
-            let Some(chunk) = self.chunks.get_mut(&word(*page)) else { continue };
-            if let Ok(index) = chunk.index(*page) {
+        for page in self.waiting.iter() {
+            let Some(chunk) = self.chunks.get_mut(&word(page)) else { continue };
+            if let Ok(index) = chunk.index(page) {
                 change(&mut chunk.records[index]);
             }
         }
@@ -159,14 +160,15 @@ impl<T: Record> Table<T> {
 
     /// Changes all records; removes those that `is_idle` then.
     pub(super) fn for_all(&mut self, mut change: impl FnMut(PageNo, &mut T), is_idle: impl Fn(&T) -> bool) {
-        self.waiting.clear();
+        self.waiting = PageSet::default();
         self.len = 0;
         for chunk in self.chunks.values_mut() {
             chunk.records.iter_mut().for_each(|record| change(record.page(), record));
             chunk.records.retain(|record| !is_idle(record));
             chunk.present = chunk.records.iter().fold(0, |present, record| present | place(record.page()));
             self.len += chunk.records.len();
-            self.waiting.extend(chunk.records.iter().filter(|record| !record.is_quiet()).map(Record::page));
+            let waiting = chunk.records.iter().filter(|record| !record.is_quiet());
+            waiting.for_each(|record| self.waiting.insert(record.page()));
         }
         self.chunks.retain(|_, chunk| !chunk.records.is_empty());
     }

@@ -100,7 +100,7 @@ impl Shared {
             }
             _ => {}
         }
-        let waits = core.pages.get(&page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
+        let waits = core.pages.get(page).is_some_and(|entry| !entry.has_no_steps() || entry.has_messages());
         match self.volume() {
             Some(volume) if !waits => {
                 let actions = core.node.on_message(now, envelope);

@@ -20,6 +20,7 @@ use policy::unit::{BlockNo, Instant};
 use crate::Shared;
 use crate::deaths::Deaths;
 use crate::mapping::{Fault, Place, Table};
+use crate::pages::Pages;
 use crate::storage::{Reader, Wanted};
 use crate::unflushed::Flushes;
 use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Step, Wish};
@@ -28,11 +29,13 @@ use crate::wire::Word;
 
 pub(crate) struct Core {
     pub(crate) node: coherence::Node,
-    pub(crate) pages: BTreeMap<PageNo, Page>,
+    pub(crate) pages: Pages,
     /// Bytes given up, until their home has them.
     pub(crate) saving: BTreeMap<PageNo, Saving>,
     /// Numbers them.
     pub(crate) saves: u64,
+    /// Who waits for something to be stored is to look again, once what is done at a time is done.
+    pub(crate) has_changed: bool,
     /// Pages that other nodes have sent, until their homes have them: the cache may evict them meanwhile.
     pub(crate) forwarded: BTreeMap<PageNo, (Instant, FrameRef)>,
     /// Pages that may have steps to do.
@@ -112,28 +115,28 @@ pub(crate) fn block(page: PageNo) -> BlockNo {
 
 impl Core {
     pub(crate) fn page(&mut self, page: PageNo) -> &mut Page {
-        self.pages.entry(page).or_default()
+        self.pages.entry(page)
     }
 
     /// Does a mapping wait for the page that can have it only with its content?
     fn lacks_content(&self, page: PageNo) -> bool {
-        let first = self.pages.get(&page).and_then(|entry| entry.faults.first());
+        let first = self.pages.get(page).and_then(|entry| entry.faults.first());
         first.is_some_and(|fault| !fault.is_write || self.mapped.place(fault.no, page) != Some(Place::Read))
     }
 
     /// Does a mapping wait to write the page, before others wait to read it?
     fn wants_write(&self, page: PageNo) -> bool {
-        self.pages.get(&page).and_then(|entry| entry.faults.first()).is_some_and(|fault| fault.is_write)
+        self.pages.get(page).and_then(|entry| entry.faults.first()).is_some_and(|fault| fault.is_write)
     }
 
     /// Is it being given up?
     pub(crate) fn is_leaving(&self, page: PageNo) -> bool {
-        self.pages.get(&page).is_some_and(|entry| !entry.has_no_steps())
+        self.pages.get(page).is_some_and(|entry| !entry.has_no_steps())
     }
 
     /// Does the home have all that this node gave up of the page?
     pub(crate) fn is_stored(&self, page: PageNo) -> bool {
-        let has_steps = self.pages.get(&page).is_some_and(|entry| !entry.has_no_steps());
+        let has_steps = self.pages.get(page).is_some_and(|entry| !entry.has_no_steps());
         !has_steps && !self.node.is_saving(page) && !self.saving.contains_key(&page)
     }
 }
@@ -208,11 +211,14 @@ impl Shared {
         }
         self.fill_last(cpu, core);
         self.send_answers(core);
+        if std::mem::take(&mut core.has_changed) {
+            self.changed.wake_all();
+        }
     }
 
     fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {
         loop {
-            let Some(entry) = core.pages.get_mut(&page) else { return self.settle(core, page) };
+            let Some(entry) = core.pages.get_mut(page) else { return self.settle(core, page) };
             if entry.is_running {
                 return;
             }
@@ -227,14 +233,14 @@ impl Shared {
                 continue;
             }
             self.settle(core, page);
-            let entry = core.pages.get_mut(&page);
+            let entry = core.pages.get_mut(page);
             let next = entry.and_then(|entry| entry.queued.as_mut()?.inbox.pop_front());
             if let Some((envelope, content)) = next {
                 let actions = core.node.on_message(cpu.now(), envelope);
                 self.act(cpu, core, volume, page, Decided { actions, content });
             } else if !self.want(cpu, core, volume, page) {
-                if core.pages.get(&page).is_some_and(Page::is_idle) {
-                    core.pages.remove(&page);
+                if core.pages.get(page).is_some_and(Page::is_idle) {
+                    core.pages.remove(page);
                 }
                 return;
             }
@@ -243,9 +249,7 @@ impl Shared {
 
     /// A step is done; whether it was a store is looked at.
     pub(crate) fn end_store(&self, core: &mut Core, store: Option<u64>) {
-        if store.is_some_and(|number| core.home.storing.remove(&number)) {
-            self.changed.wake_all();
-        }
+        core.has_changed |= store.is_some_and(|number| core.home.storing.remove(&number));
     }
 
     fn step(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo, step: Step) -> Progress {
@@ -403,7 +407,7 @@ impl Shared {
 
     /// Asks for what the page's readers and writers wait for, or gives it to them; true if there is something to do.
     fn want(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
-        let Some(entry) = core.pages.get(&page) else { return false };
+        let Some(entry) = core.pages.get(page) else { return false };
         let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
         if !writes && !reads && entry.faults.is_empty() {
             return false;
@@ -437,7 +441,7 @@ impl Shared {
         let needs_content = writes || reads || core.lacks_content(page);
         let is_cached = held.is_some() && (!needs_content || volume.cached(block(page)).is_some());
         let is_whole = |pending: &Pending| matches!(pending.wish, Wish::Change(Change::Whole(_)));
-        let first = core.pages.get(&page).and_then(|entry| entry.changes.front());
+        let first = core.pages.get(page).and_then(|entry| entry.changes.front());
         let access = match first {
             None if core.wants_write(page) => Local::Write,
             None => Local::Read,

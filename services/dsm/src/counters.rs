@@ -96,10 +96,10 @@ impl Shared {
     pub fn gauges(&self) -> Gauges {
         let core = self.core.lock();
         let [shared, exclusive] = core.node.held();
-        let awaits = |page: &&crate::waiting::Page| {
+        let awaits = |(_, page): &(policy::coherence::PageNo, &crate::waiting::Page)| {
             !page.loads.is_empty() || !page.changes.is_empty() || !page.faults.is_empty()
         };
-        let awaited = core.pages.values().filter(awaits).count();
+        let awaited = core.pages.iter().filter(awaits).count();
         let [mapped_read, mapped_written] = core.mapped.counts();
         Gauges {
             shared,

@@ -16,7 +16,7 @@ use crate::wire::Word;
 impl Core {
     /// Those of some pages of which the home may not have what this node has.
     fn unstored(&self, pages: Range<PageNo>) -> BTreeSet<PageNo> {
-        let leaving = self.pages.range(pages.clone()).filter(|(_, entry)| !entry.has_no_steps()).map(|(page, _)| *page);
+        let leaving = self.pages.within(pages.clone()).filter(|(_, entry)| !entry.has_no_steps()).map(|(page, _)| page);
         let saving = self.saving.range(pages.clone()).map(|(page, _)| *page);
         self.node.unstored(pages).chain(leaving).chain(saving).collect()
     }
@@ -29,7 +29,7 @@ impl Shared {
         let core = &mut *self.core.lock();
         for shard in shards.filter(|_| !self.has_ended()) {
             let is_of_it = |page| self.config.policy().shard_of(page) == shard;
-            let is_idle = core.pages.iter().all(|(page, entry)| !is_of_it(*page) || entry.has_no_steps());
+            let is_idle = core.pages.iter().all(|(page, entry)| !is_of_it(page) || entry.has_no_steps());
             let has_any = |all: &PageSet| {
                 let next = |from| all.within(from..PageNo(u64::MAX)).next();
                 self.config.policy().runs_with(shard, next).next().is_some()

@@ -58,7 +58,7 @@ impl Shared {
             let copied = core.node.copied(page);
             if !copied.is_forwarded || copied.is_dirty {
                 core.forwarded.remove(&page);
-                self.changed.wake_all();
+                core.has_changed = true;
             }
         }
     }

@@ -22,6 +22,7 @@ mod home;
 mod link;
 mod mapping;
 mod member;
+mod pages;
 mod run;
 mod shared;
 mod storage;

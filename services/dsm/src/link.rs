@@ -69,9 +69,12 @@ impl Link {
     pub(crate) fn push(&self, from: Incarnation, to: Incarnation, word: Word, frame: Option<FrameRef>) {
         let mut queue = self.queue.lock();
         if queue.is_up {
+            let was_empty = queue.words.is_empty();
             queue.words.push((Header { from, to, word }, frame));
             drop(queue);
-            self.filled.wake_all();
+            if was_empty {
+                self.filled.wake_all();
+            }
         }
     }
 

@@ -135,7 +135,7 @@ impl Shared {
 
     async fn until_durable(&self, cpu: &Processor, concerns: impl Fn(PageNo) -> bool) {
         let is_idle =
-            |core: &Core| core.pages.iter().filter(|(page, _)| concerns(**page)).all(|(_, entry)| entry.has_no_steps());
+            |core: &Core| core.pages.iter().filter(|(page, _)| concerns(*page)).all(|(_, entry)| entry.has_no_steps());
         self.changed.until(|| (self.has_ended() || is_idle(&self.core.lock())).then_some(())).await;
         while !self.has_ended()
             && let Err(errno) = self.flush_anew(cpu).await
@@ -152,9 +152,9 @@ impl Shared {
         let volume = self.volume();
         let mut core = self.core.lock();
         let core = &mut *core;
-        for (page, entry) in &mut core.pages {
-            entry.finish_loads(*page, &Err(ENDED));
-            entry.changes.drain(..).for_each(|pending| pending.group.done(*page, Err(ENDED)));
+        for (page, entry) in core.pages.iter_mut() {
+            entry.finish_loads(page, &Err(ENDED));
+            entry.changes.drain(..).for_each(|pending| pending.group.done(page, Err(ENDED)));
             entry.queued = None;
         }
         self.stop_mappings(core);

@@ -95,7 +95,7 @@ pub struct Shared {
     pub(crate) storage: DeviceRef,
     pub(crate) core: Mutex<Core>,
     pub(crate) links: Vec<Link>,
-    /// Something was stored, or a flush answered; also woken by each tick.
+    /// Something was stored ([`Core::has_changed`]), or a flush answered; also woken by each tick.
     pub(crate) changed: WaitList,
     /// All mappings of programs were stopped, or one has ended.
     pub(crate) stopped: WaitList,
@@ -146,6 +146,7 @@ impl Shared {
             pages: Default::default(),
             saving: Default::default(),
             saves: 0,
+            has_changed: false,
             forwarded: Default::default(),
             due: Default::default(),
             met: vec![None; nodes],
@@ -245,7 +246,7 @@ impl Shared {
             }
         } else {
             core.saving.remove(&page);
-            self.changed.wake_all();
+            core.has_changed = true;
         }
     }
 
@@ -288,7 +289,7 @@ impl Shared {
         let volume = self.volume()?;
         let held: Vec<PageNo> = core.node.held_from(from).take(count).map(|(page, _)| page).collect();
         for page in &held {
-            let is_used = core.pages.contains_key(page) || core.node.is_dirty(*page) || core.node.is_saving(*page);
+            let is_used = core.pages.contains(*page) || core.node.is_dirty(*page) || core.node.is_saving(*page);
             let is_used = is_used || (core.mapped.is_mapped(*page) && !even_mapped);
             if is_used || volume.cached(BlockNo(page.0)).is_some() {
                 continue;

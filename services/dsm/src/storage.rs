@@ -130,7 +130,7 @@ impl Shared {
 
     /// Frames to read pages into: that of who waits for it here, if somebody does. `None`: too few are free.
     fn frames_for(&self, cpu: &Processor, core: &Core, run: &[(PageNo, Reader)]) -> Option<Frames> {
-        let awaited = |page: &PageNo| core.pages.get(page).and_then(|entry| entry.loads.first());
+        let awaited = |page: &PageNo| core.pages.get(*page).and_then(|entry| entry.loads.first());
         let own: Vec<Option<FrameRef>> = run
             .iter()
             .map(|(page, reader)| awaited(page).filter(|_| matches!(reader, Reader::Own(_))))

@@ -11,7 +11,7 @@ impl Shared {
     /// Sends the answer when all steps noted so far are done: a mapping that was just given a page retains it for a while,
     /// and its programs must not read it when the home has given it to others.
     pub(crate) fn answer_survey(&self, core: &mut Core, to: Address, message: Message) {
-        let after = core.pages.iter().filter(|(_, entry)| !entry.has_no_steps()).map(|(page, _)| *page).collect();
+        let after = core.pages.iter().filter(|(_, entry)| !entry.has_no_steps()).map(|(page, _)| page).collect();
         core.answers.push(Answer { to, message, after });
     }
 

@@ -46,9 +46,9 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         });
         shared.note(core, actions, Content::None);
         shared.save_forwarded(cpu, core, RETRANSMIT_AFTER);
-        for (page, entry) in &mut core.pages {
-            entry.expire(*page, cpu.now());
-            core.due.push_back(*page);
+        for (page, entry) in core.pages.iter_mut() {
+            entry.expire(page, cpu.now());
+            core.due.push_back(page);
         }
         shared.expire_faults(cpu, core);
         if ticks.is_multiple_of(BEAT_EACH) {

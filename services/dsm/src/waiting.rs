@@ -112,6 +112,9 @@ impl Loaded {
     }
 }
 
+/// Entries of a page that is not busy any more for which memory is kept.
+const KEPT_MAX: usize = 32;
+
 /// Messages about one page that wait for its home's storage, at most.
 const INBOX_MAX: usize = 256;
 
@@ -206,6 +209,12 @@ impl Page {
     pub(crate) fn is_idle(&self) -> bool {
         let has_none = self.loads.is_empty() && self.changes.is_empty() && self.faults.is_empty();
         has_none && self.has_no_steps() && !self.has_messages() && !self.is_timed
+    }
+
+    /// Is the memory that it has for what comes worth keeping?
+    pub(crate) fn is_small(&self) -> bool {
+        let kept = self.queued.as_ref().map_or(0, |queued| queued.steps.capacity() + queued.inbox.capacity());
+        kept + self.loads.capacity() + self.changes.capacity() + self.faults.capacity() <= KEPT_MAX
     }
 
     pub(crate) fn has_no_steps(&self) -> bool {

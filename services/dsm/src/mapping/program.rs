@@ -193,9 +193,9 @@ impl Shared {
         let core = &mut *core;
         let memory = Arc::clone(&core.mapped.member(no)?.memory);
         core.mapped.set_ending(no);
-        for (page, entry) in &mut core.pages {
+        for (page, entry) in core.pages.iter_mut() {
             let ended = entry.take_faults(|fault| fault.no == no);
-            ended.into_iter().for_each(|fault| self.end_fault(cpu, *page, fault));
+            ended.into_iter().for_each(|fault| self.end_fault(cpu, page, fault));
         }
         Some(memory)
     }
@@ -205,7 +205,7 @@ impl Shared {
         let core = self.core.lock();
         let mut by_home: BTreeMap<_, Vec<PageNo>> = BTreeMap::new();
         // Not all that it may read: with the state locked that would take too long.
-        let busy = core.pages.keys().chain(core.saving.keys()).copied();
+        let busy = core.pages.iter().map(|(page, _)| page).chain(core.saving.keys().copied());
         let storing = busy.filter(|page| core.mapped.has(no, *page) && !core.is_stored(*page));
         let unstored = core.mapped.written(Some(no)).chain(storing);
         for page in unstored.collect::<BTreeSet<_>>() {
@@ -264,7 +264,7 @@ impl Shared {
         let now = cpu.now();
         let is_over = |fault: &Fault| fault.deadline <= now;
         let over = core.pages.iter().filter(|(_, entry)| entry.faults.iter().any(is_over));
-        for page in over.map(|(page, _)| *page).collect::<Vec<_>>() {
+        for page in over.map(|(page, _)| page).collect::<Vec<_>>() {
             self.fail_faults(cpu, core, page, is_over);
         }
     }

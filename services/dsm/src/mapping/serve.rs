@@ -71,7 +71,7 @@ impl Shared {
         volume: &Arc<Volume>,
         page: PageNo,
     ) -> Option<bool> {
-        let entry = core.pages.get(&page)?;
+        let entry = core.pages.get(page)?;
         let (writes, reads) = (!entry.changes.is_empty(), !entry.loads.is_empty());
         let faults = !entry.faults.is_empty();
         if core.mapped.writer(page).is_some() && (writes || reads || faults) {
@@ -151,7 +151,7 @@ impl Shared {
         if !self.answers() {
             return Served::Later;
         }
-        let Some(first) = core.pages.get(&page).and_then(|entry| entry.faults.first().copied()) else {
+        let Some(first) = core.pages.get(page).and_then(|entry| entry.faults.first().copied()) else {
             return Served::Lacking;
         };
         if core.mapped.writer(page).is_some() {

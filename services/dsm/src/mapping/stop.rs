@@ -68,9 +68,9 @@ impl Shared {
             // It fails only for memory that its program has sealed: then that is wrong, and nothing else.
             let _ = memory.clear();
         }
-        for (page, entry) in &mut core.pages {
+        for (page, entry) in core.pages.iter_mut() {
             let traced = entry.take_faults(|_| true).into_iter().filter(|fault| fault.began.is_some());
-            core.stopped.extend(traced.map(|fault| (*page, fault)));
+            core.stopped.extend(traced.map(|fault| (page, fault)));
         }
         self.stopped.wake_all();
     }
