@@ -51,7 +51,8 @@ pub trait Coherence: Send + Sync {
     fn answers(&self) -> bool;
 
     /// The content of blocks, each as it is when this node is granted it, which puts it into the cache. All blocks are
-    /// asked for at once. `spare`: a frame for each block, which is filled if its content does not come in one, else freed.
+    /// asked for at once. `spare`: a frame for each block, which is filled if its content does not come in one, else freed; a device may
+    /// read into it also after this has failed.
     fn read<'a>(&'a self, cpu: &'a Processor, blocks: BlockRange, spare: Frames) -> Work<'a, Frames>;
 
     /// Makes the changes, each when no other node has its block; completes when all are made. All blocks are asked for

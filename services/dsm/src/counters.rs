@@ -35,6 +35,8 @@ pub struct Counters {
     /// Faults of programs that have mapped the volume.
     pub faults: Counter,
     pub messages: Counter,
+    /// In which they leave, at least one message in each.
+    pub headers: Counter,
     /// Sends in which they left.
     pub batches: Counter,
     /// From the first request of this node for a page, or fault of its programs, to its grant with the page.

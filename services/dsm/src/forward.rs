@@ -57,8 +57,7 @@ impl Shared {
         if !core.forwarded.is_empty() {
             let copied = core.node.copied(page);
             if !copied.is_forwarded || copied.is_dirty {
-                core.forwarded.remove(&page);
-                core.has_changed = true;
+                core.has_changed |= core.forwarded.remove(&page).is_some();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The storage of the pages whose home this node is.
+//! The storage of the pages whose home this node is: who may use it, and making durable what it has.
 
 use std::sync::atomic::Ordering;
 

@@ -36,6 +36,9 @@ use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 /// Of the first message on a connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Messages taken in together, about: others wait for the state meanwhile.
+const TAKEN_IN_MAX: usize = 64;
+
 /// For the last words to leave the host.
 const LEAVE: Duration = Duration::from_millis(50);
 
@@ -192,13 +195,13 @@ impl Link {
     }
 }
 
-/// Words in their order, with the pages that follow them: those about adjacent pages together.
-fn runs(words: Vec<(Header, Option<FrameRef>)>) -> impl Iterator<Item = (Run, Frames)> {
+/// Words in their order, with the pages that follow them: those about adjacent pages `together`, or each by itself.
+fn runs(words: Vec<(Header, Option<FrameRef>)>, together: bool) -> impl Iterator<Item = (Run, Frames)> {
     let mut words = words.into_iter().peekable();
     std::iter::from_fn(move || {
         let (header, frame) = words.next()?;
         let (mut run, mut frames) = (Run::of(header), Frames::from_iter(frame));
-        while let Some((_, frame)) = words.next_if(|(next, _)| run.extend(next)) {
+        while let Some((_, frame)) = words.next_if(|(next, _)| together && run.extend(next)) {
             frames.extend(frame);
         }
         Some((run, frames))
@@ -211,10 +214,11 @@ async fn send(shared: Arc<Shared>, cpu: Processor, node: NodeId, generation: u64
     let link = &shared.links[usize::from(node.0)];
     while let Some(words) = link.next(|| cpu.now(), generation).await {
         shared.counters.batches.add(1);
-        for (run, frames) in runs(words) {
+        for (run, frames) in runs(words, cpu.switches().look_ahead) {
             // Counted as a request in flight until it is sent: the session waits for that before it closes.
             outbound.begin(0, Holds::Nothing);
             let release = Release { requests: 1, bytes: 0 };
+            shared.counters.headers.add(1);
             let (header, len) = (run.encode().into_iter().collect(), frames.len() * PAGE_BYTES);
             outbound.push(Reply { header, frames, len, release, ..Reply::default() });
         }
@@ -407,6 +411,9 @@ impl Handler for Conversation {
                 None => Content::None,
             };
             self.arrived.push(Arrived { envelope: Envelope { from: self.peer, to, message }, content });
+        }
+        if self.arrived.len() >= TAKEN_IN_MAX {
+            self.take_in(&cpu);
         }
         Step::Continue(())
     }

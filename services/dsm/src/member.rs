@@ -20,6 +20,7 @@ use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::core::{Core, HomeState};
+use crate::storage::Wanted;
 use crate::waiting::Content;
 
 /// After storage that all nodes reach could not be flushed by a home that gives up shards.
@@ -161,7 +162,7 @@ impl Shared {
         core.saving.clear();
         core.forwarded.clear();
         core.due.clear();
-        core.home.wanted.clear();
+        core.home.wanted = Wanted::default();
         if let Some(volume) = volume {
             volume.restore_loss(&Loss { errno: ENDED, size: self.config.size, forgotten: None });
             for (page, _) in core.node.held_from(PageNo(0)) {

@@ -18,7 +18,9 @@ const SPARE_MAX: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Pages {
     places: BTreeMap<u64, Box<Places>>,
+    #[expect(clippy::vec_box, reason = "they go to their places, and come from there")]
     spare: Vec<Box<Page>>,
+    #[expect(clippy::vec_box, reason = "as above")]
     spare_places: Vec<Box<Places>>,
 }
 
@@ -60,8 +62,7 @@ impl Pages {
     /// The record of a page, which begins idle.
     pub(crate) fn entry(&mut self, page: PageNo) -> &mut Page {
         let (number, at) = place(page);
-        let places =
-            self.places.entry(number).or_insert_with(|| self.spare_places.pop().unwrap_or_default());
+        let places = self.places.entry(number).or_insert_with(|| self.spare_places.pop().unwrap_or_default());
         let Places { pages, len } = &mut **places;
         pages[at].get_or_insert_with(|| {
             *len += 1;

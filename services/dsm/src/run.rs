@@ -6,7 +6,7 @@ use policy::coherence::{Incarnation, Serial};
 use crate::wire::{Fields, HEADER_BYTES, Header, PAGE_BYTES, Word, fields, word};
 
 /// Messages of one header, at most: 64 KiB of pages. More of them would save little, and who waits for the first would wait for the last.
-pub const RUN_MAX: usize = 16;
+pub const MESSAGES_MAX: usize = 16;
 
 /// Where the header says how many more messages there are, and which numbers step.
 const MORE: usize = 44;
@@ -18,6 +18,7 @@ mod step {
     pub const SERIAL: u8 = 2;
     /// The count of the version's serial.
     pub const VERSION: u8 = 4;
+    pub const ALL: u8 = REQUEST | SERIAL | VERSION;
 }
 
 /// At least one message; of several, all are about pages.
@@ -40,7 +41,7 @@ impl Run {
     pub fn extend(&mut self, next: &Header) -> bool {
         let Run { from, to, .. } = *self;
         let are_alike = (from, to) == (next.from, next.to) && self.word.is_about_page() && next.word.is_about_page();
-        if !are_alike || self.len() == RUN_MAX {
+        if !are_alike || self.len() == MESSAGES_MAX {
             return false;
         }
         let fields = fields(next.word);
@@ -85,7 +86,9 @@ impl Run {
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Run> {
         let (first, from, to) = Fields::decode(bytes);
         let (word, steps, more) = (word(&first)?, bytes[STEPS], bytes[MORE]);
-        let is_possible = usize::from(more) < RUN_MAX && (more == 0 || word.is_about_page());
+        let may_step = if more == 0 { 0 } else { step::ALL };
+        let is_possible = usize::from(more) < MESSAGES_MAX && (more == 0 || word.is_about_page());
+        let is_possible = is_possible && steps & !may_step == 0;
         after(&first, more, steps).filter(|_| is_possible)?;
         Some(Run { from, to, first, count: more + 1, steps, word })
     }
@@ -108,4 +111,131 @@ fn after(first: &Fields, number: u8, steps: u8) -> Option<Fields> {
     fields.serial = Serial { count: add(first.serial.count, step::SERIAL)?, ..first.serial };
     fields.version.serial.count = add(first.version.serial.count, step::VERSION)?;
     Some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::coherence::{Message, Mode, PageNo, Request, Version};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FROM: Incarnation = Incarnation(3);
+    const TO: Incarnation = Incarnation(4);
+
+    fn header(message: Message) -> Header {
+        Header { from: FROM, to: TO, word: Word::page(message, false) }
+    }
+
+    fn grant(page: u64, request: u64, count: u64, version: Option<(u64, u64)>) -> Header {
+        let of = |count| Serial { incarnation: Incarnation(2), count };
+        let data = version.map(|(count, writes)| Version { serial: of(count), writes });
+        let (page, request, serial) = (PageNo(page), Request(request), of(count));
+        header(Message::Grant { page, mode: Mode::Read, request, serial, data })
+    }
+
+    /// As a link sends them.
+    fn folded(headers: &[Header]) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for header in headers {
+            if !runs.last_mut().is_some_and(|run| run.extend(header)) {
+                runs.push(Run::of(*header));
+            }
+        }
+        runs
+    }
+
+    fn received(runs: &[Run]) -> Vec<Header> {
+        runs.iter().flat_map(|run| Run::decode(&run.encode()).expect("a message").headers()).collect()
+    }
+
+    #[test]
+    fn pages_in_order_are_one_run_up_to_its_bound() {
+        let steps: Vec<Header> = (0..40).map(|n| grant(n, 100 + n, 200 + n, Some((n + 1, 1)))).collect();
+        let same: Vec<Header> = (0..40).map(|n| grant(n, 7, 9, Some((0, 0)))).collect();
+        for headers in [steps, same] {
+            let runs = folded(&headers);
+            let lengths: Vec<usize> = runs.iter().map(Run::len).collect();
+            assert_eq!(lengths, [MESSAGES_MAX, MESSAGES_MAX, 40 - 2 * MESSAGES_MAX]);
+            assert_eq!(runs[0].page_bytes(), MESSAGES_MAX * PAGE_BYTES);
+            assert_eq!(received(&runs), headers);
+        }
+    }
+
+    #[test]
+    fn what_differs_in_more_than_its_numbers_is_not_one_run() {
+        let first = grant(4, 10, 20, Some((1, 1)));
+        let serial = Serial { incarnation: Incarnation(2), count: 21 };
+        let page = PageNo(5);
+        let Word::Page { message, .. } = grant(5, 11, 21, Some((2, 1))).word else {
+            unreachable!("it is about a page")
+        };
+        let lost = Word::page(message, true);
+        let others = [
+            grant(6, 11, 21, Some((2, 1))),
+            grant(4, 11, 21, Some((2, 1))),
+            grant(3, 9, 19, Some((0, 1))),
+            grant(5, 12, 21, Some((2, 1))),
+            grant(5, 11, 21, Some((2, 2))),
+            grant(5, 11, 21, None),
+            header(Message::Taken { page, serial }),
+            header(Message::Grant { page, mode: Mode::Write, request: Request(11), serial, data: None }),
+            Header { word: lost, ..first },
+            Header { word: Word::Beat, ..first },
+            Header { from: TO, ..grant(5, 11, 21, Some((2, 1))) },
+        ];
+        for other in others {
+            assert_eq!(folded(&[first, other]).len(), 2, "{other:?}");
+        }
+        assert_eq!(folded(&[Header { word: Word::Beat, ..first }; 2]).len(), 2);
+        let survey = header(Message::Survey { since: Incarnation(1) });
+        assert_eq!(folded(&[survey; 2]).len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_a_run_is_refused() {
+        let with = |header: Header, more: u8, steps: u8| {
+            let mut bytes = Run::of(header).encode();
+            (bytes[MORE], bytes[STEPS]) = (more, steps);
+            Run::decode(&bytes).map(|run| run.headers().count())
+        };
+        let grant = |page, request| grant(page, request, 1, None);
+        assert_eq!(with(grant(0, 1), MESSAGES_MAX as u8 - 1, 7), Some(MESSAGES_MAX));
+        assert_eq!(with(grant(0, 1), MESSAGES_MAX as u8, 7), None);
+        assert_eq!(with(grant(u64::MAX - 2, 1), 2, 0), Some(3));
+        assert_eq!(with(grant(u64::MAX - 2, 1), 3, 0), None);
+        assert_eq!(with(grant(0, u64::MAX), 1, 0), Some(2));
+        assert_eq!(with(grant(0, u64::MAX), 1, step::REQUEST), None);
+        assert_eq!(with(Header { word: Word::Beat, ..grant(0, 1) }, 1, 0), None);
+        assert_eq!(with(header(Message::Survey { since: FROM }), 1, 0), None);
+        assert_eq!(with(grant(0, 1), 0, step::REQUEST), None, "nothing steps");
+        assert_eq!(with(grant(0, 1), 1, 8), None, "no such number");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_in_runs_arrives_as_it_was(
+            first in prop_oneof![0..1000_u64, u64::MAX - 40..u64::MAX],
+            changes in proptest::collection::vec((0..12_u8, any::<bool>(), any::<bool>()), 0..80),
+        ) {
+            let (mut page, mut request, mut serial, mut version) = (first, first, 5, Some((first, 0)));
+            let mut headers = Vec::new();
+            for (change, steps, writes) in changes {
+                headers.push(grant(page, request, serial, version));
+                page = page.wrapping_add(u64::from(change != 1));
+                request = if steps { request.wrapping_add(1) } else { request };
+                serial = if change == 2 { serial } else { serial.wrapping_add(1) };
+                version = match (change, version) {
+                    (3, Some(_)) => None,
+                    (3, None) => Some((first, 0)),
+                    (4, Some((count, written))) => Some((count, written + u64::from(writes))),
+                    (_, Some((count, written))) => Some((if writes { count.wrapping_add(1) } else { count }, written)),
+                    (_, None) => None,
+                };
+            }
+            let runs = folded(&headers);
+            prop_assert!(runs.iter().all(|run| run.len() <= MESSAGES_MAX));
+            prop_assert_eq!(received(&runs), headers);
+        }
+    }
 }

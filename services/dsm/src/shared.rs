@@ -27,7 +27,7 @@ use crate::link::Link;
 use crate::mapping::Table;
 use crate::member::{ENDED, Joined, Lease, joined_node};
 use crate::unflushed::Flushes;
-use crate::waiting::{Content, Group, Load, Pending, RETRANSMIT_AFTER, Wish, fill};
+use crate::waiting::{Content, Group, Load, Pending, RETRANSMIT_AFTER, Wish};
 use crate::watch::Watch;
 use crate::wire::Word;
 
@@ -410,18 +410,13 @@ impl Device for Shared {
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             match request.action {
-                Action::Read(range, frames) => {
-                    self.check(range.blocks())?;
-                    let read = self.read_pages(cpu, range.blocks(), frames.clone()).await?;
-                    let others = frames.iter().zip(&read).filter(|(into, frame)| into.no() != frame.no());
-                    others.for_each(|(into, frame)| fill(into, frame.bytes()));
-                }
                 Action::Write(range, _) => {
                     self.check(range.blocks())?;
                     self.write_back(cpu, range.blocks()).await?;
                 }
                 Action::Flush => self.flush_own(cpu).await?,
-                Action::Zero { .. } | Action::Discard(_) => return Ok(Outcome::Unsupported),
+                // What is read is asked for as a `Coherence`.
+                Action::Read(..) | Action::Zero { .. } | Action::Discard(_) => return Ok(Outcome::Unsupported),
             }
             Ok(Outcome::Done)
         })

@@ -1,6 +1,7 @@
 //! What this node reads from its storage, and stores there, for the pages whose home it is: what is wanted at a time is asked for
 //! at the end of what is done then, adjacent pages in one request.
 
+use std::cmp::Reverse;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Between looks at a lease that is over.
 const LEASE_RETRY: Duration = Duration::from_millis(50);
 
-/// Pages read or stored by one request, at most.
-const RUN_MAX: usize = 64;
+/// Pages of one request, at most.
+const REQUEST_PAGES_MAX: usize = 64;
 
 /// Who is granted a page that is read from storage.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +43,12 @@ pub(crate) struct Wanted {
     writes: Vec<(PageNo, FrameRef)>,
 }
 
-impl Wanted {
-    pub(crate) fn clear(&mut self) {
-        *self = Wanted::default();
-    }
+/// A page to be read into a frame.
+#[derive(Clone)]
+struct Read {
+    page: PageNo,
+    reader: Reader,
+    frame: FrameRef,
 }
 
 impl Shared {
@@ -82,88 +85,96 @@ impl Shared {
 
     /// Asks the storage for what is wanted. True: some of it is done, and its pages are due.
     pub(crate) fn ask_storage(&self, cpu: &Processor, core: &mut Core) -> bool {
-        let Wanted { reads, writes } = std::mem::take(&mut core.home.wanted);
-        let most = (self.storage.facts().transfer_bytes_max as usize / FRAME_BYTES).clamp(1, RUN_MAX);
+        let Wanted { mut reads, mut writes } = std::mem::take(&mut core.home.wanted);
+        if reads.is_empty() && writes.is_empty() {
+            return false;
+        }
+        let most =
+            if cpu.switches().look_ahead { self.storage.facts().transfer_bytes_max as usize / FRAME_BYTES } else { 1 };
+        let most = most.clamp(1, REQUEST_PAGES_MAX);
         let mut is_done = false;
-        for run in runs(reads, most) {
+        reads.sort_unstable_by_key(|(page, _)| *page);
+        let reads = self.with_frames(cpu, core, reads);
+        let runs = reads.chunk_by(|one, next| follows(one.page, next.page)).flat_map(|run| run.chunks(most));
+        for run in runs {
             is_done |= self.read_run(cpu, core, run);
         }
-        for run in runs(writes, most) {
+        writes.sort_unstable_by_key(|(page, _)| *page);
+        let runs = writes.chunk_by(|(one, _), (next, _)| follows(*one, *next)).flat_map(|run| run.chunks(most));
+        for run in runs {
             is_done |= self.write_run(cpu, core, run);
         }
         is_done
     }
 
-    fn read_run(&self, cpu: &Processor, core: &mut Core, run: Vec<(PageNo, Reader)>) -> bool {
-        let (Some(shared), Some(&(first, _))) = (self.this.upgrade(), run.first()) else { return false };
-        let here = cpu.clone();
-        let Some(frames) = self.frames_for(cpu, core, &run) else {
-            cpu.spawn(async move {
-                for (page, reader) in run {
-                    let frames = here.kernel().allocate(&here, 1).await;
-                    let mut contents = shared.read_into(&here, page, frames).await;
-                    let content = contents.pop().unwrap_or(Content::Lost);
-                    shared.go_on(&here, page, |core| shared.end_read(&here, core, page, (reader, content)));
-                }
-            });
-            return false;
+    /// Frames to read pages into: that of who waits for the page here, if somebody does. The pages for which none is free wait
+    /// for one, each by itself.
+    fn with_frames(&self, cpu: &Processor, core: &Core, wanted: Vec<(PageNo, Reader)>) -> Vec<Read> {
+        let own = |page: PageNo, reader: Reader| {
+            let load = core.pages.get(page).and_then(|entry| entry.loads.first());
+            load.filter(|_| matches!(reader, Reader::Own(_))).map(|load| load.spare.clone())
         };
-        let (own, its) = (Arc::clone(&shared), here.clone());
-        match at_once(async move { own.read_into(&its, first, frames).await }) {
-            Ok(contents) => {
-                for ((page, reader), content) in run.into_iter().zip(contents) {
-                    self.end_read(cpu, core, page, (reader, content));
-                    self.end_step(core, page);
-                }
+        let framed: Vec<_> = wanted.into_iter().map(|(page, reader)| (page, reader, own(page, reader))).collect();
+        let mut free = Frames::new();
+        let missing = framed.iter().filter(|(_, _, frame)| frame.is_none()).count();
+        if missing > 0 {
+            // What there is does for the first of them.
+            cpu.kernel().try_allocate(missing, &mut free);
+        }
+        // Adjacent pages in adjacent frames make short vectors.
+        free.sort_unstable_by_key(|frame| Reverse(frame.no()));
+        let mut reads = Vec::with_capacity(framed.len());
+        for (page, reader, frame) in framed {
+            match frame.or_else(|| free.pop()) {
+                Some(frame) => reads.push(Read { page, reader, frame }),
+                None => self.read_alone(cpu, (page, reader), None),
+            }
+        }
+        reads
+    }
+
+    fn read_run(&self, cpu: &Processor, core: &mut Core, run: &[Read]) -> bool {
+        let (Some(shared), Some(first)) = (self.this.upgrade(), run.first()) else { return false };
+        let (here, first) = (cpu.clone(), first.page);
+        let frames: Frames = run.iter().map(|read| read.frame.clone()).collect();
+        let read = {
+            let (shared, here) = (Arc::clone(&shared), here.clone());
+            at_once(async move { shared.read_frames(&here, first, frames).await })
+        };
+        match read {
+            Ok(_) if self.has_ended() => false,
+            Ok(result) => {
+                self.end_read(cpu, core, run, result);
                 true
             }
             Err(read) => {
+                let run = run.to_vec();
                 cpu.spawn(async move {
-                    let contents = read.await;
-                    let read = run.into_iter().zip(contents).map(|((page, reader), content)| (page, (reader, content)));
-                    shared.go_on_all(&here, read, |core, page, read| shared.end_read(&here, core, page, read));
+                    let result = read.await;
+                    shared.with_state(&here, |core| shared.end_read(&here, core, &run, result));
                 });
                 false
             }
         }
     }
 
-    /// Frames to read pages into: that of who waits for it here, if somebody does. `None`: too few are free.
-    fn frames_for(&self, cpu: &Processor, core: &Core, run: &[(PageNo, Reader)]) -> Option<Frames> {
-        let awaited = |page: &PageNo| core.pages.get(*page).and_then(|entry| entry.loads.first());
-        let own: Vec<Option<FrameRef>> = run
-            .iter()
-            .map(|(page, reader)| awaited(page).filter(|_| matches!(reader, Reader::Own(_))))
-            .map(|load| load.map(|load| load.spare.clone()))
-            .collect();
-        let mut free = Frames::new();
-        let missing = own.iter().filter(|frame| frame.is_none()).count();
-        if missing > 0 && !cpu.kernel().try_allocate(missing, &mut free) {
-            return None;
-        }
-        let mut free = free.into_iter();
-        own.into_iter().map(|frame| frame.or_else(|| free.next())).collect()
+    /// Reads a page by itself. Without a frame it waits for one.
+    fn read_alone(&self, cpu: &Processor, (page, reader): (PageNo, Reader), frame: Option<FrameRef>) {
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
+        cpu.spawn(async move {
+            let mut frames = match frame {
+                Some(frame) => Frames::from_iter([frame]),
+                None => here.kernel().allocate(&here, 1).await,
+            };
+            let result = shared.read_frames(&here, page, frames.clone()).await;
+            let Some(frame) = frames.pop() else { return };
+            let read = Read { page, reader, frame };
+            shared.with_state(&here, |core| shared.end_read(&here, core, &[read], result));
+        });
     }
 
-    /// Adjacent pages. If they cannot be read together, each by itself: what storage cannot read is lost to whoever asks,
-    /// as long as it cannot.
-    async fn read_into(&self, cpu: &Processor, first: PageNo, frames: Frames) -> Vec<Content> {
-        let page = |frame| Content::Page(Loaded::Frame(frame), Durability::Known);
-        if self.read_frames(cpu, first, frames.clone()).await.is_ok() {
-            return frames.into_iter().map(page).collect();
-        }
-        if frames.len() == 1 {
-            return vec![Content::Lost];
-        }
-        let mut contents = Vec::with_capacity(frames.len());
-        for (no, frame) in (first.0..).zip(frames) {
-            let read = self.read_frames(cpu, PageNo(no), Frames::from_iter([frame.clone()])).await;
-            contents.push(read.map_or(Content::Lost, |()| page(frame)));
-        }
-        contents
-    }
-
-    /// While the lease does not last nothing is known of what storage has: it is read when the lease is renewed.
+    /// Reads adjacent pages. While the lease does not last nothing is known of what storage has: it is read when the lease is
+    /// renewed.
     async fn read_frames(&self, cpu: &Processor, first: PageNo, frames: Frames) -> Result<(), Errno> {
         loop {
             let lasted = self.answers();
@@ -176,14 +187,27 @@ impl Shared {
         }
     }
 
-    fn end_read(&self, cpu: &Processor, core: &mut Core, page: PageNo, (reader, content): (Reader, Content)) {
-        match reader {
-            Reader::Own(mode) => {
-                if let Some(volume) = self.volume() {
-                    self.granted(cpu, core, &volume, page, (mode, content));
+    /// Of pages that cannot be read together each is read by itself: what storage cannot read is lost to whoever asks, as long
+    /// as it cannot.
+    fn end_read(&self, cpu: &Processor, core: &mut Core, run: &[Read], result: Result<(), Errno>) {
+        for Read { page, reader, frame } in run {
+            let content = match result {
+                Ok(()) => Content::Page(Loaded::Frame(frame.clone()), Durability::Known),
+                Err(_) if run.len() == 1 => Content::Lost,
+                Err(_) => {
+                    self.read_alone(cpu, (*page, *reader), Some(frame.clone()));
+                    continue;
                 }
+            };
+            match *reader {
+                Reader::Own(mode) => {
+                    if let Some(volume) = self.volume() {
+                        self.granted(cpu, core, &volume, *page, (mode, content));
+                    }
+                }
+                Reader::Node(to, message) => self.send_read(cpu, core, *page, (to, message, content)),
             }
-            Reader::Node(to, message) => self.send_read(cpu, core, page, (to, message, content)),
+            self.end_step(core, *page);
         }
     }
 
@@ -201,45 +225,51 @@ impl Shared {
         self.send_word(to, Word::Page { message, lost, unflushed }, frame.filter(|_| !lost));
     }
 
-    fn write_run(&self, cpu: &Processor, core: &mut Core, run: Vec<(PageNo, FrameRef)>) -> bool {
+    fn write_run(&self, cpu: &Processor, core: &mut Core, run: &[(PageNo, FrameRef)]) -> bool {
         let (Some(shared), Some(&(first, _))) = (self.this.upgrade(), run.first()) else { return false };
         let here = cpu.clone();
         let frames: Frames = run.iter().map(|(_, frame)| frame.clone()).collect();
-        let (own, its) = (Arc::clone(&shared), here.clone());
-        match at_once(async move { own.perform(&its, write(first, frames)).await }) {
-            Ok(Ok(())) => {
-                for (page, _) in run {
-                    self.note_stored(core, page);
-                    self.end_step(core, page);
-                }
+        let written = {
+            let (shared, here) = (Arc::clone(&shared), here.clone());
+            at_once(async move { shared.perform(&here, write(first, frames)).await })
+        };
+        match written {
+            Ok(_) if self.has_ended() => false,
+            Ok(result) => {
+                self.end_write(cpu, core, run, result);
                 true
             }
-            Ok(Err(errno)) => {
-                self.store_each(cpu, run, errno);
-                false
-            }
             Err(written) => {
+                let run = run.to_vec();
                 cpu.spawn(async move {
-                    match written.await {
-                        Ok(()) => shared.go_on_all(&here, run, |core, page, _| shared.note_stored(core, page)),
-                        Err(errno) => shared.store_each(&here, run, errno),
-                    }
+                    let result = written.await;
+                    shared.with_state(&here, |core| shared.end_write(&here, core, &run, result));
                 });
                 false
             }
         }
     }
 
-    /// Stores pages each by itself, that could not be stored together.
-    fn store_each(&self, cpu: &Processor, run: Vec<(PageNo, FrameRef)>, errno: Errno) {
-        let failed = (run.len() == 1).then_some(errno);
+    /// Pages that could not be stored together are stored each by itself.
+    fn end_write(&self, cpu: &Processor, core: &mut Core, run: &[(PageNo, FrameRef)], result: Result<(), Errno>) {
+        let failed = result.err().filter(|_| run.len() == 1);
         for (page, frame) in run {
-            let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
-            cpu.spawn(async move {
-                shared.write_home(&here, page, (&frame, failed)).await;
-                shared.go_on(&here, page, |core| shared.note_stored(core, page));
-            });
+            if result.is_ok() {
+                self.note_stored(core, *page);
+                self.end_step(core, *page);
+            } else {
+                self.store_alone(cpu, *page, frame.clone(), failed);
+            }
         }
+    }
+
+    /// `failed`: why it could not be stored, by itself.
+    fn store_alone(&self, cpu: &Processor, page: PageNo, frame: FrameRef, failed: Option<Errno>) {
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
+        cpu.spawn(async move {
+            shared.write_home(&here, page, (&frame, failed)).await;
+            shared.go_on(&here, page, |core| shared.note_stored(core, page));
+        });
     }
 
     /// Stores a page that arrived when no frame was free. For this a few are reserved: memory may be short because of
@@ -290,26 +320,20 @@ impl Shared {
 
     /// Ends a step that waited.
     pub(crate) fn go_on(&self, cpu: &Processor, page: PageNo, end: impl FnOnce(&mut Core)) {
-        self.go_on_all(cpu, [(page, end)], |core, _, end| end(core));
+        self.with_state(cpu, |core| {
+            end(core);
+            self.end_step(core, page);
+        });
     }
 
-    /// Ends steps of several pages.
-    fn go_on_all<T>(
-        &self,
-        cpu: &Processor,
-        pages: impl IntoIterator<Item = (PageNo, T)>,
-        end: impl Fn(&mut Core, PageNo, T),
-    ) {
+    /// Ends what waited, unless this incarnation has ended, and does what can be done then.
+    fn with_state(&self, cpu: &Processor, end: impl FnOnce(&mut Core)) {
         let mut core = self.core.lock();
         let core = &mut *core;
-        if self.has_ended() {
-            return;
+        if !self.has_ended() {
+            end(core);
+            self.drive(cpu, core);
         }
-        for (page, with) in pages {
-            end(core, page, with);
-            self.end_step(core, page);
-        }
-        self.drive(cpu, core);
     }
 
     fn end_step(&self, core: &mut Core, page: PageNo) {
@@ -321,18 +345,8 @@ impl Shared {
     }
 }
 
-/// Runs of adjacent pages, of at most so many.
-fn runs<T>(pages: Vec<(PageNo, T)>, most: usize) -> Vec<Vec<(PageNo, T)>> {
-    let mut runs: Vec<Vec<(PageNo, T)>> = Vec::new();
-    for (page, with) in pages {
-        match runs.last_mut() {
-            Some(run) if run.len() < most && run.last().is_some_and(|(last, _)| last.0 + 1 == page.0) => {
-                run.push((page, with));
-            }
-            _ => runs.push(vec![(page, with)]),
-        }
-    }
-    runs
+fn follows(one: PageNo, next: PageNo) -> bool {
+    one.0 + 1 == next.0
 }
 
 fn write(first: PageNo, frames: Frames) -> Action {

@@ -73,7 +73,8 @@ impl<T> Group<T> {
 /// A reader of a page.
 pub(crate) struct Load {
     pub(crate) group: Arc<Group<FrameRef>>,
-    /// To be filled if the content does not come in a frame.
+    /// To be filled if the content does not come in a frame; this home's storage may read into it, also when the load has failed
+    /// since.
     pub(crate) spare: FrameRef,
     pub(crate) since: Instant,
     pub(crate) deadline: Instant,
@@ -119,7 +120,7 @@ const KEPT_MAX: usize = 32;
 const INBOX_MAX: usize = 256;
 
 /// Fills a frame that was given for a read.
-pub(crate) fn fill(into: &FrameRef, bytes: &[u8]) {
+fn fill(into: &FrameRef, bytes: &[u8]) {
     assert_eq!(bytes.len(), FRAME_BYTES, "a page of another size");
     // SAFETY: whoever asks for a read gives the frame to be filled by it; nobody else has access to it meanwhile. Both
     // have a frame's bytes, and are different ones.

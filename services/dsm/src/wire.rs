@@ -398,7 +398,7 @@ mod tests {
                 kind::DURABLE => header[18..24] == [0; 6],
                 _ => true,
             };
-            header[44] = 0;
+            header[44..46].fill(0);
             let known = (kind::ASK..=kind::DURABLE).contains(&header[0]) && is_possible;
             prop_assert_eq!(Run::decode(&header).is_some(), known);
         }

@@ -15,7 +15,7 @@ use kernel::device::{Checked, DeviceRef, FileDevice, RamDisk};
 use kernel::queue::Queued;
 use kernel::trace::{Mode, TraceMemory, Tracer, private_memory};
 use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
+use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::{Connection, Errno};
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::{DiskNo, Instant, ProcessorId};
@@ -237,6 +237,11 @@ impl Scene {
         drop(host);
     }
 
+    /// Where a node's storage is, in a file.
+    pub fn disk(&self, node: usize) -> DiskId {
+        self.disks[node]
+    }
+
     /// The next flush of a node's disk fails.
     pub fn fail_disk_flush(&self, node: usize) {
         self.world.fail_next(self.disks[node], OpClass::Flush, 1, Errno::IO);
@@ -320,9 +325,14 @@ impl Scene {
 
     /// Whether pages go straight from node to node, on all that run.
     pub fn set_forwarding(&self, is_on: bool) {
+        self.switch(|switches| switches.forwarding = is_on);
+    }
+
+    /// Changes switches on all that run.
+    pub fn switch(&self, change: impl Fn(&mut Switches)) {
         for node in self.nodes.iter().flatten() {
             let mut switches = (*node.host.kernel.switches()).clone();
-            switches.forwarding = is_on;
+            change(&mut switches);
             node.host.kernel.set_switches(switches);
         }
     }
