@@ -138,6 +138,7 @@ fn shared(shared: &Shared) -> Value {
         "forwards": counters.forwards.get(),
         "stores": counters.stores.get(),
         "messages": counters.messages.get(),
+        "headers": counters.headers.get(),
         "batches": counters.batches.get(),
         "waits": SHARED_WAITS.iter().map(|(part, of)| (part.to_string(), waits(of(counters)))).collect::<Value>(),
         "bounces": bounces.iter().map(|(_, count)| count).sum::<u64>(),

@@ -26,6 +26,7 @@ pub(super) const COUNTERS: &[Count] = &[
     ("awase_shared_stores_total", "Blocks stored at this home.", |of| of.stores.get()),
     ("awase_shared_faults_total", "Faults of programs that have mapped shared disks.", |of| of.faults.get()),
     ("awase_shared_messages_total", "Messages to other nodes.", |of| of.messages.get()),
+    ("awase_shared_headers_total", "Headers of them: those about adjacent pages share one.", |of| of.headers.get()),
     ("awase_shared_batches_total", "Sends in which they left.", |of| of.batches.get()),
 ];
 
