@@ -21,9 +21,8 @@ use crate::Shared;
 use crate::deaths::Deaths;
 use crate::mapping::{Fault, Place, Table};
 use crate::pages::Pages;
-use crate::storage::{Reader, Wanted};
 use crate::unflushed::Flushes;
-use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Step, Wish};
+use crate::waiting::{Answer, Content, Filling, Loaded, Page, Pending, Reader, Step, Wanted, Wish};
 use crate::watch::{Part, Watch};
 use crate::wire::Word;
 

@@ -11,11 +11,11 @@ use kernel::request::Action;
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor};
 use machine::Errno;
-use policy::coherence::{Address, Message, Mode, PageNo};
+use policy::coherence::{Address, Message, PageNo};
 
 use crate::Shared;
 use crate::core::{Core, Progress, block};
-use crate::waiting::{Content, Durability, Loaded};
+use crate::waiting::{Content, Durability, Loaded, Reader, Wanted};
 use crate::wire::Word;
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
@@ -26,22 +26,6 @@ const LEASE_RETRY: Duration = Duration::from_millis(50);
 
 /// Pages of one request, at most.
 const REQUEST_PAGES_MAX: usize = 64;
-
-/// Who is granted a page that is read from storage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reader {
-    /// Those who wait for it at this node.
-    Own(Mode),
-    /// Another node, by this grant.
-    Node(Address, Message),
-}
-
-/// What is to be asked of the storage; nothing while the state is not locked.
-#[derive(Default)]
-pub(crate) struct Wanted {
-    reads: Vec<(PageNo, Reader)>,
-    writes: Vec<(PageNo, FrameRef)>,
-}
 
 /// A page to be read into a frame.
 #[derive(Clone)]

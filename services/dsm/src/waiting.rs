@@ -10,7 +10,7 @@ use kernel::volume::Change;
 use kernel::{FRAME_BYTES, FrameRef};
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::coherence::{Action, Address, Envelope, Message, PageNo};
+use policy::coherence::{Action, Address, Envelope, Message, Mode, PageNo};
 use policy::unit::{Instant, JobId};
 use smallvec::SmallVec;
 
@@ -172,6 +172,22 @@ pub(crate) struct Step {
     pub(crate) content: Content,
     /// The number of a store.
     pub(crate) store: Option<u64>,
+}
+
+/// Who is granted a page that is read from storage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reader {
+    /// Those who wait for it at this node.
+    Own(Mode),
+    /// Another node, by this grant.
+    Node(Address, Message),
+}
+
+/// What is to be asked of the storage; nothing while the state is not locked.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    pub(crate) reads: Vec<(PageNo, Reader)>,
+    pub(crate) writes: Vec<(PageNo, FrameRef)>,
 }
 
 /// What is under way for one page; forgotten when nothing is.
