@@ -1,8 +1,9 @@
 //! The state of a shared volume at this node, under one lock, and the steps in which it changes.
 //!
 //! The policy decides ([`coherence::Node`]); what it asks for is done here in its order, page by page. A step that must
-//! wait for the home's own storage holds up its page, and those that are read or stored with it, not others: the policy hears of
-//! further messages about the page only when it is done. Nothing else waits, so the lock is never held across a wait, and no step waits for the network.
+//! wait for the home's own storage holds up its page, and those that are read or stored with it, not others: the policy
+//! hears of further messages about the page only when it is done. Nothing else waits, so the lock is never held across a
+//! wait, and no step waits for the network.
 //! Lock order: this lock, then the volume's (a shard, …) and a link's queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

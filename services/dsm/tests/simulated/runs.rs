@@ -53,7 +53,7 @@ async fn write_in_order(cpu: Processor, volume: Arc<Volume>) -> Result<(), machi
 async fn read_in_order(cpu: Processor, volume: Arc<Volume>) -> bool {
     for first in (0..PAGES).step_by(TOGETHER as usize) {
         let bytes = read(&cpu, &volume, pages(first), context()).await;
-        if bytes.is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 7)) {
+        if !bytes.is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 7)) {
             return false;
         }
     }
