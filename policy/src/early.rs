@@ -14,17 +14,21 @@
 
 use crate::unit::Class;
 
-/// A flush is expected after at most this number of writes.
+/// A flush is expected after at most this number of writes for each client that flushes.
 const WRITES_A_FLUSH: u32 = 32;
 
 /// A write of this number of blocks, or more, is part of a stream.
 const STREAM_BLOCKS: u64 = 16;
 
 /// Writes and flushes of one file or device.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct EarlyWrite {
     /// Since the last flush.
     writes: u32,
+    /// Since the last write: as many clients flush.
+    flushes: u32,
+    /// Writes after which no flush is expected.
+    writes_max: u32,
     expected: bool,
     /// Flushes were seen.
     is_known: bool,
@@ -32,7 +36,7 @@ pub struct EarlyWrite {
 
 impl EarlyWrite {
     pub const fn new() -> Self {
-        EarlyWrite { writes: 0, expected: false, is_known: false }
+        EarlyWrite { writes: 0, flushes: 0, writes_max: WRITES_A_FLUSH, expected: false, is_known: false }
     }
 
     /// Of a file, that is closed with a flush soon after the first small writes, mostly.
@@ -43,8 +47,11 @@ impl EarlyWrite {
     /// `blocks` blocks were written; `were_cached`: some of them were cached before. Returns the class in which to
     /// write them at once, if so: synchronous when a flush that will wait for them is expected.
     pub fn on_write(&mut self, blocks: u64, were_cached: bool) -> Option<Class> {
+        if self.flushes > 0 {
+            self.begin_writes();
+        }
         self.writes = self.writes.saturating_add(1);
-        self.expected &= self.writes <= WRITES_A_FLUSH;
+        self.expected &= self.writes <= self.writes_max;
         if self.expected && (self.is_known || blocks < STREAM_BLOCKS) {
             return Some(Class::Synchronous);
         }
@@ -52,11 +59,24 @@ impl EarlyWrite {
     }
 
     pub fn on_flush(&mut self) {
-        // Of several concurrent flushes only the first follows writes.
+        self.flushes = self.flushes.saturating_add(1);
+    }
+
+    /// The first write after flushes. Clients whose flushes ended together write at about the same time, then flush, so that
+    /// one flush or many may follow the same writes.
+    fn begin_writes(&mut self) {
+        let clients = WRITES_A_FLUSH.saturating_mul(std::mem::take(&mut self.flushes));
+        self.writes_max = clients.max(self.writes_max / 2);
         if self.writes > 0 {
             self.is_known = true;
-            self.expected = self.writes <= WRITES_A_FLUSH;
-            self.writes = 0;
+            self.expected = self.writes <= self.writes_max;
         }
+        self.writes = 0;
+    }
+}
+
+impl Default for EarlyWrite {
+    fn default() -> Self {
+        EarlyWrite::new()
     }
 }

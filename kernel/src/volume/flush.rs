@@ -280,10 +280,19 @@ impl Volume {
             let here = cpu.clone();
             // The task runs after those that are ready now, so that their flushes join the first group.
             cpu.spawn_path(async move {
-                volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
+                volume.flushes.lead(&here, async |()| volume.flush_group(&here, context).await).await
             });
         };
         self.flushes.share_as(cpu, callers, |()| (), lead).await
+    }
+
+    /// The flush before may have covered all that the group waits for: its callers came while it ran, their writes had ended
+    /// before it began.
+    async fn flush_group(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        if self.state.lock().is_flushed() {
+            return self.lost();
+        }
+        self.flush_once(cpu, context).await
     }
 
     /// Flushes without sharing, after the flushes before it: of two concurrent flushes one may fail, and then the

@@ -20,11 +20,27 @@ proptest! {
     }
 
     #[test]
-    fn of_a_long_run_of_writes_only_the_beginning_is_written_early(
-        before in prop::collection::vec(any::<bool>(), 0..100),
-        run in 33usize..1000,
+    fn clients_that_write_and_flush_at_the_same_time_write_early_from_their_second_flush_on(
+        clients in 1usize..200,
+        writes in 1usize..=32,
+        rounds in 2usize..6,
     ) {
         let mut early = EarlyWrite::new();
+        for round in 0..rounds {
+            let at_once =
+                (0..clients * writes).filter(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
+            prop_assert_eq!(at_once, if round == 0 { 0 } else { clients * writes });
+            (0..clients).for_each(|_| early.on_flush());
+        }
+    }
+
+    #[test]
+    fn of_a_long_run_of_writes_only_the_beginning_is_written_early(
+        before in prop::collection::vec(any::<bool>(), 0..100),
+        longer in 1usize..1000,
+    ) {
+        let mut early = EarlyWrite::new();
+        let clients = before.split(|flush| !flush).map(<[_]>::len).max().unwrap_or(0).max(1);
         for flush in before {
             if flush {
                 early.on_flush();
@@ -32,7 +48,8 @@ proptest! {
                 early.on_write(1, false);
             }
         }
-        prop_assert!((0..run).filter(|_| early.on_write(1, false).is_some()).count() <= 32);
+        let run = 32 * clients + longer;
+        prop_assert!((0..run).filter(|_| early.on_write(1, false).is_some()).count() <= 32 * clients);
         early.on_flush();
         prop_assert_eq!(early.on_write(1, false), None, "nor does the next run");
     }
