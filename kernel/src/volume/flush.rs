@@ -41,7 +41,9 @@ impl Volume {
             return Box::pin(self.write_through(cpu, blocks, context)).await;
         }
         let shared = self.coherence.as_ref().map(|coherence| (coherence, coherence.known()));
+        let announced = self.flushes.announce(cpu);
         let failures = self.write_out_again(cpu, context).await;
+        drop(announced);
         let Some((coherence, known)) = shared else { return self.flush_device(cpu, context, failures).await };
         let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu)).await;
         let elsewhere = coherence.end_flush(known);
