@@ -55,6 +55,18 @@ proptest! {
     }
 
     #[test]
+    fn flushes_without_writes_are_no_further_clients(writes in 1usize..8, flushes in 8usize..10_000) {
+        let mut early = EarlyWrite::new();
+        for _ in 0..2 {
+            for _ in 0..writes {
+                early.on_write(1, false);
+            }
+            (0..flushes).for_each(|_| early.on_flush());
+        }
+        prop_assert_eq!((0..100_000).filter(|_| early.on_write(1, false).is_some()).count(), 32 * writes);
+    }
+
+    #[test]
     fn large_writes_to_uncached_blocks_are_written_early_and_asynchronously(blocks in 16u64..1024, writes in 33usize..100) {
         let mut early = EarlyWrite::new();
         for _ in 0..writes {
