@@ -24,7 +24,7 @@ const STREAM_BLOCKS: u64 = 16;
 /// Writes and flushes of one file or device.
 #[derive(Clone, Copy, Debug)]
 pub struct EarlyWrite {
-    /// Since the last flush.
+    /// Between the last two runs of flushes, or since the last.
     writes: u32,
     /// Since the last write.
     flushes: u32,

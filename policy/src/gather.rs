@@ -128,9 +128,8 @@ impl Gather {
     pub fn on_end(&mut self, now: Instant) {
         self.count(now);
         let took = now.since(self.started);
-        // One flush of a disk that stalls must not make later ones wait, nor one that had nothing to do start them early.
-        let typical = took.clamp(self.flush / 2, self.flush * 2);
-        self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + typical) / 8 };
+        // One flush of a disk that stalls must not make later ones wait.
+        self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took.min(self.flush * 2)) / 8 };
         self.idle = now;
         self.expected = self.running + self.waiting + self.in_flight;
         let served = std::mem::take(&mut self.running) + std::mem::take(&mut self.forced);

@@ -19,7 +19,7 @@ use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
 /// Writes in flight for one flush, at most.
-const UNDER_WAY_MAX: usize = 512;
+pub(super) const UNDER_WAY_MAX: usize = 512;
 
 /// A flush is a forced write of what is dirty if that is one run of at most so many blocks. Judged; what forced writes cost is
 /// measured at start, with one block.
@@ -41,9 +41,7 @@ impl Volume {
             return Box::pin(self.write_through(cpu, blocks, context)).await;
         }
         let shared = self.coherence.as_ref().map(|coherence| (coherence, coherence.known()));
-        let announced = self.flushes.announce(cpu);
         let failures = self.write_out_again(cpu, context).await;
-        drop(announced);
         let Some((coherence, known)) = shared else { return self.flush_device(cpu, context, failures).await };
         let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu)).await;
         let elsewhere = coherence.end_flush(known);
@@ -70,7 +68,11 @@ impl Volume {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
-            self.write_out_all(cpu, context).await;
+            self.issue_all(cpu, context).await;
+            // The flush that others wait for waits for this one, too. Not before: to issue all may take long.
+            let announced = self.flushes.announce(cpu);
+            self.until_settled().await;
+            drop(announced);
             if self.rewrites() == rewrites || self.failures() != failures {
                 return failures;
             }
@@ -80,7 +82,8 @@ impl Volume {
     /// Writes all that is dirty, without making it durable. What fails stays dirty.
     pub async fn write_out_unflushed(&self, cpu: &Processor, context: Context) {
         if !self.config.read_only {
-            self.write_out_all(cpu, context).await;
+            self.issue_all(cpu, context).await;
+            self.until_settled().await;
         }
     }
 
@@ -165,14 +168,14 @@ impl Volume {
         self.closing.load(Ordering::SeqCst)
     }
 
-    async fn write_out_all(&self, cpu: &Processor, context: Context) {
+    /// Starts writing all that is dirty.
+    async fn issue_all(&self, cpu: &Processor, context: Context) {
         let all = ByteRange::new(0, self.size()).blocks();
         self.write_out_within(cpu, all, context.with_stability(Stability::Unstable)).await;
         // Writes that write-back issued may be queued behind others; now a client waits for them.
         if context.class == Class::Synchronous {
             self.device.expedite(cpu, self.bytes_of(all));
         }
-        self.until_settled().await;
     }
 
     /// Starts writing every dirty block in `within`, in one pass; returns the number of blocks. A block that is being
@@ -282,19 +285,10 @@ impl Volume {
             let here = cpu.clone();
             // The task runs after those that are ready now, so that their flushes join the first group.
             cpu.spawn_path(async move {
-                volume.flushes.lead(&here, async |()| volume.flush_group(&here, context).await).await
+                volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
             });
         };
         self.flushes.share_as(cpu, callers, |()| (), lead).await
-    }
-
-    /// The flush before may have covered all that the group waits for: its callers came while it ran, their writes had ended
-    /// before it began.
-    async fn flush_group(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        if self.state.lock().is_flushed() {
-            return self.lost();
-        }
-        self.flush_once(cpu, context).await
     }
 
     /// Flushes without sharing, after the flushes before it: of two concurrent flushes one may fail, and then the

@@ -137,12 +137,13 @@ impl Volume {
         self.until_quiet(cpu, cut).await;
         let result = change.await;
         if result.is_ok() {
+            // Before the blocks stop being dirty: a flush in between has to cover the host's change.
+            self.state.lock().changes += 1;
             let end = BlockNo::not_before(ByteOffset(size));
             self.forget(cpu, end.to(cut.end)).await;
             self.blocks_end.fetch_min(end.0, Ordering::Relaxed);
             self.zero_end(cpu, size).await;
             self.size.store(size, Ordering::Release);
-            self.state.lock().changes += 1;
         }
         drop(barrier);
         result

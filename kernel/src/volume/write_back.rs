@@ -12,6 +12,7 @@ use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class, Instant};
 use policy::writeback::{self, Admission, WriteBack};
 
 use super::Volume;
+use super::flush;
 use super::write_out::Claimed;
 use crate::processor::Processor;
 use crate::request::{Context, JobId};
@@ -210,8 +211,10 @@ impl Volume {
         for run in neighbours.filter_map(|run| Some(run.first()?.start.to(run.iter().map(|blocks| blocks.end).max()?)))
         {
             let mut at = run.start;
-            // Blocks being written, or no longer dirty, are left to the flush.
-            while let Claimed::Run(claim) = self.claim(cpu.now(), at.to(run.end)) {
+            // Blocks being written, or no longer dirty, are left to the flush, as are more than it has in flight at a time.
+            while self.state.lock().under_way.len() < flush::UNDER_WAY_MAX
+                && let Claimed::Run(claim) = self.claim(cpu.now(), at.to(run.end))
+            {
                 at = claim.blocks.end;
                 self.start_write_out(cpu, claim, context);
             }
