@@ -10,8 +10,9 @@
 //!
 //! Writes go out early where flushes follow few writes. In the order write, flush, write, flush the flush finds most of
 //! its work done (14,000 to 22,000 synchronous 8 KiB writes a second with 16 in flight, on a noisy machine). With 64 in
-//! flight these were 28,000 while the first 32 were written early, and are 36,000. Everywhere else they wait for write-back;
-//! and where a flush finds one run of blocks only, which it can write by force (`Volume::flush`).
+//! flight these were 28,000 while the first 32 were written early, and are 36,000 (31,000 and 34,000 in another hour, when the
+//! processors were slower). Everywhere else they wait for write-back; and where a flush finds one run of blocks only, which
+//! it can write by force (`Volume::flush`).
 
 use crate::unit::Class;
 

@@ -40,12 +40,17 @@ proptest! {
         longer in 1usize..1000,
     ) {
         let mut early = EarlyWrite::new();
-        let clients = before.split(|flush| !flush).map(<[_]>::len).max().unwrap_or(0).max(1);
+        // As many as both wrote and flushed, at most.
+        let (mut clients, mut writes, mut flushes) = (1, 0, 0);
         for flush in before {
             if flush {
                 early.on_flush();
+                flushes += 1;
+                clients = clients.max(writes.min(flushes));
             } else {
                 early.on_write(1, false);
+                writes = if flushes > 0 { 1 } else { writes + 1 };
+                flushes = 0;
             }
         }
         let run = 32 * clients + longer;

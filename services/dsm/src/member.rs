@@ -20,8 +20,7 @@ use policy::unit::BlockNo;
 
 use crate::Shared;
 use crate::core::{Core, HomeState};
-use crate::waiting::Content;
-use crate::waiting::Wanted;
+use crate::waiting::{Content, Wanted};
 
 /// After storage that all nodes reach could not be flushed by a home that gives up shards.
 const RETRY: Duration = Duration::from_secs(1);
