@@ -46,7 +46,7 @@ impl Epoll {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0);
     }
 
-    /// Appends what is ready now.
+    /// Appends what is ready now; what is [watched](Self::watch) perhaps more than once.
     pub(super) fn ready(&self, ready: &mut Vec<(RawFd, u32)>) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_CALL];
         loop {

@@ -246,18 +246,23 @@ impl Sockets {
         let mut ready = std::mem::take(&mut self.ready);
         self.entries += 1;
         self.epoll.ready(&mut ready);
+        let mut is_rung = false;
         for (fd, events) in ready.drain(..) {
-            self.on_ready(fd, events, done);
+            if fd == self.bell.event() {
+                is_rung = true;
+            } else {
+                self.on_ready(fd, events, done);
+            }
         }
         self.ready = ready;
+        // Once, though it may have been reported more than once: a second time would block.
+        if is_rung {
+            self.entries += 1;
+            self.bell.drain();
+        }
     }
 
     fn on_ready(&mut self, fd: RawFd, events: u32, done: &mut Vec<Completion>) {
-        if fd == self.bell.event() {
-            self.entries += 1;
-            self.bell.drain();
-            return;
-        }
         let Some(socket) = self.by_fd.get_mut(&fd) else {
             return;
         };
@@ -340,5 +345,47 @@ impl Sockets {
                 self.epoll.forget(fd);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+    use crate::Segment;
+
+    /// epoll reports the bell again with each call while it is readable.
+    #[test]
+    fn a_processor_is_not_blocked_by_a_bell_that_is_rung_beside_many_requests() {
+        const CLIENTS: usize = 100;
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let (bell, epoll) = (Arc::new(Bell::new().expect("a bell")), Epoll::new().expect("epoll"));
+            epoll.watch(bell.event()).expect("watched");
+            let mut sockets = Sockets::new(epoll, Arc::clone(&bell));
+            let mut memory = [0u8; CLIENTS];
+            let mut clients = Vec::new();
+            for byte in &mut memory {
+                let (client, server) = UnixStream::pair().expect("a pair of sockets");
+                let connection = net::adopt_connection(server.into()).expect("adopted");
+                let into = [Segment { ptr: byte, len: 1, region: None }].into_iter().collect();
+                let Ok(task) = Task::new(Token(0), Op::Receive { connection, into }) else { panic!("a receive") };
+                let Some((fd, events)) = task.socket() else { panic!("of a socket") };
+                sockets.begin(fd, events, task);
+                clients.push(client);
+            }
+            let mut done = Vec::new();
+            sockets.try_fresh(&mut done);
+            assert!(done.is_empty() && bell.park(), "nothing has come");
+            bell.wake();
+            clients.iter_mut().for_each(|client| client.write_all(&[1]).expect("sent"));
+            sockets.try_ready(&mut done);
+            sender.send(done.len()).expect("waited for");
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(CLIENTS), "it waits for ever");
     }
 }
