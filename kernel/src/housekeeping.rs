@@ -23,6 +23,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Returned between two samples of the host's memory, since other processes' demand may change meanwhile. Bytes.
 const SHRINK_AT_ONCE: u64 = 32 << 20;
 
+/// A retired chunk that is in use for longer than transfers last, mostly, will not be returned soon.
+const TRANSFER_MAX: Duration = Duration::from_millis(200);
+
 /// After the host took some time to provide memory, the pool pauses for this many times as long, unless there are read
 /// misses: what is only written, such as a copy, is seldom read again.
 const PAUSE_FACTOR: u32 = 3;
@@ -61,7 +64,7 @@ async fn follow_memory(cpu: Processor) {
     let floor = config.floor_bytes;
     let mut sizing = Sizing::new(config);
     let mut dynamic = memory.grows_gently();
-    let mut leaving = Vec::new();
+    let mut leaving = Leaving::default();
     let mut sized = 0;
     let mut completions = 0;
     loop {
@@ -70,7 +73,8 @@ async fn follow_memory(cpu: Processor) {
             sizing.set_config(in_mode(sizing.config(), dynamic));
         }
         let facts = cpu.machine(|machine| machine.memory());
-        let held = memory.frames().bytes_held();
+        leaving.vacate(&cpu, &memory).await;
+        let held = memory.frames().bytes_held().saturating_sub(leaving.stuck_bytes(&cpu, &memory));
         let target = sizing.on_sample(cpu.now(), facts, held);
         memory.set_chunks_target(memory.chunks_of(target));
         if memory.chunks_target() != sized {
@@ -143,22 +147,40 @@ fn may_grow(cpu: &Processor, memory: &Memory) -> bool {
     sizing.may_take(facts, frames.bytes_held(), frames.chunk_bytes())
 }
 
-/// Retires chunks until the pool meets its target, or up to [`SHRINK_AT_ONCE`]. `leaving`: frames of retired chunks
-/// that could not be freed yet because of transfers.
-async fn shrink(cpu: &Processor, memory: &Memory, leaving: &mut Vec<FrameNo>) {
-    vacate(cpu, memory, leaving).await;
+/// Retires chunks until the pool meets its target, or up to [`SHRINK_AT_ONCE`].
+async fn shrink(cpu: &Processor, memory: &Memory, leaving: &mut Leaving) {
     let mut left = (SHRINK_AT_ONCE / memory.frames().chunk_bytes()).max(1);
     while left > 0 && memory.frames().chunks_active() > memory.chunks_target() {
         let Some(mut in_use) = memory.frames().retire() else { break };
         cpu.trace(Event::MemoryReturned, JobId::default(), memory.frames().chunk_bytes(), 0);
         vacate(cpu, memory, &mut in_use).await;
-        leaving.append(&mut in_use);
+        leaving.0.push((cpu.now(), in_use));
         // At once: a chunk is returned after all processors have withdrawn it, and a parked one does not check.
         cpu.kernel().wake_processors();
         left -= 1;
     }
     if memory.frames().chunks_retiring() > 0 {
         cpu.kernel().wake_processors();
+    }
+}
+
+/// Retired chunks: since when, and their frames that could not be freed yet because of transfers.
+#[derive(Default)]
+struct Leaving(Vec<(Instant, Vec<FrameNo>)>);
+
+impl Leaving {
+    async fn vacate(&mut self, cpu: &Processor, memory: &Memory) {
+        for (_, frames) in &mut self.0 {
+            vacate(cpu, memory, frames).await;
+        }
+        self.0.retain(|(_, frames)| !frames.is_empty());
+    }
+
+    /// What is not about to be returned: a client that is idle keeps the frames that it receives into. For the sizing this is
+    /// memory that others have, or the cache would shrink no further.
+    fn stuck_bytes(&self, cpu: &Processor, memory: &Memory) -> u64 {
+        let is_stuck = |since: &Instant| cpu.now().since(*since) > TRANSFER_MAX;
+        self.0.iter().filter(|(since, _)| is_stuck(since)).count() as u64 * memory.frames().chunk_bytes()
     }
 }
 

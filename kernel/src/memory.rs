@@ -168,10 +168,9 @@ impl Memory {
             // A waiter must hold none: two could each hold half of what the other needs.
             frames.clear();
             let began = cpu.begin(Event::MemoryAwaited, JobId::default());
-            self.memory_short.fetch_add(1, Ordering::SeqCst);
-            self.write_back_wait.wake_all();
+            let waits = self.await_memory();
             cpu.sleep(MEMORY_RETRY).await;
-            self.memory_short.fetch_sub(1, Ordering::SeqCst);
+            drop(waits);
             cpu.end(began, Event::MemoryAwaited, JobId::default(), count as u64, 0);
         }
     }

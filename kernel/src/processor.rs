@@ -15,19 +15,18 @@ mod ready;
 mod recording;
 mod switches;
 mod tasks;
+mod timers;
 mod to_end;
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
 use machine::{Completion, Machine, TickSource};
 use parking_lot::Mutex;
@@ -50,6 +49,7 @@ use ready::Ready;
 use recording::NOBODY;
 pub(crate) use recording::here;
 use tasks::Task;
+use timers::Timers;
 
 /// Tasks run in one time slice, at most.
 const TASKS_A_TURN_MAX: usize = 256;
@@ -79,7 +79,7 @@ struct Inner {
     activity: Cell<Activity>,
     /// Of its run, what was charged to another activity before. Ticks.
     charged_before: Cell<u64>,
-    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    timers: RefCell<Timers>,
     /// Tasks that go on in the next time slice.
     yielded: RefCell<Vec<Waker>>,
     operations: Rc<Operations>,
@@ -105,30 +105,6 @@ struct Inner {
     charged: Cell<u64>,
     /// Dropped last: operations in flight hold frames of its memory.
     kernel: Arc<Kernel>,
-}
-
-/// Ordered by time, then by the order of setting.
-struct Timer {
-    at: Instant,
-    serial: u64,
-    waker: Waker,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.serial) == (other.at, other.serial)
-    }
-}
-impl Eq for Timer {}
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.serial).cmp(&(other.at, other.serial))
-    }
 }
 
 impl Processor {
@@ -234,26 +210,6 @@ impl Processor {
         }
     }
 
-    pub async fn sleep_until(&self, at: Instant) {
-        let mut set: Option<Waker> = None;
-        poll_fn(|cx| {
-            if self.now() >= at {
-                return Poll::Ready(());
-            }
-            // Set anew for another task: a future may be begun by one task and finished by another.
-            if !set.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                set = Some(cx.waker().clone());
-                self.wake_at(at, cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await;
-    }
-
-    pub async fn sleep(&self, duration: Duration) {
-        self.sleep_until(self.now() + duration).await;
-    }
-
     /// Lets other ready tasks run, and the machine deliver completions, before this task continues.
     pub async fn yield_now(&self) {
         let mut yielded = false;
@@ -266,11 +222,6 @@ impl Processor {
             Poll::Pending
         })
         .await;
-    }
-
-    pub(crate) fn wake_at(&self, at: Instant, waker: Waker) {
-        let serial = self.next_serial();
-        self.0.timers.borrow_mut().push(Reverse(Timer { at, serial, waker }));
     }
 
     /// A client's request has arrived.
@@ -342,25 +293,6 @@ impl Processor {
     fn next_serial(&self) -> u64 {
         self.0.serial.set(self.0.serial.get() + 1);
         self.0.serial.get()
-    }
-
-    fn fire_timers(&self) {
-        if self.0.timers.borrow().is_empty() {
-            return;
-        }
-        let now = self.now();
-        loop {
-            let due = {
-                let mut timers = self.0.timers.borrow_mut();
-                match timers.peek() {
-                    Some(Reverse(timer)) if timer.at <= now => timers.pop(),
-                    _ => None,
-                }
-            };
-            let Some(Reverse(timer)) = due else { return };
-            self.trace(Event::TimerFired, NOBODY, 0, 0);
-            timer.waker.wake();
-        }
     }
 
     fn run_ready(&self) {

@@ -284,9 +284,9 @@ fn hand_over(cpu: &Processor, owner: ProcessorId, work: impl FnOnce(Processor) +
     cpu.spawn_on(owner, work);
 }
 
-/// Reports a batch as completed to the policy, even if its task was dropped.
+/// Reports a batch as completed to the policy if its task was dropped.
 struct InFlight<'a> {
-    disk: &'a DiskQueue,
+    disk: &'a Arc<DiskQueue>,
     cpu: &'a Processor,
     batch: BatchId,
 }
@@ -294,7 +294,18 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let now = self.cpu.now();
-        self.disk.lock().policy.on_completion(now, self.batch);
+        let mut state = self.disk.lock();
+        state.policy.on_completion(now, self.batch);
+        if state.waiting.is_empty() {
+            return;
+        }
+        drop(state);
+        // By post: who drops its tasks starts no others.
+        let disk = Arc::clone(self.disk);
+        self.cpu.kernel().mailbox(self.cpu.id()).start(move |cpu| {
+            let issues = disk.update(&cpu, None, |_, _| {});
+            disk.start_all(&cpu, issues);
+        });
     }
 }
 

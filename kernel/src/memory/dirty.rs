@@ -1,6 +1,6 @@
 //! Dirty, held and marked blocks of all volumes, and the writers that wait for write-back.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use policy::writeback::DirtyFacts;
 
@@ -58,15 +58,24 @@ impl Memory {
 
     /// Registers a throttled writer until the result is dropped.
     pub(crate) fn await_write_back(&self) -> impl Drop + '_ {
-        struct Waits<'a>(&'a Memory);
+        self.waits(&self.writers_waiting)
+    }
+
+    /// Registers an allocation that waits, until the result is dropped.
+    pub(super) fn await_memory(&self) -> impl Drop + '_ {
+        self.waits(&self.memory_short)
+    }
+
+    fn waits<'a>(&self, count: &'a AtomicU32) -> impl Drop + use<'a> {
+        struct Waits<'a>(&'a AtomicU32);
         impl Drop for Waits<'_> {
             fn drop(&mut self) {
-                self.0.writers_waiting.fetch_sub(1, Ordering::SeqCst);
+                self.0.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        self.writers_waiting.fetch_add(1, Ordering::SeqCst);
+        count.fetch_add(1, Ordering::SeqCst);
         self.write_back_wait.wake_all();
-        Waits(self)
+        Waits(count)
     }
 
     /// Does a writer or an allocation wait for write-back?

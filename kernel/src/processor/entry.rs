@@ -1,6 +1,5 @@
 //! Entering the machine: parking, completions and post.
 
-use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
 use machine::{Completion, Park};
@@ -20,7 +19,7 @@ impl Processor {
             self.0.mailbox.parked.store(true, Ordering::SeqCst);
             self.publish_idle();
             if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
-                let deadline = self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at);
+                let deadline = self.next_timer();
                 park = Park::Until { deadline, requests: self.requests_in_progress() };
             }
         }

@@ -5,7 +5,9 @@ use kernel::{FRAME_BYTES, ForcedUnitAccess, KernelConfig, Processor, Switches, V
 use policy::sizing::{self, MemoryFacts};
 use policy::unit::ByteRange;
 use sim::{DiskConfig, World};
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use testkit::random::Random;
 use testkit::scene::disk::{block, fill, first_byte, volume};
@@ -60,6 +62,61 @@ fn the_cache_grows_into_free_memory_and_gives_it_back_within_a_second() {
     });
     assert!(before > 40 * MIB, "it grew to {before} only");
     assert!(after <= 4 * MIB, "it kept {after} of {before}");
+}
+
+#[test]
+fn frames_that_are_held_for_long_do_not_keep_the_rest_of_the_cache() {
+    /// What others leave to the cache.
+    const ROOM: u64 = 24 * MIB;
+    let world = World::new(2);
+    let (host, volume) = boot(&world, 64 * MIB, Switches::default());
+    let (server, kernel, knob) = (host.id, Arc::clone(&host.kernel), world.clone());
+    let (before, after) = run(&world, &host, async move |cpu| {
+        let mut held = Vec::new();
+        for at in 0..200 {
+            volume.read(&cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
+            held.push(kernel.allocate(&cpu, 16).await);
+            cpu.sleep(Duration::from_millis(1)).await;
+        }
+        // One of each chunk.
+        held.iter_mut().for_each(|frames| frames.truncate(1));
+        let before = kernel.frames().bytes_held();
+        // Others take more and more. A quarter of memory is the reserve.
+        for step in 0..1000 {
+            let room = GIB / 4 + ROOM + (1000u64 - step).saturating_sub(200) * (64 << 10);
+            let available = room.saturating_sub(kernel.frames().bytes_held());
+            knob.set_memory(server, MemoryFacts { total: GIB, available, group: None });
+            cpu.sleep(Duration::from_millis(5)).await;
+        }
+        (before, kernel.frames().bytes_held())
+    });
+    assert!(before > 2 * ROOM, "it grew to {before} only");
+    assert!(after <= ROOM, "it kept {after} of {before}");
+}
+
+#[test]
+fn a_request_given_up_while_it_waits_for_memory_waits_no_more() {
+    let world = World::new(3);
+    let (host, volume) = boot(&world, 16 * MIB, Switches { dynamic_cache: false, ..Switches::default() });
+    let kernel = Arc::clone(&host.kernel);
+    run(&world, &host, async move |cpu| {
+        let mut all = kernel::Frames::new();
+        assert!(!kernel.try_allocate(64 << 10, &mut all), "there are no more");
+        let timers = cpu.timers();
+        let mut waiting = Box::pin(kernel.allocate(&cpu, 1));
+        let is_waiting = poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
+        assert!(is_waiting && cpu.timers() > timers);
+        drop(waiting);
+        assert_eq!(cpu.timers(), timers, "nobody is woken for it");
+        drop(all);
+        for at in 0..16 {
+            read(&cpu, &volume, at).await;
+        }
+        cpu.sleep(Duration::from_millis(100)).await;
+        let before = cpu.now();
+        read(&cpu, &volume, 16).await;
+        assert_eq!(cpu.now(), before, "blocks are read ahead again, as memory is not short");
+    });
 }
 
 #[test]

@@ -13,8 +13,10 @@ use policy::unit::{ByteOffset, ByteRange, DiskNo, ProcessorId};
 use sim::{DiskConfig, Latency, World};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use testkit::scene::{Host, drive, small_kernel, spawn};
 
 use parking_lot::Mutex;
@@ -332,4 +334,39 @@ fn a_task_that_yields_runs_once_in_a_time_slice() {
     let turn = turn_of_completion(true, 2, 1);
     let spun = turn.iter().filter(|happened| **happened == Happened::Spun).count();
     assert_eq!(spun, 2, "{turn:?}");
+}
+
+/// What waits for the place of a request that is given up gets it, though no other request ends.
+#[test]
+fn a_request_that_is_given_up_leaves_its_place_to_the_next() {
+    let world = World::new(1);
+    let (host, _) = host(&world, Switches::default());
+    let below = disk(&world, &host, DiskConfig::new(8 * MIB));
+    let config = policy::queue::Config { depth: 1, ..policy::queue::Config::default() };
+    let device: DeviceRef = Arc::new(Queued::new(Arc::new(DiskQueue::new(config)), below));
+    let next = Arc::clone(&device);
+    let is_waiting = Rc::new(Cell::new(false));
+    let waiting = Rc::clone(&is_waiting);
+    let first = spawn(&host.processors[0], async move |cpu| {
+        let (context, read) = (Context::synchronous(JobId(1)), frames(&cpu, 0).await);
+        let mut given_up = device.perform(&cpu, Request { action: Action::Read(block(0), read), context });
+        assert!(poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx).is_pending())).await);
+        while !waiting.get() {
+            cpu.yield_now().await;
+        }
+        drop(given_up);
+    });
+    let second = spawn(&host.processors[0], async move |cpu| {
+        let read = frames(&cpu, 0).await;
+        let context = Context::synchronous(JobId(1));
+        let mut work = next.perform(&cpu, Request { action: Action::Read(block(1), read), context });
+        let done = poll_fn(|cx| {
+            let done = work.as_mut().poll(cx);
+            is_waiting.set(true);
+            done
+        });
+        assert_eq!(done.await, Ok(Outcome::Done));
+    });
+    let are_done = || first.borrow().is_some() && second.borrow().is_some();
+    assert!(drive(&world, &[&host], are_done), "the second request was never issued");
 }
