@@ -318,8 +318,10 @@ impl Volume {
     /// Blocks were written; returns their new state.
     fn note_written(&self, blocks: BlockRange, context: Context, sequence: u64) -> BufferState {
         let mut state = self.state.lock();
-        // The write replaces what was zeroed before.
+        // The write replaces what was zeroed before, and zeroes around what others write: blocks of a client that are not in
+        // the dirty set yet are written with a claim of others.
         state.cleared.remove(blocks);
+        state.holes.on_written(blocks);
         if sequence <= state.suspect {
             // A flush failed while they were in flight. Even a forced write may be lost: where the host implements it
             // as a write and a flush, the disk may have dropped the write before that flush.

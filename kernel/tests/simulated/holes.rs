@@ -1,12 +1,16 @@
 //! Writes into the holes of a sparse image, in the simulated machine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
+use kernel::request::{Action, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
+use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange};
 use sim::{DiskConfig, DiskId, OpClass, World};
-use testkit::scene::disk::{Server, block, fill};
-use testkit::scene::{context, small_kernel};
+use testkit::scene::disk::{Server, block, fill, first_byte};
+use testkit::scene::{context, ended, small_kernel, spawn};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -115,5 +119,60 @@ fn what_was_in_a_hole_is_read_from_the_device_once_it_was_written_and_evicted() 
             let expected = if number % 3 == 0 { number as u8 } else { 0 };
             assert_eq!(read[0].bytes()[7], expected, "block {number}");
         }
+    });
+}
+
+/// A disk that takes long to read one block.
+struct SlowToRead {
+    below: DeviceRef,
+    block: ByteRange,
+    by: Duration,
+}
+
+impl Device for SlowToRead {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+        Box::pin(async move {
+            if matches!(&request.action, Action::Read(range, _) if range.at == self.block.at) {
+                cpu.sleep(self.by).await;
+            }
+            self.below.perform(cpu, request).await
+        })
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.below.seek(cpu, at, target)
+    }
+}
+
+#[test]
+fn what_another_s_write_into_the_hole_took_along_while_a_block_after_it_was_read_is_no_hole() {
+    // Nothing is written before it is flushed.
+    let switches = Switches { smooth_write_back: false, ..Switches::default() };
+    let server = Server::of(1, small_kernel(1, 4 * MIB, switches), DiskConfig::new(8 * MIB));
+    server.world.write_disk(server.disk, ByteOffset(16 * BLOCK), &[16; BLOCK as usize]);
+    let device = SlowToRead { below: server.file(), block: block(16), by: Duration::from_millis(200) };
+    let volume = server.volume_on(Arc::new(device), ForcedUnitAccess::Never);
+    server.run(async move |cpu, world, disk| {
+        until_holes_are_known(&cpu).await;
+        // Its last block, which is no whole one, is read first.
+        let write = {
+            let volume = Arc::clone(&volume);
+            let range = ByteRange::new(5 * BLOCK, 11 * BLOCK + 512);
+            spawn(&cpu, async move |cpu| fill(&cpu, &volume, range, 5, context()).await)
+        };
+        cpu.sleep(Duration::from_millis(10)).await;
+        self::write(&cpu, &volume, &[3]).await;
+        assert_eq!(durable(&world, disk), [&[3][..], &[5; 11], &[16]].concat(), "all of the cluster");
+        assert_eq!(ended(&cpu, &write).await, Ok(()));
+        volume.forget_delivered(ByteRange::new(0, 16 * BLOCK).blocks());
+        assert_eq!(first_byte(&cpu, &volume, 5).await, Ok(5), "acknowledged");
+        volume.forget_delivered(ByteRange::new(0, 16 * BLOCK).blocks());
+        let part = ByteRange::new(6 * BLOCK + 100, 50);
+        fill(&cpu, &volume, part, 7, context()).await.expect("cached");
+        assert_eq!(first_byte(&cpu, &volume, 6).await, Ok(5), "the rest of the block was acknowledged");
     });
 }
