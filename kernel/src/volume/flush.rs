@@ -200,10 +200,18 @@ impl Volume {
             }
         }
         for block in later {
-            self.until_free(block).await;
-            if let Claimed::Run(claim) = self.claim(cpu.now(), block.run(1)) {
-                count += 1;
-                self.start_write_out(cpu, claim, context);
+            loop {
+                self.until_free(block).await;
+                match self.claim(cpu.now(), block.run(1)) {
+                    Claimed::Run(claim) => {
+                        count += 1;
+                        self.start_write_out(cpu, claim, context);
+                        break;
+                    }
+                    // Another processor has written it or put a barrier on it meanwhile.
+                    Claimed::Busy(_) => {}
+                    Claimed::Nothing => break,
+                }
             }
         }
         count
