@@ -1,12 +1,12 @@
-//! The layers of an export's device, from the top: queue, contract checks, injected faults and delay, behaviour, overlay,
-//! store.
+//! The layers of an export's device, from the top: an overlay's gate, queue, contract checks, injected faults and delay,
+//! behaviour, overlay, store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kernel::Kernel;
 use kernel::device::RamDisk;
-use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Overlay};
+use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Gated, Overlay};
 use kernel::queue::{DiskQueue, Queued};
 use machine::OpenFile;
 use machine::tree::OpenTree;
@@ -63,6 +63,10 @@ pub fn disk_in_memory() -> DiskNo {
 
 /// Puts the layers on each other.
 pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
+    let overlay = match &bottom {
+        Bottom::Overlay(overlay) => Some(Arc::clone(overlay)),
+        Bottom::File(_) | Bottom::Ram { .. } => None,
+    };
     let mut device = bottom.device();
     if let Behaviour::FixedLatency(latency) = layers.behaviour {
         device = Arc::new(FixedLatency::new(device, latency));
@@ -73,7 +77,11 @@ pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
     if layers.faults != Faults::default() {
         device = Arc::new(Fault::new(device, layers.faults));
     }
-    queued(kernel, device, layers.access, queue::Config::default().depth)
+    let queued = queued(kernel, device, layers.access, queue::Config::default().depth);
+    match overlay {
+        Some(overlay) => Arc::new(Gated::new(overlay, queued)),
+        None => queued,
+    }
 }
 
 /// Puts the contract and the queue of its disk, which takes `depth` requests at a time, over a device.

@@ -1,4 +1,4 @@
-//! Devices: layers of one shape. From the top: queue, injectors of delay and faults, then a file or RAM.
+//! Devices: layers of one shape. From the top: an overlay's gate, queue, injectors of delay and faults, then a file or RAM.
 
 mod check;
 mod delay;
@@ -27,7 +27,7 @@ pub use file::FileDevice;
 pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
 pub(crate) use numbers::DeviceNumbers;
 pub use numbers::TooManyDevices;
-pub use overlay::{ChangedRun, HeldChanges, Overlay};
+pub use overlay::{ChangedRun, Gated, HeldChanges, Overlay};
 pub use ram::RamDisk;
 pub(crate) use transfer::{transfer, write_all, zero_part};
 

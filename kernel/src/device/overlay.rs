@@ -46,6 +46,13 @@ pub struct ChangedRun {
     pub is_zero: bool,
 }
 
+/// An overlay behind the queue of its disk, by which all changes must come. They wait here while they are held: in the
+/// queue they would take the places of reads, and of all else on that disk.
+pub struct Gated {
+    overlay: Arc<Overlay>,
+    queued: DeviceRef,
+}
+
 /// Nothing changes until it is dropped, which any thread may do; reads go on.
 #[must_use]
 pub struct HeldChanges(Arc<Overlay>);
@@ -67,7 +74,7 @@ impl Overlay {
         self.changed.lock().written.len()
     }
 
-    /// Waits until no change is under way, and lets none begin until the result is dropped.
+    /// Waits until no change that comes by [`Gated`] is under way, and lets none begin until the result is dropped.
     pub async fn hold(self: &Arc<Self>) -> HeldChanges {
         let hold = |changed: &mut Changed| !std::mem::replace(&mut changed.is_held, true);
         self.waiting.until(|| hold(&mut self.changed.lock()).then_some(())).await;
@@ -132,7 +139,6 @@ impl Overlay {
     }
 
     async fn change(&self, cpu: &Processor, range: ByteRange, request: Request) -> Result<Outcome, Errno> {
-        let _changing = self.begin_change().await;
         let blocks = range.blocks();
         let is_write = matches!(request.action, Action::Write(..));
         if is_write {
@@ -252,5 +258,36 @@ impl Device for Overlay {
             // The end counts as a hole.
             Ok(matches!(target, SeekTarget::Hole).then_some(end))
         })
+    }
+}
+
+impl Gated {
+    /// `queued`: leads to `overlay`.
+    pub fn new(overlay: Arc<Overlay>, queued: DeviceRef) -> Self {
+        Gated { overlay, queued }
+    }
+}
+
+impl Device for Gated {
+    fn facts(&self) -> DeviceFacts {
+        self.queued.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+        if matches!(request.action, Action::Read(..) | Action::Flush) {
+            return self.queued.perform(cpu, request);
+        }
+        Box::pin(async move {
+            let _changing = self.overlay.begin_change().await;
+            self.queued.perform(cpu, request).await
+        })
+    }
+
+    fn expedite(&self, cpu: &Processor, range: ByteRange) {
+        self.queued.expedite(cpu, range);
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.queued.seek(cpu, at, target)
     }
 }

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use kernel::device::{ChangedRun, Checked, Device, DeviceRef, FileDevice, Overlay};
+use kernel::device::{ChangedRun, Checked, Device, DeviceRef, FileDevice, Gated, Overlay};
+use kernel::queue::Queued;
 use kernel::request::{Action, Outcome, Request};
 use kernel::volume::{Extent, Volume};
 use kernel::{ForcedUnitAccess, Processor};
@@ -13,13 +15,18 @@ use policy::unit::{BLOCK_BYTES, ByteRange};
 use sim::DiskConfig;
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::disk::{Server, block, fill, read};
-use testkit::scene::{context, stable};
+use testkit::scene::disk::{Server, block, fill, first_byte, queue, read};
+use testkit::scene::{context, ended, spawn, stable};
 
 const BLOCKS: u64 = 256;
 
 /// A volume over two disks, of which the lower one has its block's number in every byte.
 fn overlaid(server: &Server, blocks_max: u64) -> Arc<Volume> {
+    number_blocks(server);
+    server.volume_on(Arc::new(Checked::new(over(server, blocks_max))), ForcedUnitAccess::Never)
+}
+
+fn number_blocks(server: &Server) {
     let below = server.volume(ForcedUnitAccess::Never);
     server.run(async move |cpu, _, _| {
         for number in 0..BLOCKS {
@@ -27,7 +34,6 @@ fn overlaid(server: &Server, blocks_max: u64) -> Arc<Volume> {
         }
         below.close(&cpu).await.expect("a disk that works");
     });
-    server.volume_on(Arc::new(Checked::new(over(server, blocks_max))), ForcedUnitAccess::Never)
 }
 
 fn over(server: &Server, blocks_max: u64) -> DeviceRef {
@@ -136,6 +142,7 @@ fn what_is_kept_is_below_and_who_reads_and_writes_meanwhile_finds_what_it_wrote(
         let server = Server::with_disk(seed, DiskConfig::drawn(BLOCKS * BLOCK_BYTES, seed));
         let (beside, below) = (beside(&server), server.file());
         let overlay = Arc::new(Overlay::new(Arc::clone(&below), Arc::clone(&beside), BLOCKS));
+        let gated = Gated::new(Arc::clone(&overlay), overlay.clone());
         server.run(async move |cpu, _, _| {
             let kept = Rc::new(Cell::new(0));
             cpu.spawn({
@@ -155,15 +162,44 @@ fn what_is_kept_is_below_and_who_reads_and_writes_meanwhile_finds_what_it_wrote(
                 steps += 1;
                 let (first, len) = (random.below(BLOCKS - 8), 1 + random.below(8));
                 let byte = if random.chance(300) { 0 } else { 1 + steps as u8 % 255 };
-                change(&cpu, &*overlay, ByteRange::new(first * BLOCK_BYTES, len * BLOCK_BYTES), byte).await;
+                change(&cpu, &gated, ByteRange::new(first * BLOCK_BYTES, len * BLOCK_BYTES), byte).await;
                 model[first as usize..(first + len) as usize].fill(byte);
-                assert_eq!(all_bytes(&cpu, &*overlay).await, model);
+                assert_eq!(all_bytes(&cpu, &gated).await, model);
             }
             keep(&cpu, &overlay, &beside, &below).await;
             assert_eq!(all_bytes(&cpu, &*below).await, model);
             assert_eq!(all_bytes(&cpu, &*beside).await, vec![0; BLOCKS as usize], "it takes no space");
             assert_eq!(overlay.blocks_written(), 0);
         });
+    });
+}
+
+#[test]
+fn while_changes_are_held_reads_of_the_disk_and_of_others_in_its_queue_go_on() {
+    let server = Server::with_disk(1, DiskConfig::new(BLOCKS * BLOCK_BYTES));
+    number_blocks(&server);
+    let (overlay, queue) = (Arc::new(Overlay::new(server.file(), beside(&server), BLOCKS)), queue(&server.host));
+    let queued = |device| Arc::new(Queued::new(Arc::clone(&queue), Arc::new(Checked::new(device))));
+    let gated = Arc::new(Gated::new(Arc::clone(&overlay), queued(overlay.clone())));
+    let volume = server.volume_on(gated, ForcedUnitAccess::Never);
+    let other = server.volume_on(queued(server.file()), ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
+        let held = overlay.hold().await;
+        // More requests than a disk has at a time.
+        for number in (0..BLOCKS).step_by(2) {
+            fill(&cpu, &volume, block(number), 7, context()).await.expect("cached");
+        }
+        let flush = {
+            let volume = Arc::clone(&volume);
+            spawn(&cpu, async move |cpu| volume.flush(&cpu, context()).await)
+        };
+        cpu.sleep(Duration::from_millis(10)).await;
+        assert_eq!(first_byte(&cpu, &volume, 101).await, Ok(101));
+        assert_eq!(first_byte(&cpu, &other, 102).await, Ok(102));
+        assert!(flush.borrow().is_none() && overlay.blocks_written() == 0, "changes wait");
+        drop(held);
+        assert_eq!(ended(&cpu, &flush).await, Ok(()));
+        assert_eq!(overlay.blocks_written(), BLOCKS / 2);
     });
 }
 
