@@ -15,6 +15,9 @@ use crate::request::{Action, Outcome, Request};
 const PIECE_BLOCKS: u64 = 16;
 const PIECE_BYTES: usize = PIECE_BLOCKS as usize * FRAME_BYTES;
 
+/// Pieces looked at between two yields.
+const PIECES_AT_ONCE: u64 = 1024;
+
 /// Adjacent pieces are in different parts, each with a lock, to avoid contention.
 const PARTS: u64 = 32;
 
@@ -104,7 +107,7 @@ impl RamDisk {
         }
     }
 
-    fn find(&self, at: ByteOffset, target: SeekTarget) -> Option<ByteOffset> {
+    async fn find(&self, cpu: &Processor, at: ByteOffset, target: SeekTarget) -> Option<ByteOffset> {
         if at.0 >= self.size {
             return None;
         }
@@ -117,9 +120,14 @@ impl RamDisk {
                 Some(ByteOffset(at.0.max(number * piece_bytes)))
             }
             SeekTarget::Hole => {
-                let is_there = |number: &u64| self.part(*number).0.read().contains_key(number);
-                let run = (first..).take_while(is_there).count() as u64;
-                Some(ByteOffset(at.0.max((first + run) * piece_bytes).min(self.size)))
+                let mut end = first;
+                while self.part(end).0.read().contains_key(&end) {
+                    end += 1;
+                    if (end - first).is_multiple_of(PIECES_AT_ONCE) {
+                        cpu.yield_now().await;
+                    }
+                }
+                Some(ByteOffset(at.0.max(end * piece_bytes).min(self.size)))
             }
         }
     }
@@ -157,7 +165,7 @@ impl Device for RamDisk {
         })
     }
 
-    fn seek<'a>(&'a self, _cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        Box::pin(async move { Ok(self.find(at, target)) })
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        Box::pin(async move { Ok(self.find(cpu, at, target).await) })
     }
 }

@@ -112,6 +112,9 @@ pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
 /// Largest size of a volume that grows, in bytes: its sum with any single write stays below [`VOLUME_BYTES_MAX`].
 const GROWING_BYTES_MAX: u64 = 1 << 59;
 
+/// Blocks processed between two yields.
+const BLOCKS_AT_ONCE: u64 = 4096;
+
 /// A device seen through the buffer cache.
 pub struct Volume {
     /// For the tasks that it starts.

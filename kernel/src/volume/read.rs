@@ -7,7 +7,7 @@ use policy::readahead;
 use policy::unit::{BLOCK_BYTES, BlockRange, ByteRange};
 
 use super::load::Lookup;
-use super::{Attempt, Volume};
+use super::{Attempt, BLOCKS_AT_ONCE, Volume};
 use crate::cache::Cache;
 use crate::counters::Count;
 use crate::frame::Frames;
@@ -98,8 +98,14 @@ impl Volume {
     /// As [`Volume::read`].
     pub async fn prefetch(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
         self.check(range)?;
-        for piece in range.blocks().pieces(self.transfer_blocks_max()) {
-            self.load(cpu, piece, context).await?.required()?;
+        for some in range.blocks().pieces(BLOCKS_AT_ONCE) {
+            for piece in some.pieces(self.transfer_blocks_max()) {
+                self.load(cpu, piece, context).await?.required()?;
+            }
+            // What is cached, or known to be zeroes, is not waited for.
+            if some.end < range.blocks().end {
+                cpu.yield_now().await;
+            }
         }
         Ok(())
     }

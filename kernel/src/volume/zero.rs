@@ -9,8 +9,8 @@ use machine::Errno;
 use policy::cache::Slot;
 use policy::unit::{BlockNo, BlockRange, ByteRange, Stability};
 
-use super::Volume;
 use super::cleared::Clearing;
+use super::{BLOCKS_AT_ONCE, Volume};
 use crate::cache::{Cache, Shard, State as BufferState};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
@@ -18,9 +18,6 @@ use crate::request::{Action, Context, JobId, Outcome, Request};
 
 /// Up to this many blocks, zeroes that must stay allocated are written as data.
 const WRITTEN_BLOCKS_MAX: u64 = 32;
-
-/// Blocks processed between two yields.
-const BLOCKS_AT_ONCE: u64 = 4096;
 
 static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
 

@@ -8,7 +8,7 @@ use policy::unit::{ByteOffset, ByteRange, DiskNo};
 use std::sync::Arc;
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::{boot, run, small_kernel};
+use testkit::scene::{boot, count_turns, run, small_kernel};
 
 /// More pieces of 64 KiB than a disk has parts, and no whole number of blocks. Bytes.
 const SIZE: u64 = (3 << 20) + 1536;
@@ -74,5 +74,24 @@ fn what_was_written_is_read_and_what_was_not_or_was_zeroed_is_zeroes_and_found_a
                 step(&cpu, &disk, &mut model, &mut random).await;
             }
         });
+    });
+}
+
+#[test]
+fn others_get_their_turns_while_the_end_of_much_data_is_sought() {
+    let (world, host) = boot(1, small_kernel(1, 4 << 20, Switches::default()));
+    // Pieces of 64 KiB, of each of which a block is written.
+    let pieces = 4096;
+    let disk = Arc::new(RamDisk::new((pieces + 1) * 65536, DiskNo(0)));
+    run(&world, &host, async move |cpu| {
+        let frames = cpu.kernel().allocate(&cpu, 1).await;
+        for number in 0..pieces {
+            let range = ByteRange::new(number * 65536, FRAME_BYTES as u64);
+            perform(&cpu, &disk, Action::Write(range, frames.clone())).await;
+        }
+        let turns = count_turns(&cpu);
+        let hole = disk.seek(&cpu, ByteOffset(0), SeekTarget::Hole).await;
+        assert_eq!(hole, Ok(Some(ByteOffset(pieces * 65536))));
+        assert!(turns.get() >= 3, "only {}", turns.get());
     });
 }

@@ -11,7 +11,7 @@ use policy::unit::{ByteRange, DiskNo, Stability};
 use sim::DiskConfig;
 use testkit::random::Random;
 use testkit::scene::disk::{Server, block, fill, first_byte, volume};
-use testkit::scene::{Host, boot, context, drive, run, small_kernel, spawn, stable};
+use testkit::scene::{Host, boot, context, count_turns, drive, run, small_kernel, spawn, stable};
 
 const MIB: u64 = 1 << 20;
 
@@ -339,4 +339,18 @@ fn read_ahead_hides_the_latency_of_a_sequential_reader() {
     let off = elapsed(policy::readahead::Mode::Off);
     let adaptive = elapsed(policy::readahead::Config::default().mode);
     assert!(adaptive * 8 < off, "{adaptive:?} with read-ahead, {off:?} without");
+}
+
+#[test]
+fn others_get_their_turns_while_a_large_hole_is_brought_into_the_cache() {
+    let server = Server::of(12, small_kernel(1, 4 * MIB, Switches::default()), DiskConfig::new(64 * MIB));
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.run(async move |cpu, world, disk| {
+        // Until its holes are known.
+        cpu.sleep(Duration::from_millis(100)).await;
+        let turns = count_turns(&cpu);
+        volume.prefetch(&cpu, ByteRange::new(0, 64 * MIB), context()).await.expect("a disk that works");
+        assert!(turns.get() >= 3, "only {}", turns.get());
+        assert_eq!(world.disk_counters(disk).reads, 0, "it is a hole");
+    });
 }

@@ -5,7 +5,7 @@ pub mod disk;
 pub mod files;
 pub mod model;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -178,6 +178,19 @@ pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T
     });
     cpu.spawn(task);
     result
+}
+
+/// Counts the turns of another task of the processor, for as long as the count is held.
+pub fn count_turns(cpu: &Processor) -> Rc<Cell<u32>> {
+    let turns = Rc::new(Cell::new(0));
+    let (count, own) = (Rc::clone(&turns), cpu.clone());
+    cpu.spawn(async move {
+        while Rc::strong_count(&count) > 1 {
+            count.set(count.get() + 1);
+            own.yield_now().await;
+        }
+    });
+    turns
 }
 
 /// Of a request for which a client waits.
