@@ -65,6 +65,7 @@
 //! One entry for each page of the home that is held, requested or was ever written (at most the pages of the space);
 //! one holder and one queued request for each node; at a node [`Config::pages_max`] pages.
 
+mod answer;
 mod copies;
 mod directory;
 mod entry;
@@ -353,9 +354,10 @@ impl Node {
         found.map(|index| self.unmet.swap_remove(index)).is_some()
     }
 
-    /// The access that was just granted did not change the page, after all.
-    pub fn unwritten(&mut self, page: PageNo) {
-        self.copies.unwritten(page);
+    /// The access that was just granted, with this version, did not change the page, after all. What was given up with it, as
+    /// the recall had come before, is not to be sent, unless another node had sent it: [`retains`](Self::retains).
+    pub fn unwritten(&mut self, page: PageNo, version: Version) {
+        self.copies.unwritten(page, version);
     }
 
     pub fn holds(&self, page: PageNo) -> Option<(Mode, Version)> {

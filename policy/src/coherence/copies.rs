@@ -19,7 +19,7 @@ pub(super) struct Copies {
     /// Pages held to read, and to write.
     held: [usize; 2],
     /// Homes that have surveyed this node, with their terms.
-    surveyed: Surveyed,
+    pub(super) surveyed: Surveyed,
 }
 
 /// State of one page. Removed when all is `None`.
@@ -76,6 +76,15 @@ pub(super) struct Saving {
     pub(super) is_awaited: bool,
     /// The node that was sent them, too.
     pub(super) forwarded: Option<NodeId>,
+    /// They came from another node, and the home may not have them: also if nothing was written here since.
+    pub(super) is_forwarded: bool,
+}
+
+impl Held {
+    fn saving(self, is_awaited: bool) -> Saving {
+        let Held { serial, version, is_forwarded, .. } = self;
+        Saving { serial, version, is_awaited, forwarded: None, is_forwarded }
+    }
 }
 
 impl Record for Copy {
@@ -124,7 +133,7 @@ impl Copy {
         }
     }
 
-    fn ask(&mut self, out: &mut Outbox) {
+    pub(super) fn ask(&mut self, out: &mut Outbox) {
         let Some(Waiting { request, mode, blank, .. }) = self.waiting().filter(|_| self.saving().is_none()) else {
             return;
         };
@@ -134,7 +143,7 @@ impl Copy {
     }
 
     /// The state of this grant at the node.
-    fn send_gave_up(&mut self, serial: Serial, out: &mut Outbox) {
+    pub(super) fn send_gave_up(&mut self, serial: Serial, out: &mut Outbox) {
         self.busy().sent = out.now;
         let retained = self.held.is_some_and(|held| held.serial == serial);
         let saving = self.saving().filter(|saving| saving.serial == serial);
@@ -150,9 +159,10 @@ impl Copy {
         };
         held.mode = Mode::Read;
         out.act(Action::Protect(self.page));
-        if std::mem::take(&mut held.is_dirty) | std::mem::take(&mut held.is_forwarded) {
-            let saving = Saving { serial: held.serial, version: held.version, is_awaited, forwarded: None };
-            self.busy().saving = Some(saving);
+        let before = *held;
+        (held.is_dirty, held.is_forwarded) = (false, false);
+        if before.is_dirty || before.is_forwarded {
+            self.busy().saving = Some(before.saving(is_awaited));
         }
     }
 
@@ -160,8 +170,7 @@ impl Copy {
         let Some(held) = self.held.take() else { return };
         out.act(Action::Revoke(self.page));
         if held.is_dirty || held.is_forwarded {
-            let saving = Saving { serial: held.serial, version: held.version, is_awaited, forwarded: None };
-            self.busy().saving = Some(saving);
+            self.busy().saving = Some(held.saving(is_awaited));
         } else if self.saving().is_none() {
             out.act(Action::Discard(self.page));
         }
@@ -297,8 +306,15 @@ impl Copies {
         self.pages.is_quiet()
     }
 
-    pub(super) fn unwritten(&mut self, page: PageNo) {
-        self.change(page, |copy| copy.held.iter_mut().for_each(|held| held.is_dirty = false));
+    /// The access that made this version changed nothing. If its grant was recalled before it came, that was given up already.
+    pub(super) fn unwritten(&mut self, page: PageNo, version: Version) {
+        self.change(page, |copy| {
+            let held = copy.held.as_mut().filter(|held| held.version == version);
+            held.into_iter().for_each(|held| held.is_dirty = false);
+            if copy.saving().is_some_and(|saving| saving.version == version && !saving.is_forwarded) {
+                copy.busy().saving = None;
+            }
+        });
     }
 
     pub(super) fn on_local(&mut self, want: Local, page: PageNo, out: &mut Outbox) -> Result<(), LocalError> {
@@ -435,43 +451,6 @@ impl Copies {
         self.pages.for_all(change, Copy::is_idle);
         self.held = [0; 2];
         self.pages.iter().filter_map(|copy| copy.held).for_each(|held| self.held[held.mode as usize] += 1);
-    }
-
-    /// A home asks for what was granted before its term. It may have ignored what it was asked before the first time.
-    pub(super) fn on_survey(&mut self, places: &Places, (home, since): (Address, Incarnation), out: &mut Outbox) {
-        let is_first = self.surveyed.add(home, since);
-        // The map that says the same is still to be seen.
-        if places.seen(home) < since {
-            return;
-        }
-        self.answer_survey(places, (home, since), PageNo(0), out);
-        if !is_first {
-            return;
-        }
-        let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
-        self.pages.for_waiting(|copy| match copy.saving() {
-            Some(saving) if saving.serial.incarnation < since && is_its(copy.page) => {
-                copy.send_gave_up(saving.serial, out);
-            }
-            None if is_its(copy.page) => copy.ask(out),
-            _ => {}
-        });
-    }
-
-    /// Nothing is retained of what was granted before this term: its home is told so, whether or not it has asked yet.
-    /// `page`: the last that was stored. Most are stored in order, so the next is found at once.
-    pub(super) fn answer_survey(
-        &self,
-        places: &Places,
-        (home, since): (Address, Incarnation),
-        page: PageNo,
-        out: &mut Outbox,
-    ) {
-        let is_its = |page| places.named(page).is_some_and(|named| named.at == home && named.since == since);
-        let is_old = |copy: &Copy| copy.saving().is_some_and(|saving| saving.serial.incarnation < since);
-        if !self.pages.waiting_from(page).any(|copy| is_old(copy) && is_its(copy.page)) {
-            out.send(home.node, Message::Surveyed { since, seen: places.seen(home) });
-        }
     }
 }
 

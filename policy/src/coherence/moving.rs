@@ -91,6 +91,12 @@ impl Node {
         self.copies.pages.waiting_from(PageNo(0)).any(is_earlier)
     }
 
+    /// Whether it retains these data, which it has given up, until the home has them.
+    pub fn retains(&self, page: PageNo, version: Version) -> bool {
+        let saving = self.copies.pages.get(page).and_then(Copy::saving);
+        saving.is_some_and(|saving| saving.version == version)
+    }
+
     /// Those of some pages whose homes may not have what this node has written or given up, in order. Not what others have forwarded:
     /// where homes move nothing is.
     pub fn unstored(&self, pages: Range<PageNo>) -> impl Iterator<Item = PageNo> + '_ {

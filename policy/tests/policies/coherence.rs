@@ -337,17 +337,54 @@ fn a_forwarded_page_whose_home_does_not_say_that_it_has_it_is_written_back_at_on
                 all.act(envelope.to.node.0, &actions);
             }
         }
-        all.nodes[2].unwritten(PAGE);
-        assert!(all.nodes[2].copied(PAGE).is_forwarded);
         let (_, held) = all.nodes[2].holds(PAGE).expect("it was granted");
+        all.nodes[2].unwritten(PAGE, held);
+        assert!(all.nodes[2].copied(PAGE).is_forwarded);
         let actions = all.want(2, save);
         let gave_up = |action: &Action| {
             matches!(action, Action::Send(Envelope { message: Message::GaveUp { data: Some(_), .. }, .. }))
         };
         assert!(actions.iter().any(gave_up), "{want:?}, {save:?}: {actions:?}");
+        all.nodes[2].unwritten(PAGE, held);
+        assert!(all.nodes[2].retains(PAGE, held), "its home does not have it");
         all.settle();
         assert!(!all.nodes[2].copied(PAGE).is_forwarded && !all.nodes[2].is_saving(PAGE));
         assert_eq!(all.nodes[0].stored(PAGE), held);
+    }
+}
+
+#[test]
+fn what_was_recalled_before_its_grant_came_and_not_written_then_has_no_data() {
+    for (want, next) in [Local::Write, Local::Overwrite]
+        .into_iter()
+        .flat_map(|want| [Local::Read, Local::Write].map(|next| (want, next)))
+    {
+        let mut all = Orderly::new(3);
+        all.want(1, want);
+        all.want(2, next);
+        let mut to_first = Vec::new();
+        while let Some(envelope) = all.network.pop_front() {
+            if envelope.to.node == NodeId(1) {
+                to_first.push(envelope);
+            } else {
+                let actions = all.nodes[0].on_message(NOW, envelope);
+                all.act(0, &actions);
+            }
+        }
+        let [grant, recall] = to_first[..] else { panic!("{to_first:?}") };
+        assert!(all.nodes[1].on_message(NOW, recall).is_empty(), "its grant is still to come");
+        let actions = all.nodes[1].on_message(NOW, grant);
+        let Some(Action::Access { version, .. }) = actions.first().copied() else { panic!("{actions:?}") };
+        assert!(all.nodes[1].retains(PAGE, version), "if it is written");
+        all.nodes[1].unwritten(PAGE, version);
+        assert!(!all.nodes[1].retains(PAGE, version) && all.nodes[1].is_quiet(), "{want:?}, {next:?}");
+        let Some(Action::Send(mut gave_up)) = actions.last().copied() else { panic!("{actions:?}") };
+        let Message::GaveUp { data, .. } = &mut gave_up.message else { panic!("{gave_up:?}") };
+        assert_eq!(data.take(), Some(version));
+        all.network.push_back(gave_up);
+        all.settle();
+        assert_eq!(all.nodes[0].stored(PAGE), Version::default(), "{want:?}, {next:?}");
+        assert_eq!(all.granted.last().map(|granted| granted.0), Some(2), "{want:?}, {next:?}");
     }
 }
 

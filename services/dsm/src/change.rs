@@ -67,7 +67,7 @@ impl Shared {
         let _ = core.node.on_local(cpu.now(), Local::Write, page);
         let changed = self.apply(core, volume, page, (None, false));
         if changed == 0 && !was_dirty {
-            core.node.unwritten(page);
+            core.node.holds(page).into_iter().for_each(|(_, version)| core.node.unwritten(page, version));
         }
         core.page(page).changes.len() < waiting
     }

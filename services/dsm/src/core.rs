@@ -15,6 +15,7 @@ use kernel::{FrameRef, Processor, Volume};
 use machine::Errno;
 use policy::coherence::{
     self, Action, Actions, Address, Copied, Envelope, Incarnation, Local, Message, Mode, NodeId, PageNo, PageSet,
+    Version,
 };
 use policy::unit::{BlockNo, Instant};
 
@@ -253,7 +254,7 @@ impl Shared {
     fn step(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo, step: Step) -> Progress {
         match step.action {
             Action::Send(envelope) => self.send(cpu, core, page, envelope),
-            Action::Access { mode, .. } => self.access(cpu, core, volume, page, (mode, step.content)),
+            Action::Access { mode, version, .. } => self.access(cpu, core, volume, page, (mode, version, step.content)),
             Action::Store { .. } => self.store(cpu, core, page, step.content),
             Action::Protect(_) => self.withdraw(cpu, core, volume, page, true),
             Action::Revoke(_) => self.withdraw(cpu, core, volume, page, false),
@@ -298,6 +299,15 @@ impl Shared {
                 }
                 self.read_home(core, page, Reader::Node(to, message))
             }
+            // What was granted was recalled before it came, and nobody has written it: there is nothing to be had here.
+            Message::Grant { data: Some(version), .. } if !core.node.retains(page, version) => Progress::Done,
+            Message::GaveUp { serial, retained, data: Some(version), to: term, .. }
+                if !core.node.retains(page, version) =>
+            {
+                let message = Message::GaveUp { page, serial, retained, data: None, to: term, forwarded: None };
+                self.send_word(to, Word::page(message, false), None);
+                Progress::Done
+            }
             Message::GaveUp { data: Some(_), .. } | Message::Grant { data: Some(_), .. } => {
                 let is_forwarded = matches!(message, Message::Grant { .. });
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
@@ -337,7 +347,7 @@ impl Shared {
         core: &mut Core,
         volume: &Arc<Volume>,
         page: PageNo,
-        (mode, content): (Mode, Content),
+        (mode, version, content): (Mode, Version, Content),
     ) -> Progress {
         if core.node.is_home(page) {
             core.watch.on_grant(page, self.me.node, mode);
@@ -350,14 +360,14 @@ impl Shared {
         self.retain_forwarded(cpu, core, page, &content);
         let is_here = !matches!(content, Content::None) || volume.cached(block(page)).is_some();
         if !needs_content || is_here || !core.node.is_home(page) {
-            self.granted(cpu, core, volume, page, (mode, content));
+            self.granted(cpu, core, volume, page, (mode, version, content));
             return Progress::Done;
         }
         if self.is_lost(core, page) {
-            self.granted(cpu, core, volume, page, (mode, Content::Lost));
+            self.granted(cpu, core, volume, page, (mode, version, Content::Lost));
             return Progress::Done;
         }
-        self.read_home(core, page, Reader::Own(mode))
+        self.read_home(core, page, Reader::Own(mode, version))
     }
 
     /// The content of a granted page is there, if it is needed: readers and writers have it at once, before a recall.
@@ -367,7 +377,7 @@ impl Shared {
         core: &mut Core,
         volume: &Arc<Volume>,
         page: PageNo,
-        (mode, content): (Mode, Content),
+        (mode, version, content): (Mode, Version, Content),
     ) {
         let is_lost = matches!(content, Content::Lost);
         let mut loaded = None;
@@ -392,7 +402,7 @@ impl Shared {
         let loaded = loaded.as_ref().filter(|_| changed == 0);
         if mode == Mode::Write && changed == 0 {
             // Before a mapping may get it to write, which says so itself.
-            core.node.unwritten(page);
+            core.node.unwritten(page, version);
         }
         self.serve_faults(cpu, core, volume, page, Some(loaded));
         if is_lost && changed == 0 && core.node.holds(page).is_some() && !core.node.is_waiting(page) {

@@ -96,7 +96,7 @@ impl Shared {
     fn with_frames(&self, cpu: &Processor, core: &Core, wanted: Vec<(PageNo, Reader)>) -> Vec<Read> {
         let own = |page: PageNo, reader: Reader| {
             let load = core.pages.get(page).and_then(|entry| entry.loads.first());
-            load.filter(|_| matches!(reader, Reader::Own(_))).map(|load| load.spare.clone())
+            load.filter(|_| matches!(reader, Reader::Own(..))).map(|load| load.spare.clone())
         };
         let framed: Vec<_> = wanted.into_iter().map(|(page, reader)| (page, reader, own(page, reader))).collect();
         let mut free = Frames::new();
@@ -184,9 +184,9 @@ impl Shared {
                 }
             };
             match *reader {
-                Reader::Own(mode) => {
+                Reader::Own(mode, version) => {
                     if let Some(volume) = self.volume() {
-                        self.granted(cpu, core, &volume, *page, (mode, content));
+                        self.granted(cpu, core, &volume, *page, (mode, version, content));
                     }
                 }
                 Reader::Node(to, message) => self.send_read(cpu, core, *page, (to, message, content)),

@@ -10,7 +10,7 @@ use kernel::volume::Change;
 use kernel::{FRAME_BYTES, FrameRef};
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::coherence::{Action, Address, Envelope, Message, Mode, PageNo};
+use policy::coherence::{Action, Address, Envelope, Message, Mode, PageNo, Version};
 use policy::unit::{Instant, JobId};
 use smallvec::SmallVec;
 
@@ -178,7 +178,7 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reader {
     /// Those who wait for it at this node.
-    Own(Mode),
+    Own(Mode, Version),
     /// Another node, by this grant.
     Node(Address, Message),
 }

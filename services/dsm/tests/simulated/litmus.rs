@@ -73,7 +73,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<Outcome>> {
 fn programs_see_what_sequential_consistency_allows_and_all_of_it() {
     let allowed = allowed();
     let mut unseen = allowed.clone();
-    let are_enough = with_seeds(Faults::Network, 40, |test, run, whose| {
+    let are_enough = with_seeds(Faults::Network, 80, |test, run, whose| {
         let outcome = run.outcome();
         assert!(allowed[test.name].contains(&outcome), "{whose}: {outcome:?}");
         assert!(!run.is_stale, "{whose}: something old was read: {outcome:?}");

@@ -11,6 +11,7 @@ mod mapped;
 mod marked;
 mod moving;
 mod programs;
+mod recalled;
 mod runs;
 mod scene;
 mod stalled;
