@@ -8,10 +8,16 @@ use crate::waiting::Answer;
 use crate::wire::Word;
 
 impl Shared {
-    /// Sends the answer when all steps noted so far are done: a mapping that was just given a page retains it for a while,
-    /// and its programs must not read it when the home has given it to others.
+    /// Sends the answer when all steps noted so far of the home's pages are done: a mapping that was just given a page retains it
+    /// for a while, and its programs must not read it when the home has given it to others. What this node itself cannot store or
+    /// read as the home of other pages is no concern of that one. It asks again until it is answered: one answer is enough.
     pub(crate) fn answer_survey(&self, core: &mut Core, to: Address, message: Message) {
-        let after = core.pages.iter().filter(|(_, entry)| !entry.has_no_steps()).map(|(page, _)| page).collect();
+        if core.answers.iter().any(|answer| (answer.to, answer.message) == (to, message)) {
+            return;
+        }
+        let is_its = |page| core.node.home(page).is_none_or(|home| home.at == to);
+        let with_steps = core.pages.iter().filter(|(page, entry)| !entry.has_no_steps() && is_its(*page));
+        let after = with_steps.map(|(page, _)| page).collect();
         core.answers.push(Answer { to, message, after });
     }
 

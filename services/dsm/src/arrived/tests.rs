@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use kernel::Switches;
 use kernel::device::RamDisk;
-use policy::coherence::NodeId;
+use policy::coherence::{Home, NodeId, PageNo, ShardNo};
 use policy::unit::DiskNo;
 use testkit::scene::{boot, small_kernel};
 
 use super::*;
-use crate::SharedConfig;
 use crate::member::{Joined, Lease};
+use crate::{SHARD_PAGES, SharedConfig};
 
 struct ForEver;
 
@@ -19,36 +19,66 @@ impl Lease for ForEver {
     }
 }
 
-const SIZE: u64 = 1 << 20;
+/// Of two shards.
+const SIZE: u64 = 2 << 20;
 
-fn address(node: u16, incarnation: u32) -> Address {
+const fn address(node: u16, incarnation: u32) -> Address {
     Address { node: NodeId(node), incarnation: Incarnation(incarnation) }
 }
 
-#[test]
-fn a_failure_that_is_said_to_be_the_receiver_s_own_or_of_a_node_that_does_not_exist_is_ignored() {
-    let (_world, host) = boot(1, small_kernel(1, SIZE, Switches::default()));
-    let cpu = &host.processors[0];
+const ME: Address = address(0, 2);
+const PEER: Address = address(1, 3);
+
+/// Node 0, with the peer as a member.
+fn join(homes: Vec<(ShardNo, Home)>) -> Arc<Shared> {
     let config = SharedConfig {
         name: "shared".into(),
         size: SIZE,
         nodes: ["a", "b", "c"].map(str::to_owned).to_vec(),
         terms: None,
         homes: 0,
-        shards: Some(1),
+        shards: Some(2),
         process: 0,
         is_volatile: false,
         timeout: Duration::from_secs(1),
     };
-    let (me, peer) = (address(0, 2), address(1, 3));
-    let members = vec![(peer, "b".to_owned())];
-    let joined = Joined { lease: Box::new(ForEver), members, homes: Vec::new(), before: None };
+    let joined = Joined { lease: Box::new(ForEver), members: vec![(PEER, "b".to_owned())], homes, before: None };
     let storage = Arc::new(RamDisk::new(SIZE, DiskNo(0)));
-    let shared = Shared::join(config, me, storage, Box::new(|_| ()), joined);
+    Shared::join(config, ME, storage, Box::new(|_| ()), joined)
+}
+
+#[test]
+fn a_failure_that_is_said_to_be_the_receiver_s_own_or_of_a_node_that_does_not_exist_is_ignored() {
+    let (_world, host) = boot(1, small_kernel(1, SIZE, Switches::default()));
+    let cpu = &host.processors[0];
+    let shared = join(Vec::new());
     let heard = || shared.core.lock().flushes.failures.count;
-    let told = |home| shared.on_word(cpu, (peer, me.incarnation), Word::Failed { home, failures: 1 });
-    [me, address(0, 1), address(3, 1), address(u16::MAX, 1)].into_iter().for_each(told);
+    let told = |home| shared.on_word(cpu, (PEER, ME.incarnation), Word::Failed { home, failures: 1 });
+    [ME, address(0, 1), address(3, 1), address(u16::MAX, 1)].into_iter().for_each(told);
     assert_eq!(heard(), 0);
-    [peer, address(2, 1)].into_iter().for_each(told);
+    [PEER, address(2, 1)].into_iter().for_each(told);
     assert_eq!(heard(), 2, "of the peer itself, and of another node");
+}
+
+#[test]
+fn a_survey_is_answered_once_when_the_steps_of_the_home_s_own_pages_are_done() {
+    let (_world, host) = boot(1, small_kernel(1, SIZE, Switches::default()));
+    let cpu = &host.processors[0];
+    let since = Incarnation(5);
+    let shared = join(vec![(ShardNo(0), Home { at: PEER, since }), (ShardNo(1), Home { at: ME, since })]);
+    let [its, own] = [PageNo(0), PageNo(SHARD_PAGES)];
+    [its, own].into_iter().for_each(|page| shared.core.lock().page(page).is_running = true);
+    for _ in 0..3 {
+        let envelope = Envelope { from: PEER, to: ME, message: Message::Survey { since } };
+        shared.on_messages(cpu, std::iter::once(Arrived { envelope, content: Content::None }));
+    }
+    let mut core = shared.core.lock();
+    let after: Vec<Vec<PageNo>> = core.answers.iter().map(|answer| answer.after.iter().copied().collect()).collect();
+    assert_eq!(after, [[its]]);
+    let sent = shared.counters.messages.get();
+    shared.send_answers(&mut core);
+    assert_eq!(shared.counters.messages.get(), sent, "a step is under way");
+    core.page(its).is_running = false;
+    shared.send_answers(&mut core);
+    assert_eq!((core.answers.len(), shared.counters.messages.get()), (0, sent + 1));
 }

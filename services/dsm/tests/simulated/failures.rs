@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use kernel::{Processor, Volume};
 use machine::Errno;
+use sim::OpClass;
 use testkit::random::Random;
 use testkit::scene::context;
+use testkit::scene::disk::{block, fill, first_byte};
 
 use crate::clients::{BLOCKS, Clients};
 use crate::scene::{Backing, Scene, Setup};
@@ -427,6 +429,28 @@ fn who_waited_for_a_home_that_was_away_goes_on_as_soon_as_it_is_connected() {
         scene.pass(Duration::from_millis(300));
         scene.heal();
         assert_eq!(soon_after_connection(&mut scene, &flushed), Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_home_that_returns_is_answered_by_one_that_cannot_store_a_page_of_its_own() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = Scene::new(Setup { backing: Backing::Path, homes: 0b11, ..Setup::new(seed, 3) });
+        scene.until_connected();
+        // Its home is node 1.
+        let own = block(dsm::SHARD_PAGES);
+        scene.world.fail_range(scene.disk(1), own, OpClass::Write);
+        let stored = scene.start(2, async move |cpu, volume| {
+            fill(&cpu, &volume, own, 9, context()).await?;
+            volume.flush(&cpu, context()).await
+        });
+        scene.pass(Duration::from_millis(500));
+        scene.kill(0);
+        scene.boot(0);
+        scene.until_connected();
+        let read = scene.run(2, async |cpu, volume| first_byte(&cpu, &volume, 3).await);
+        assert_eq!(read, Ok(0), "seed {seed}");
+        assert!(!matches!(*stored.borrow(), Some(Ok(()))), "seed {seed}");
     }
 }
 
