@@ -94,6 +94,9 @@ impl Shared {
         let is_moved = |(shard, home): &&(ShardNo, Home)| core.node.shard_home(*shard) != Some(*home);
         let (moved, same): (Vec<_>, Vec<_>) = homes.iter().partition(|named| is_moved(named));
         if !moved.is_empty() {
+            // Another home has them, or had meanwhile: what was lost here may have been written there since.
+            let has_moved = |page| moved.iter().any(|(shard, _)| *shard == self.config.policy().shard_of(page));
+            core.home.lost.retain(|page| !has_moved(page));
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             for (shard, home) in &moved {
                 cpu.trace(Event::SharedMoved, self.whose(), shard.0.into(), home.at.node.0.into());

@@ -1,10 +1,16 @@
 //! Nodes with leases on a device that all reach: leases end, processes die and are paused for longer than that, nodes
 //! leave and join, shards move. Every history is linearizable, what was flushed is found, and the others go on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::{Processor, Volume};
+use machine::Errno;
 use policy::coherence::ShardNo;
+use policy::unit::BlockNo;
 use testkit::random::Random;
+use testkit::scene::context;
+use testkit::scene::disk::{block, fill, first_byte};
 
 use crate::clients::{BLOCKS, Clients};
 use crate::failures::{check, read_all};
@@ -274,7 +280,7 @@ fn the_others_go_on_when_a_home_is_gone_and_lose_nothing_that_was_acknowledged()
         // Node 0 is the home of all; node 1 has written, and flushed only a part.
         for (number, is_stable) in BLOCKS.into_iter().zip([true, false].into_iter().cycle()) {
             let clients = clients.clone();
-            let write = async move |cpu: kernel::Processor, volume: std::sync::Arc<kernel::Volume>| {
+            let write = async move |cpu: Processor, volume: Arc<Volume>| {
                 clients.write(&cpu, &volume, 1, number, (false, is_stable)).await
             };
             scene.run(1, write).expect("written");
@@ -316,9 +322,7 @@ fn a_flush_fails_if_a_home_dies_under_it_where_something_had_been_written() {
         written.expect("written");
         // Its answer never comes.
         scene.cut(0, 1);
-        let flush = async |cpu: kernel::Processor, volume: std::sync::Arc<kernel::Volume>| {
-            volume.flush(&cpu, testkit::scene::context()).await
-        };
+        let flush = async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await;
         let flushed = scene.start(1, flush);
         scene.pass(Duration::from_millis(100));
         scene.kill_member(0);
@@ -344,7 +348,7 @@ fn a_node_whose_lease_is_over_answers_nothing_and_begins_anew_with_the_next_one(
         };
         let write = |scene: &mut Scene, node: usize| {
             let clients = clients.clone();
-            let write = async move |cpu: kernel::Processor, volume: std::sync::Arc<kernel::Volume>| {
+            let write = async move |cpu: Processor, volume: Arc<Volume>| {
                 clients.write(&cpu, &volume, node, BLOCKS[0], (false, true)).await
             };
             scene.run(node, write)
@@ -393,5 +397,34 @@ fn what_a_home_had_granted_is_not_lost_when_it_gives_up_its_shard_before_the_gra
         for read in reads {
             assert_eq!(read.take(), Some(written), "{ms} ms");
         }
+    }
+}
+
+#[test]
+fn a_block_that_a_home_had_lost_is_read_there_again_when_it_was_written_under_another_home() {
+    const BLOCK: u64 = 3;
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let write = async |cpu: Processor, volume: Arc<Volume>| {
+            fill(&cpu, &volume, block(BLOCK), 7, context()).await?;
+            Ok::<_, Errno>(volume)
+        };
+        let read = async |cpu: Processor, volume: Arc<Volume>| first_byte(&cpu, &volume, BLOCK).await;
+        let written = scene.run(1, write).expect("written");
+        drop(written.give_up(BlockNo(BLOCK), false));
+        assert_eq!(scene.run(2, read), Err(Errno::IO), "seed {seed}: nobody has it");
+        scene.give_up(0, ShardNo(0));
+        scene.run_until(None, Scene::has_given_up);
+        scene.change_map(|_| 1);
+        scene.see_all();
+        let written = scene.run(2, write).expect("written");
+        assert_eq!(scene.run(2, async move |cpu, _| written.flush(&cpu, context()).await), Ok(()), "seed {seed}");
+        scene.give_up(1, ShardNo(0));
+        scene.run_until(None, Scene::has_given_up);
+        scene.change_map(|_| 0);
+        scene.see_all();
+        assert_eq!([1, 0, 2].map(|node| scene.run(node, read)), [Ok(7); 3], "seed {seed}");
     }
 }
