@@ -51,6 +51,8 @@ pub(crate) struct Node {
     pub notices: Arc<Notices>,
     /// Held while what is cached of the content is renewed.
     pub following: TaskMutex,
+    /// Held while one of its names is taken away: meanwhile nobody opens it, who could find it gone then.
+    pub losing_name: TaskMutex,
     pub state: Mutex<State>,
 }
 
@@ -168,7 +170,7 @@ impl Nodes {
             self.aliases += 1;
         }
         let (errors, ahead, notices) = (Arc::default(), Ahead::default(), Arc::default());
-        let (following, state) = (TaskMutex::default(), Mutex::default());
+        let (following, losing_name, state) = (TaskMutex::default(), TaskMutex::default(), Mutex::default());
         self.serials += 1;
         let serial = self.serials;
         let node = Arc::new(Node {
@@ -181,6 +183,7 @@ impl Nodes {
             ahead,
             notices,
             following,
+            losing_name,
             state,
         });
         self.by_id.insert(id, Arc::clone(&node));

@@ -324,14 +324,19 @@ impl Files {
     /// The server's.
     pub async fn unlink(&self, cpu: &Processor, directory: NodeId, name: &[u8]) -> Result<(), Errno> {
         let directory = self.node(directory)?;
-        let node = self.nodes.lock().named(directory.id, name);
-        if let Some(node) = node.as_ref().filter(|node| node.is_open()) {
+        let named = self.nodes.lock().named(directory.id, name);
+        let node = named.as_ref();
+        let _not_opened_meanwhile = match node {
+            Some(node) => Some(node.losing_name.lock().await),
+            None => None,
+        };
+        if let Some(node) = node.filter(|node| node.is_open()) {
             return self.hide(cpu, &directory, name, node).await;
         }
         self.change_names(cpu, &directory, self.server.remove(cpu, &directory.handle, name), |change| *change).await?;
         self.nodes.lock().remove_name(directory.id, name);
         if let Some(node) = node {
-            self.on_name_removed(cpu, &node).await;
+            self.on_name_removed(cpu, node).await;
         }
         Ok(())
     }
@@ -363,6 +368,10 @@ impl Files {
         };
         let is_other = |node: &&Arc<Node>| moved.as_ref().is_none_or(|moved| moved.id != node.id);
         let replaced = replaced.as_ref().filter(is_other).filter(|node| node.kind != Kind::Directory);
+        let _not_opened_meanwhile = match replaced {
+            Some(replaced) => Some(replaced.losing_name.lock().await),
+            None => None,
+        };
         if let Some(open) = replaced.filter(|node| node.is_open()) {
             self.hide(cpu, &to, new_name, open).await?;
         }
@@ -390,6 +399,8 @@ impl Files {
     /// A name of a file that is not open is gone. With the last one, so is the file, and what was not written yet. Others
     /// may have given it more names than are known here.
     async fn on_name_removed(&self, cpu: &Processor, node: &Node) {
+        // Who opens it by another name asks the server whether it is there.
+        node.state.lock().granted = None;
         if !node.known.on_name_removed() {
             return;
         }

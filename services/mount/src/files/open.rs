@@ -89,10 +89,27 @@ impl Files {
         if opening.writes && self.options.read_only {
             return Err(Errno::READ_ONLY);
         }
+        // Who takes the file's name away, from before the server is asked: a file that is open gets another one.
+        let id = {
+            let _not_meanwhile = node.losing_name.lock().await;
+            self.begin_opening(&node, opening.writes)
+        };
+        let permitted = async {
+            self.check_opening(cpu, &node, opening).await?;
+            self.follow(cpu, &node, false).await
+        };
+        if let Err(errno) = permitted.await {
+            self.close_file(cpu, id).await;
+            return Err(errno);
+        }
+        Ok(Opened { id, keeps_cache: !std::mem::take(&mut node.state.lock().host_is_stale) })
+    }
+
+    async fn check_opening(&self, cpu: &Processor, node: &Node, opening: Opening) -> Result<(), Errno> {
         let granted = node.state.lock().granted.filter(|(_, until)| cpu.now() < *until);
         let granted = match granted {
             Some((granted, _)) if !self.options.close_to_open => granted,
-            _ => self.ask_access(cpu, &node).await?,
+            _ => self.ask_access(cpu, node).await?,
         };
         // Who may only execute a file must read it for that.
         let may_read = granted.includes(Access::READ) || granted.includes(Access::EXECUTE);
@@ -100,12 +117,7 @@ impl Files {
         if (opening.reads && !may_read) || (opening.writes && !may_write) {
             return Err(Errno(libc::EACCES));
         }
-        let id = self.begin_opening(&node, opening.writes);
-        if let Err(errno) = self.follow(cpu, &node, false).await {
-            self.close_file(cpu, id).await;
-            return Err(errno);
-        }
-        Ok(Opened { id, keeps_cache: !std::mem::take(&mut node.state.lock().host_is_stale) })
+        Ok(())
     }
 
     /// Closes what nobody was given.

@@ -2,4 +2,5 @@
 
 mod content;
 mod names;
+mod replaced;
 mod scene;

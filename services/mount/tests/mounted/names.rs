@@ -12,7 +12,7 @@ use testkit::rounds::for_seeds;
 
 use crate::scene::{Scene, options};
 
-const NEW: Creation = Creation { mode: 0o644, is_exclusive: true, truncates: false };
+pub const NEW: Creation = Creation { mode: 0o644, is_exclusive: true, truncates: false };
 
 async fn find(cpu: &Processor, files: &Files, name: &str) -> Option<Found> {
     files.lookup(cpu, NodeId::ROOT, name.as_bytes()).await.expect("asked").ok()
@@ -37,7 +37,7 @@ impl Sink for Names {
 }
 
 /// All names of the root, some at a time.
-async fn list(cpu: &Processor, files: &Files, room: usize) -> Vec<String> {
+pub async fn list(cpu: &Processor, files: &Files, room: usize) -> Vec<String> {
     let stream = files.open_directory(NodeId::ROOT).expect("opened");
     let (mut names, mut cookie) = (Vec::new(), 0);
     loop {

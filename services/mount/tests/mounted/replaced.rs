@@ -1,0 +1,74 @@
+//! Files whose name another one takes while they are opened or open.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join;
+use kernel::Processor;
+use machine::Errno;
+use mount::{Files, NodeId, Opening};
+use policy::unit::{ByteOffset, ByteRange, Stability};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+
+use crate::names::{NEW, list};
+use crate::scene::Scene;
+
+const READING: Opening = Opening { reads: true, writes: false };
+
+/// Makes a file that is closed.
+async fn make(cpu: &Processor, files: &Arc<Files>, name: &str, content: &[u8]) -> NodeId {
+    let (found, opening) = files.create(cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
+    files.write(cpu, opening, ByteOffset(0), content, Stability::Unstable).await.tell().expect("written");
+    files.flush(cpu, opening).await.tell().expect("flushed");
+    files.close_file(cpu, opening).await;
+    found.id
+}
+
+async fn read(cpu: &Processor, files: &Files, id: NodeId) -> Result<Vec<u8>, Errno> {
+    let (range, frames) = files.read(cpu, id, ByteRange::new(0, 4096)).await?;
+    Ok(frames.first().map_or(Vec::new(), |frame| frame.bytes()[..range.len as usize].to_vec()))
+}
+
+#[test]
+fn what_is_opened_while_it_loses_its_name_is_gone_at_once_or_lasts_until_it_is_closed() {
+    let opened = AtomicU32::new(0);
+    for_seeds("what_is_opened_while_it_loses_its_name_is_gone_at_once_or_lasts_until_it_is_closed", 100, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let result = scene.run(async move |cpu| {
+            let mut random = Random(seed);
+            let old = make(&cpu, &files, "old", b"old").await;
+            make(&cpu, &files, "new", b"new!").await;
+            let (opens_after, loses_after) = (random.below(1000), random.below(1000));
+            let open = async {
+                cpu.sleep(Duration::from_micros(opens_after)).await;
+                files.open_file(&cpu, old, READING).await
+            };
+            let lose = async {
+                cpu.sleep(Duration::from_micros(loses_after)).await;
+                if seed.is_multiple_of(2) {
+                    files.rename(&cpu, (NodeId::ROOT, b"new"), (NodeId::ROOT, b"old")).await
+                } else {
+                    files.unlink(&cpu, NodeId::ROOT, b"old").await
+                }
+            };
+            let (result, lost) = join(open, lose).await;
+            lost.expect("it has lost its name");
+            if let Ok(opened) = result {
+                assert_eq!(read(&cpu, &files, old).await, Ok(b"old".to_vec()), "seed {seed}");
+                files.close_file(&cpu, opened.id).await;
+            }
+            let left = if seed.is_multiple_of(2) { "old" } else { "new" };
+            assert_eq!(list(&cpu, &files, 100).await, [left], "seed {seed}");
+            result
+        });
+        match result {
+            Ok(_) => _ = opened.fetch_add(1, Ordering::Relaxed),
+            // The host looks for the name again.
+            Err(errno) => assert_eq!(errno, Errno::STALE, "seed {seed}"),
+        }
+    });
+    assert!(opened.into_inner() > 0, "it was never opened in time");
+}
