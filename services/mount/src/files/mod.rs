@@ -4,6 +4,7 @@
 
 mod attributes;
 mod content;
+mod hidden;
 mod listing;
 mod names;
 mod open;

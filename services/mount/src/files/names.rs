@@ -1,7 +1,4 @@
 //! Names: finding, making, removing, renaming.
-//!
-//! A file that is removed while it is open gets a name of its own instead (as the host's client does, and servers know):
-//! NFSv3 has no open files, so the server would forget it. With its last closing it is removed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,7 +88,7 @@ impl Files {
     }
 
     /// Makes a call that changes names of the directory, and says so in its result.
-    async fn change_names<T>(
+    pub(super) async fn change_names<T>(
         &self,
         cpu: &Processor,
         directory: &Node,
@@ -298,16 +295,30 @@ impl Files {
     /// The server's.
     pub async fn link(&self, cpu: &Processor, id: NodeId, directory: NodeId, name: &[u8]) -> Result<Found, Errno> {
         let (node, directory) = (self.node(id)?, self.node(directory)?);
-        let asked = cpu.now();
-        let call = self.server.link(cpu, &node.handle, &directory.handle, name);
-        let (attributes, _) = self.change_names(cpu, &directory, call, |(_, change)| *change).await?;
-        node.known.on_renamed();
-        match attributes {
-            Some(attributes) => node.known.note(cpu.now(), asked, attributes),
-            None => self.refresh(cpu, &node).await?,
+        self.add_name(cpu, &node, &directory, name).await?;
+        if node.known.holds(cpu.now()).is_zero() {
+            self.refresh(cpu, &node).await?;
         }
         self.nodes.lock().set_name(&node, directory.id, name);
         Ok(self.found(cpu, &directory, &node))
+    }
+
+    /// As [`Files::link`], for a name that the host does not know.
+    pub(super) async fn add_name(
+        &self,
+        cpu: &Processor,
+        node: &Node,
+        directory: &Node,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let asked = cpu.now();
+        let call = self.server.link(cpu, &node.handle, &directory.handle, name);
+        let (attributes, _) = self.change_names(cpu, directory, call, |(_, change)| *change).await?;
+        node.known.on_renamed();
+        if let Some(attributes) = attributes {
+            node.known.note(cpu.now(), asked, attributes);
+        }
+        Ok(())
     }
 
     /// The target of a symbolic link.
@@ -372,12 +383,18 @@ impl Files {
             Some(replaced) => Some(replaced.losing_name.lock().await),
             None => None,
         };
-        if let Some(open) = replaced.filter(|node| node.is_open()) {
-            self.hide(cpu, &to, new_name, open).await?;
-        }
+        let kept = match replaced.filter(|node| node.is_open()) {
+            Some(open) => self.keep(cpu, (&to, new_name), open).await?,
+            None => None,
+        };
         let call = self.server.rename(cpu, (&from.handle, name), (&to.handle, new_name));
         let call = self.change_names(cpu, &from, call, |change| change.from);
-        self.change_names(cpu, &to, call, |change| change.to).await?;
+        let renamed = self.change_names(cpu, &to, call, |change| change.to).await.map(|_| ());
+        let was_kept = kept.is_some();
+        if let Some(kept) = kept {
+            self.end_keeping(cpu, kept, renamed).await;
+        }
+        renamed?;
         {
             let mut nodes = self.nodes.lock();
             nodes.remove_name(from.id, name);
@@ -390,7 +407,7 @@ impl Files {
                 None => nodes.end_whole(to.id),
             }
         }
-        if let Some(replaced) = replaced.filter(|node| !node.is_open()) {
+        if let Some(replaced) = replaced.filter(|node| !was_kept && !node.is_open()) {
             self.on_name_removed(cpu, replaced).await;
         }
         Ok(())
@@ -398,7 +415,7 @@ impl Files {
 
     /// A name of a file that is not open is gone. With the last one, so is the file, and what was not written yet. Others
     /// may have given it more names than are known here.
-    async fn on_name_removed(&self, cpu: &Processor, node: &Node) {
+    pub(super) async fn on_name_removed(&self, cpu: &Processor, node: &Node) {
         // Who opens it by another name asks the server whether it is there.
         node.state.lock().granted = None;
         if !node.known.on_name_removed() {
@@ -410,49 +427,6 @@ impl Files {
         if content.volume.is_clean() || self.refresh(cpu, node).await == Err(Errno::STALE) {
             node.state.lock().content = None;
             content.volume.stop();
-        }
-    }
-
-    /// Gives an open file a name of its own, under which it lasts until it is closed.
-    async fn hide(&self, cpu: &Processor, directory: &Arc<Node>, name: &[u8], node: &Node) -> Result<(), Errno> {
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let hidden = format!(".nfs{:016x}{:08x}", node.known.attributes().file_id, serial as u32).into_bytes();
-        let call = self.server.rename(cpu, (&directory.handle, name), (&directory.handle, &hidden));
-        self.change_names(cpu, directory, call, |change| change.to).await?;
-        node.known.on_renamed();
-        {
-            let mut nodes = self.nodes.lock();
-            nodes.remove_name(directory.id, name);
-            nodes.end_whole(directory.id);
-        }
-        let left = {
-            let mut state = node.state.lock();
-            state.hidden.push((Arc::clone(directory), hidden));
-            // It may have been closed meanwhile.
-            if state.opens == 0 { std::mem::take(&mut state.hidden) } else { Vec::new() }
-        };
-        for (directory, hidden) in left {
-            self.remove_hidden(cpu, node, &directory, &hidden).await;
-        }
-        Ok(())
-    }
-
-    /// Removes a file that was hidden, at its last closing. What was written and not sent goes with it.
-    pub(super) async fn remove_hidden(&self, cpu: &Processor, node: &Node, directory: &Node, name: &[u8]) {
-        node.ahead.until_done().await;
-        if node.known.attributes().links > 1
-            && let Some(content) = node.content()
-        {
-            // It has other names.
-            let _ = content.flush(cpu).await;
-        }
-        let call = self.server.remove(cpu, &directory.handle, name);
-        match self.change_names(cpu, directory, call, |change| *change).await {
-            Ok(_) | Err(Errno(libc::ENOENT) | Errno::STALE) => self.on_name_removed(cpu, node).await,
-            Err(errno) => {
-                let name = String::from_utf8_lossy(name).into_owned();
-                self.host.report(&format!("{name} could not be removed: {errno}"));
-            }
         }
     }
 }

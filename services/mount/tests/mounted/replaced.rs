@@ -7,8 +7,10 @@ use std::time::Duration;
 use futures_util::future::join;
 use kernel::Processor;
 use machine::Errno;
+use machine::tree::TreeCall;
 use mount::{Files, NodeId, Opening};
 use policy::unit::{ByteOffset, ByteRange, Stability};
+use sim::TreeConfig;
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 
@@ -71,4 +73,56 @@ fn what_is_opened_while_it_loses_its_name_is_gone_at_once_or_lasts_until_it_is_c
         }
     });
     assert!(opened.into_inner() > 0, "it was never opened in time");
+}
+
+/// Trees whose files have names as they like, and only one each: an open file that is replaced is kept in two ways.
+const LINKS_MAX: [u32; 2] = [1000, 1];
+
+#[test]
+fn an_open_file_that_another_one_was_to_replace_keeps_its_name_if_that_is_refused() {
+    for links_max in LINKS_MAX {
+        let mut scene = Scene::with_tree(9, TreeConfig { links_max, ..TreeConfig::new() });
+        let files = scene.mount();
+        let own = Arc::clone(&files);
+        let (b, opened) = scene.run(async move |cpu| {
+            make(&cpu, &own, "a", b"a").await;
+            let b = make(&cpu, &own, "b", b"content").await;
+            (b, own.open_file(&cpu, b, READING).await.expect("opened"))
+        });
+        let dir = scene.world.tree_node(scene.tree, "").expect("a root");
+        let remove = TreeCall::Remove { dir, name: b"a".to_vec() };
+        scene.world.call_tree(scene.tree, None, &remove).expect("another client removes it");
+        scene.run(async move |cpu| {
+            let renamed = files.rename(&cpu, (NodeId::ROOT, b"a"), (NodeId::ROOT, b"b")).await;
+            assert_eq!(renamed, Err(Errno(libc::ENOENT)));
+            assert_eq!(list(&cpu, &files, 100).await, ["b"]);
+            assert_eq!(read(&cpu, &files, b).await, Ok(b"content".to_vec()));
+            files.close_file(&cpu, opened.id).await;
+            assert_eq!(list(&cpu, &files, 100).await, ["b"]);
+            let found = files.lookup(&cpu, NodeId::ROOT, b"b").await.expect("asked").expect("it is there");
+            assert_eq!((found.id, found.attributes.links), (b, 1));
+        });
+        assert_eq!(scene.world.tree_content(scene.tree, "b").as_deref(), Some(&b"content"[..]));
+    }
+}
+
+#[test]
+fn an_open_file_that_is_replaced_is_removed_when_it_is_closed() {
+    for links_max in LINKS_MAX {
+        let mut scene = Scene::with_tree(10, TreeConfig { links_max, ..TreeConfig::new() });
+        let files = scene.mount();
+        scene.run(async move |cpu| {
+            make(&cpu, &files, "a", b"new").await;
+            let b = make(&cpu, &files, "b", b"old").await;
+            let opened = files.open_file(&cpu, b, READING).await.expect("opened");
+            files.rename(&cpu, (NodeId::ROOT, b"a"), (NodeId::ROOT, b"b")).await.expect("renamed");
+            assert_eq!(list(&cpu, &files, 100).await.len(), 2, "it has a name of its own");
+            let (attributes, _) = files.attributes(&cpu, b).await.expect("asked");
+            assert_eq!(attributes.links, 1);
+            assert_eq!(read(&cpu, &files, b).await, Ok(b"old".to_vec()));
+            files.close_file(&cpu, opened.id).await;
+            assert_eq!(list(&cpu, &files, 100).await, ["b"]);
+        });
+        assert_eq!(scene.world.tree_content(scene.tree, "b").as_deref(), Some(&b"new"[..]));
+    }
 }

@@ -84,11 +84,15 @@ pub struct Scene {
 
 impl Scene {
     pub fn new(seed: u64) -> Scene {
+        Scene::with_tree(seed, TreeConfig { tick_ns: 1, ..TreeConfig::drawn(seed) })
+    }
+
+    pub fn with_tree(seed: u64, tree: TreeConfig) -> Scene {
         let world = World::new(seed);
         world.set_network(NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) });
         let server_host = world.add_host("server");
         let client_host = world.add_host("client");
-        let tree = world.add_tree(server_host, TreeConfig { tick_ns: 1, ..TreeConfig::drawn(seed) });
+        let tree = world.add_tree(server_host, tree);
         let attributes = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
         let node = world.tree_node(tree, "").expect("a root");
         world.call_tree(tree, None, &TreeCall::SetAttributes { node, attributes, guard: None }).expect("a root");
