@@ -155,7 +155,11 @@ impl Files {
             return Err(Errno::FILE_TOO_LARGE);
         }
         node.ahead.until_done().await;
-        let content = node.content();
+        let content = match new.size {
+            // Who begins to read it meanwhile must not cache what is cut off.
+            Some(_) if node.kind == Kind::File => Some(self.content_of(cpu, &node)?),
+            _ => node.content(),
+        };
         if let Some(content) = &content {
             // Sent later, it would change the times again, or be refused.
             let _ = content.write_out(cpu).await;
@@ -165,10 +169,15 @@ impl Files {
             node.known.on_own_change(cpu.now(), change);
             Ok(())
         };
-        match (content, new.size) {
-            (Some(content), Some(size)) => content.volume.resize(cpu, size, change).await?,
-            _ => change.await?,
+        let changed = match (&content, new.size) {
+            (Some(content), Some(size)) => content.volume.resize(cpu, size, change).await,
+            _ => change.await,
+        };
+        if content.is_some() && !node.is_open() {
+            drop(content);
+            self.note_closed(id);
         }
+        changed?;
         node.state.lock().granted = None;
         // Who may look into a directory is the server's to say.
         self.nodes.lock().end_whole(id);

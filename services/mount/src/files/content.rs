@@ -54,7 +54,7 @@ impl WriteAhead {
 
 impl Files {
     /// The content of a file, to be cached from now on.
-    fn content_of(&self, cpu: &Processor, node: &Arc<Node>) -> Result<Arc<Content>, Errno> {
+    pub(super) fn content_of(&self, cpu: &Processor, node: &Arc<Node>) -> Result<Arc<Content>, Errno> {
         if let Some(content) = node.content() {
             return Ok(content);
         }

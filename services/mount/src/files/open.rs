@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::Files;
 use crate::client::Access;
+use crate::content::Content;
 use crate::errors::Told;
 use crate::node::{Node, NodeId};
 
@@ -166,7 +167,7 @@ impl Files {
     }
 
     /// Bounds the files that are cached without being open.
-    fn note_closed(&self, id: NodeId) {
+    pub(super) fn note_closed(&self, id: NodeId) {
         let mut closed = self.closed.lock();
         closed.retain(|other| *other != id);
         closed.push_back(id);
@@ -176,7 +177,9 @@ impl Files {
             let mut state = node.state.lock();
             let is_waiting = node.ahead.left().0 > 0;
             let is_idle = state.opens == 0 && !state.is_settling && !is_waiting;
-            state.content.take_if(|content| is_idle && content.volume.is_clean());
+            // Whoever uses it still is to find it again.
+            let is_unused = |content: &Arc<Content>| Arc::strong_count(content) == 1 && content.volume.is_clean();
+            state.content.take_if(|content| is_idle && is_unused(content));
             let stays = state.content.is_some() || is_waiting;
             drop(state);
             if stays {

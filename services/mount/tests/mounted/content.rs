@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join;
 use kernel::Processor;
 use mount::{Creation, Data, Files, NodeId, Opening, OpeningId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
@@ -329,5 +330,47 @@ fn a_file_that_is_found_again_while_its_last_writes_are_sent_has_them() {
             model.content
         });
         assert_on_server(&scene, &[content], true);
+    });
+}
+
+#[test]
+fn a_file_that_is_emptied_while_somebody_begins_to_read_it_is_empty() {
+    for_seeds("a_file_that_is_emptied_while_somebody_begins_to_read_it_is_empty", 40, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &files, "a").await;
+            model.write(&cpu, 0, &[1; 9000], Stability::Unstable).await;
+            files.flush(&cpu, model.opening).await.tell().expect("flushed");
+            files.close_file(&cpu, model.opening).await;
+        });
+        // One that has nothing cached.
+        let files = scene.mount();
+        scene.run(async move |cpu| {
+            let mut random = Random(seed);
+            let id = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there").id;
+            let opening = files.open_file(&cpu, id, BOTH).await.expect("opened").id;
+            let resize = async |size| {
+                let new = mount::New { size: Some(size), ..Default::default() };
+                files.set_attributes(&cpu, id, new).await.expect("resized");
+            };
+            let (reads_after, empties_after) = (random.below(1000), random.below(1000));
+            let read = async {
+                cpu.sleep(Duration::from_micros(reads_after)).await;
+                files.read(&cpu, id, ByteRange::new(0, 9000)).await.expect("read");
+            };
+            let empty = async {
+                cpu.sleep(Duration::from_micros(empties_after)).await;
+                resize(0).await;
+            };
+            join(read, empty).await;
+            let mut model = Model { files: Arc::clone(&files), id, opening, content: Vec::new() };
+            model.write(&cpu, 0, &[2; 5], Stability::Unstable).await;
+            let (attributes, _) = files.attributes(&cpu, id).await.expect("asked");
+            assert_eq!(attributes.size, 5, "seed {seed}");
+            resize(8192).await;
+            model.content.resize(8192, 0);
+            model.check(&cpu, 0, 9000).await;
+        });
     });
 }
