@@ -206,7 +206,7 @@ impl RemoteFile {
         while done < range.len {
             let rest = ByteRange { at: range.at + done, len: range.len - done };
             let data = payload(frames, offset + done as usize, rest.len as usize);
-            let writing = self.known.begin_write();
+            let writing = self.known.begin_write(cpu.now());
             let written = self.server.write(cpu, &self.handle, rest, data, stability).await;
             let Written { change, count, is_stable, verifier } = written?;
             writing.end(cpu.now(), change);

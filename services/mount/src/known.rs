@@ -27,7 +27,8 @@ pub(crate) struct Known {
 
 struct State {
     attributes: Attributes,
-    /// When they were asked for: later answers count more, whatever the server's clock says.
+    /// When they were asked for, or our own change that said them had ended: answers to what was asked later count more,
+    /// whatever the server's clock says. Those to what was asked before may come in any order, by which its clock decides.
     asked: Instant,
     /// When they came.
     fetched: Instant,
@@ -80,7 +81,7 @@ impl Known {
     /// The server's answer to a question that was `asked` then.
     pub fn note(&self, now: Instant, asked: Instant, attributes: Attributes) {
         let mut state = self.state.lock();
-        if asked < state.asked && attributes.changed < state.attributes.changed {
+        if asked < state.asked && attributes.changed <= state.attributes.changed {
             return;
         }
         let version = attributes.version();
@@ -106,16 +107,16 @@ impl Known {
     }
 
     /// A write of ours begins, or a change of a directory's names.
-    pub fn begin_write(&self) -> Writing<'_> {
+    pub fn begin_write(&self, now: Instant) -> Writing<'_> {
         let mut state = self.state.lock();
         let is_alone = state.writes_in_flight == 0;
         state.writes_begun += 1;
         state.writes_in_flight += 1;
-        Writing { known: self, began: state.writes_begun, is_alone, version: state.version }
+        Writing { known: self, asked: now, began: state.writes_begun, is_alone, version: state.version }
     }
 
-    /// We have changed the file, and the server said this of it.
-    pub fn on_own_change(&self, now: Instant, change: Change) {
+    /// We have changed the file by a call of then, and the server said this of it.
+    pub fn on_own_change(&self, now: Instant, asked: Instant, change: Change) {
         let mut state = self.state.lock();
         if change.before.is_some_and(|before| before != state.version) && state.adopts == Adopts::Nothing {
             state.is_stale = true;
@@ -125,8 +126,9 @@ impl Known {
             state.holds = Duration::ZERO;
             return;
         };
-        // Replies of concurrent calls may come in any order.
-        if after.changed < state.attributes.changed {
+        // What is written makes a file longer: of two states of one time that is the later one.
+        let is_before = (after.changed, after.size) < (state.attributes.changed, state.attributes.size);
+        if asked < state.asked && is_before {
             return;
         }
         (state.attributes, state.version) = (after, after.version());
@@ -166,6 +168,7 @@ impl Known {
 /// A write of ours in flight, until dropped.
 pub(crate) struct Writing<'a> {
     known: &'a Known,
+    asked: Instant,
     began: u64,
     is_alone: bool,
     /// When it began.
@@ -184,7 +187,7 @@ impl Writing<'_> {
         // A question that was answered meanwhile may have shown its result already.
         let shows_ours = change.after.is_some_and(|after| after.version() == present);
         let before = change.before.filter(|before| is_alone && !(*before == self.version && shows_ours));
-        self.known.on_own_change(now, Change { before, ..change });
+        self.known.on_own_change(now, self.asked, Change { before, ..change });
         let mut state = self.known.state.lock();
         state.last_write_ended = now;
     }
@@ -247,19 +250,19 @@ mod tests {
     #[test]
     fn what_we_write_does_not() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        let (writing, during) = (known.begin_write(), at(1));
+        let (writing, during) = (known.begin_write(at(1)), at(1));
         writing.end(at(2), Change { before: None, after: Some(file(9, 2)) });
         known.note(at(3), during, file(9, 3));
         known.note(at(4), at(4), file(9, 3));
         assert!(!known.is_stale());
-        known.begin_write().end(at(5), Change { before: Some(file(9, 4).version()), after: Some(file(9, 5)) });
+        known.begin_write(at(4)).end(at(5), Change { before: Some(file(9, 4).version()), after: Some(file(9, 5)) });
         assert!(known.is_stale(), "somebody else was before us");
     }
 
     #[test]
     fn the_result_of_our_change_may_be_seen_before_its_reply() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        let writing = known.begin_write();
+        let writing = known.begin_write(at(0));
         known.note(at(2), at(1), file(9, 2));
         writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
         assert!(!known.is_stale());
@@ -268,7 +271,7 @@ mod tests {
     #[test]
     fn what_others_write_right_after_us_makes_the_content_stale_if_it_is_seen_before_our_reply() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        let writing = known.begin_write();
+        let writing = known.begin_write(at(0));
         known.note(at(2), at(1), file(12, 3));
         writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
         assert!(known.is_stale());
@@ -291,6 +294,38 @@ mod tests {
         known.note(at(3), at(2), file(7, 3));
         known.note(at(4), early, file(1, 1));
         assert_eq!(known.attributes().size, 7);
+    }
+
+    #[test]
+    fn what_a_server_says_whose_clock_was_set_back_counts_if_it_was_asked_later() {
+        let known = Known::new(at(0), file(1, 100), BOUNDS);
+        let change = Change { before: Some(file(1, 100).version()), after: Some(file(9, 50)) };
+        known.begin_write(at(1)).end(at(2), change);
+        assert_eq!(known.attributes().size, 9);
+        known.note(at(3), at(3), file(9, 40));
+        assert_eq!(known.attributes().changed.seconds, 40);
+    }
+
+    #[test]
+    fn of_writes_at_one_time_the_longest_file_is_the_last_whatever_reply_comes_first() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        let [first, second] = [known.begin_write(at(1)), known.begin_write(at(1))];
+        second.end(at(2), Change { before: None, after: Some(file(9, 2)) });
+        first.end(at(3), Change { before: None, after: Some(file(5, 2)) });
+        assert_eq!(known.attributes().size, 9);
+        known.note(at(4), at(1), file(5, 2));
+        assert_eq!(known.attributes().size, 9, "it was asked meanwhile");
+        assert!(!known.is_stale());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_at_the_time_of_a_write_is_shorter() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.begin_write(at(1)).end(at(2), Change { before: None, after: Some(file(9, 2)) });
+        let asked = at(2);
+        known.on_own_change(at(3), at(3), Change { before: None, after: Some(file(0, 2)) });
+        known.note(at(4), asked, file(9, 2));
+        assert_eq!(known.attributes().size, 0);
     }
 
     #[test]

@@ -165,8 +165,11 @@ impl Files {
             let _ = content.write_out(cpu).await;
         }
         let change = async {
+            let asked = cpu.now();
             let change = self.server.set_attributes(cpu, &node.handle, new.wire()).await?;
-            node.known.on_own_change(cpu.now(), change);
+            // Of what may be shorter now the clock does not decide. Nothing of ours was written meanwhile.
+            let asked = if new.size.is_some() { cpu.now() } else { asked };
+            node.known.on_own_change(cpu.now(), asked, change);
             Ok(())
         };
         let changed = match (&content, new.size) {

@@ -95,7 +95,7 @@ impl Files {
         call: impl Future<Output = Result<T, Errno>>,
         change: impl FnOnce(&T) -> Change,
     ) -> Result<T, Errno> {
-        let changing = directory.known.begin_write();
+        let changing = directory.known.begin_write(cpu.now());
         let result = call.await;
         match &result {
             Ok(done) => changing.end(cpu.now(), change(done)),
@@ -155,6 +155,8 @@ impl Files {
         let directory = self.node(directory)?;
         let asked = cpu.now();
         let (made, needs_attributes) = self.create_file(cpu, &directory, name, creation).await?;
+        // Of what may be shorter now the server's clock does not decide.
+        let asked = if creation.truncates { cpu.now() } else { asked };
         let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
         if node.kind != Kind::File {
             return Err(Errno(libc::EEXIST));
