@@ -245,7 +245,8 @@ pub enum TreeCall {
         dir: Node,
         name: Vec<u8>,
     },
-    /// Sets attributes: [`TreeReply::Attributes`], those after, or [`TreeReply::GuardFailed`].
+    /// Sets attributes: [`TreeReply::Attributes`], those after, or [`TreeReply::GuardFailed`]. Who may write to a node may
+    /// set its times to the present. What the caller may not do changes no size.
     SetAttributes {
         node: Node,
         attributes: SetAttributes,

@@ -2,7 +2,10 @@
 //!
 //! Tests mostly run as root: then this program is run again as an ordinary user, with all tests of trees for one.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::tree_rig::*;
@@ -12,14 +15,22 @@ use testkit::skip::note;
 
 const USER: u32 = 65534;
 
+/// Names a directory of root's with a file, both open to all.
+const FOREIGN: &str = "AWASE_TEST_FOREIGN";
+
 /// Runs tests of this program as an ordinary user. Returns its output; `None` where that is impossible.
 fn run_as_user(arguments: &[&str]) -> Option<String> {
+    let foreign = tempfile::tempdir().expect("a temporary directory");
+    let open_to_all = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("allowed");
+    fs::write(foreign.path().join("file"), b"abc").expect("written");
+    open_to_all(&foreign.path().join("file"), 0o666);
+    open_to_all(foreign.path(), 0o777);
     if !is_root() {
         note("takes root, or is run as a user already");
         return None;
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(arguments).env_remove("TMPDIR").current_dir("/");
+    command.args(arguments).env(FOREIGN, foreign.path()).env_remove("TMPDIR").current_dir("/");
     // What an ordinary user cannot test is tested by root, whose list of skips counts.
     command.env_remove("AWASE_SKIPPED").env_remove("AWASE_SKIPS_FAIL");
     // Drops all groups of root, too.
@@ -52,7 +63,7 @@ fn the_tests_of_trees_pass_as_an_ordinary_user() {
 #[test]
 fn a_server_that_is_an_ordinary_user_checks_its_callers() {
     if let Some(printed) = run_as_user(&["--ignored", "tree_unprivileged::"]) {
-        assert!(printed.contains("7 passed"), "{printed}");
+        assert!(printed.contains("8 passed"), "{printed}");
     }
 }
 
@@ -75,6 +86,7 @@ as_user!(
     a_caller_lists_and_searches_only_what_it_may,
     in_a_sticky_directory_a_caller_removes_nothing_of_others,
     a_caller_sets_attributes_only_of_what_it_owns,
+    who_may_write_to_what_the_server_does_not_own_empties_it,
     access_returns_the_permissions_common_to_server_and_caller,
     the_owner_writes_to_its_file_made_read_only,
 );
@@ -179,6 +191,21 @@ fn a_caller_sets_attributes_only_of_what_it_owns(mut served: ServedTree) {
         assert!(served.ask(Some(&stranger()), set(node, attributes)).is_ok(), "{attributes:?}");
     }
     assert_eq!(served.lookup(root, "file").expect("found").1.size, 7);
+}
+
+fn who_may_write_to_what_the_server_does_not_own_empties_it(served: ServedTree) {
+    let foreign = std::env::var_os(FOREIGN).expect("set by the test that started this program");
+    let mut served = ServedTree::at(served.rig, foreign.as_ref()).expect("opened");
+    let node = served.lookup(served.root, "file").expect("there").0;
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    for who in [me(), stranger()] {
+        let refused = SetAttributes { size: Some(0), ..mode(0o600) };
+        assert_eq!(served.ask(Some(&who), set(node, refused)).err(), Some(EPERM));
+        assert_ne!(served.attributes(node).expect("there").size, 0);
+        let emptied = served.ask(Some(&who), set(node, SetAttributes { modified: Some(SetTime::Now), ..cut }));
+        assert_eq!(attributes_in(emptied).expect("set").size, 0);
+        served.put("file", b"again");
+    }
 }
 
 fn access_returns_the_permissions_common_to_server_and_caller(mut served: ServedTree) {

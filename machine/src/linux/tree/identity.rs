@@ -71,6 +71,19 @@ impl Identity {
         caller.filter(|_| self.acts_for_others()).map_or(self.uid, |caller| caller.uid)
     }
 
+    /// Does a thread that acts for the caller have root's rights over all files?
+    pub(super) fn acts_as_root(&self, caller: Option<&Caller>) -> bool {
+        self.acts_for_others() && self.acting_uid(caller) == 0
+    }
+
+    /// Is the user as whom a thread acts for the caller in this group?
+    pub(super) fn is_acting_in(&self, caller: Option<&Caller>, gid: u32) -> bool {
+        match caller.filter(|_| self.acts_for_others()) {
+            Some(caller) => caller.gid == gid || caller.groups.contains(&gid),
+            None => self.gid == gid || self.groups.contains(&gid),
+        }
+    }
+
     fn is_same(&self, caller: &Caller) -> bool {
         (self.uid, self.gid, &*self.groups) == (caller.uid, caller.gid, &*caller.groups)
     }

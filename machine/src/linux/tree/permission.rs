@@ -12,7 +12,7 @@ use super::call;
 use super::node::Found;
 use super::status::MODE;
 use crate::Errno;
-use crate::tree::{Caller, SetAttributes, SetTime};
+use crate::tree::{Attributes, Caller, SetAttributes, SetTime};
 
 pub(super) const SEARCH: u32 = libc::X_OK as u32;
 pub(super) const WRITE: u32 = libc::W_OK as u32;
@@ -92,6 +92,39 @@ impl HostTree {
         }
         let times = accessed.is_some() || modified.is_some();
         if times { self.require(Some(checked), found.fd(), WRITE) } else { Ok(()) }
+    }
+
+    /// Is the user as whom the thread acts for the caller the owner?
+    pub(super) fn is_owner(&self, caller: Option<&Caller>, found: &Found) -> bool {
+        self.identity.acting_uid(caller) == found.status.stx_uid
+    }
+
+    /// Checks what the host demands for setting these attributes of a regular file, other than the size and times to the
+    /// present, for which it suffices to be allowed to write.
+    ///
+    /// # Errors
+    /// As the host's: `EPERM`, and [`Errno::INVALID`] for what nobody may set.
+    pub(super) fn require_owner(
+        &self,
+        caller: Option<&Caller>,
+        found: &Found,
+        attributes: &SetAttributes,
+    ) -> Result<(), Errno> {
+        let SetAttributes { mode, uid, gid, size: _, accessed, modified } = *attributes;
+        let is_valid = |time| !matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= 1_000_000_000);
+        if [uid, gid].contains(&Some(u32::MAX)) || !is_valid(accessed) || !is_valid(modified) {
+            return Err(Errno::INVALID);
+        }
+        if self.identity.acts_as_root(caller) {
+            return Ok(());
+        }
+        let Attributes { uid: owner, gid: group, .. } = found.attributes();
+        let is_chosen = |time| matches!(time, Some(SetTime::To(_)));
+        let takes_owner =
+            mode.is_some() || uid.is_some() || gid.is_some() || is_chosen(accessed) || is_chosen(modified);
+        let gives_away = uid.is_some_and(|uid| uid != owner)
+            || gid.is_some_and(|gid| gid != group && !self.identity.is_acting_in(caller, gid));
+        if gives_away || takes_owner && !self.is_owner(caller, found) { Err(Errno(libc::EPERM)) } else { Ok(()) }
     }
 
     /// Does something with a regular file that its mode may deny even to its owner. If the server is the owner, it

@@ -19,6 +19,8 @@ macro_rules! promises_of_permissions {
             in_a_sticky_directory_only_owners_remove,
             access_returns_the_permissions_of_the_caller,
             attributes_are_changed_by_owners_only,
+            who_may_write_sets_any_time_to_now_and_empties_the_file,
+            what_is_refused_leaves_the_content,
             an_owner_truncates_its_file_whatever_the_mode,
             new_nodes_in_a_set_group_id_directory_have_its_group,
             only_root_gets_the_owner_that_it_requests,
@@ -197,6 +199,55 @@ pub fn attributes_are_changed_by_owners_only(mut served: impl Tree) {
     assert_eq!(attributes_in(served.ask(None, set(node, away))).expect("set").uid, 5002);
     let closed = served.node(Some(&alice()), create(root, "closed", Creation::Guarded, mode(0o600))).expect("made").0;
     assert_eq!(served.ask(Some(&bob()), set(closed, now)).err(), Some(EACCES));
+}
+
+pub fn who_may_write_sets_any_time_to_now_and_empties_the_file(mut served: impl Tree) {
+    served.put("file", b"abc");
+    let node = served.lookup(served.root(), "file").expect("there").0;
+    let (none, now, past) = (SetAttributes::default(), Some(SetTime::Now), Time { seconds: 5, nanoseconds: 0 });
+    let old = SetAttributes { accessed: Some(SetTime::To(past)), modified: Some(SetTime::To(past)), ..mode(0o664) };
+    assert!(served.ask(None, set(node, SetAttributes { gid: Some(7777), ..old })).is_ok());
+    let member = caller(5002, 6002, &[7777]);
+    let accessed = attributes_in(served.ask(Some(&member), set(node, SetAttributes { accessed: now, ..none })));
+    let accessed = accessed.expect("set");
+    assert!(accessed.accessed > past && accessed.modified == past);
+    assert!(served.ask(None, set(node, old)).is_ok());
+    let modified = attributes_in(served.ask(Some(&member), set(node, SetAttributes { modified: now, ..none })));
+    let modified = modified.expect("set");
+    assert!(modified.modified > past && modified.accessed == past);
+    assert!(served.ask(None, set(node, old)).is_ok());
+    // As opening it to write it anew does.
+    let emptied = served.ask(Some(&member), set(node, SetAttributes { size: Some(0), modified: now, ..none }));
+    let emptied = attributes_in(emptied).expect("set");
+    assert!(emptied.size == 0 && emptied.modified > past && emptied.accessed == past);
+    for one in [SetAttributes { accessed: now, ..none }, SetAttributes { modified: now, ..none }] {
+        assert_eq!(served.ask(Some(&alice()), set(node, one)).err(), Some(EACCES), "{one:?}");
+    }
+}
+
+pub fn what_is_refused_leaves_the_content(mut served: impl Tree) {
+    served.put("file", b"abc");
+    let node = served.lookup(served.root(), "file").expect("there").0;
+    assert!(served.ask(None, set(node, SetAttributes { uid: Some(5001), gid: Some(6001), ..mode(0o666) })).is_ok());
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    let time = |nanoseconds| Some(SetTime::To(Time { seconds: 5, nanoseconds }));
+    for (who, attributes, error) in [
+        (bob(), SetAttributes { mode: Some(0o777), ..cut }, EPERM),
+        (bob(), SetAttributes { modified: time(0), ..cut }, EPERM),
+        (bob(), SetAttributes { uid: Some(5002), ..cut }, EPERM),
+        (bob(), SetAttributes { gid: Some(6002), ..cut }, EPERM),
+        (alice(), SetAttributes { uid: Some(5002), ..cut }, EPERM),
+        (alice(), SetAttributes { gid: Some(6002), ..cut }, EPERM),
+        (alice(), SetAttributes { accessed: time(1_000_000_000), ..cut }, Errno::INVALID),
+        (alice(), SetAttributes { uid: Some(u32::MAX), ..cut }, Errno::INVALID),
+    ] {
+        assert_eq!(served.ask(Some(&who), set(node, attributes)).err(), Some(error), "{attributes:?}");
+        assert_eq!(served.attributes(node).expect("there").size, 3, "{attributes:?}");
+    }
+    let hers = SetAttributes { gid: Some(6002), modified: time(0), ..cut };
+    assert!(
+        served.ask(Some(&caller(5001, 6001, &[6002])), set(node, SetAttributes { mode: Some(0o600), ..hers })).is_ok()
+    );
 }
 
 pub fn an_owner_truncates_its_file_whatever_the_mode(mut served: impl Tree) {
