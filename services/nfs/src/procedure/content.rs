@@ -24,28 +24,38 @@ use kernel::tree::Vnode;
 /// Largest offset in a file, in bytes: the host's are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
+/// Attempts at a READ during which others move the end of the file, before the client must try again later.
+const ATTEMPTS_MAX: u32 = 16;
+
 pub(super) async fn read(call: &Call) -> Answer {
     let args: READ3args = arguments(&call.arguments)?;
     let object = Object::find(call, &args.file)?;
     let tree = object.export.tree();
     let file = tree.file(&call.cpu, object.node).await?;
-    let attributes = tree.refresh(&call.cpu, &file).await?;
-    permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
     let count = u64::from(args.count.min(transfer_bytes_max(call.cpu.kernel())));
     let offset = ByteOffset(args.offset);
-    let wanted = ByteRange { at: offset, len: available(attributes.size, offset, count) };
     let context = Context::synchronous(call.job).of_export(object.export.number());
-    let (range, frames) = content(call, &object, &file, wanted, context).await?;
-    // `eof` must match the attributes in the same reply, since clients treat what follows the end as zeroes; other
-    // clients may have moved the end meanwhile.
-    let attributes = file.attributes();
-    let len = available(attributes.size, offset, range.len);
-    let eof = args.offset.saturating_add(len) >= attributes.size;
-    let head = read_head(Nfs3Option::Some(object.fattr(&attributes)), len as u32, eof)?;
-    if len == 0 {
-        return Ok(Results::Bytes(head));
+    for _ in 0..ATTEMPTS_MAX {
+        let attributes = tree.refresh(&call.cpu, &file).await?;
+        permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
+        let wanted = ByteRange { at: offset, len: available(attributes.size, offset, count) };
+        let (range, frames) = content(call, &object, &file, wanted, context).await?;
+        // `eof` must match the attributes in the same reply, since clients treat what follows the end as zeroes; other
+        // clients may have moved the end meanwhile.
+        let attributes = file.attributes();
+        let len = available(attributes.size, offset, range.len);
+        let eof = args.offset.saturating_add(len) >= attributes.size;
+        if len == 0 && !eof && count > 0 {
+            // The end was here and has moved. Neither bytes nor the end would be EIO to a Linux program.
+            continue;
+        }
+        let head = read_head(Nfs3Option::Some(object.fattr(&attributes)), len as u32, eof)?;
+        return Ok(match len {
+            0 => Results::Bytes(head),
+            _ => Results::Data { head, frames, skip: offset.in_block(), len: len as usize },
+        });
     }
-    Ok(Results::Data { head, frames, skip: offset.in_block(), len: len as usize })
+    Err(nfsstat3::NFS3ERR_JUKEBOX.into())
 }
 
 /// The number of bytes, of `count` from `offset`, that a file of this size has.

@@ -2,7 +2,8 @@
 
 use nfs3_types::nfs3::*;
 
-use super::scene::{Data, Scene, user, with_mode};
+use super::scene::{Client, Data, Scene, bytes, decode, together, user, with_mode};
+use crate::program::Program;
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 
@@ -51,6 +52,33 @@ fn a_read_beyond_the_end_is_empty() {
     assert_eq!(user.read(&file, 0, 0), Ok((Vec::new(), false)));
     assert_eq!(user.read(&file, 1, 1), Ok((b"b".to_vec(), false)));
     assert_eq!(user.read(&file, 1, u32::MAX), Ok((b"bc".to_vec(), true)));
+}
+
+#[test]
+fn a_read_at_the_end_of_a_file_that_grows_meanwhile_gets_bytes_or_the_end() {
+    let name = "a_read_at_the_end_of_a_file_that_grows_meanwhile_gets_bytes_or_the_end";
+    for_seeds(name, 30, |seed| {
+        let scene = Scene::new(seed);
+        let (owner, other) = (scene.user(1000), scene.user(1001));
+        let file = owner.create(&owner.root(), "file", 0o644).expect("made");
+        owner.write(&file, 0, &[1; 100], stable_how::UNSTABLE).expect("written");
+        let longer = SETATTR3args {
+            object: file.clone(),
+            new_attributes: sattr3 { size: Nfs3Option::Some(5000), ..sattr3::default() },
+            guard: Nfs3Option::None,
+        };
+        // He has to be asked about first, which takes some time.
+        let read = READ3args { file, offset: 100, count: 1000 };
+        let call = |client: &Client, procedure, arguments| client.prepare(Program::Nfs, procedure as u32, arguments);
+        let calls = vec![
+            call(&other, NFS_PROGRAM::NFSPROC3_READ, bytes(&read)),
+            call(&owner, NFS_PROGRAM::NFSPROC3_SETATTR, bytes(&longer)),
+        ];
+        let came = together(&scene, calls).swap_remove(0);
+        let read: READ3resok<'static> = decode::<_, READ3resfail>(came).expect("read");
+        let size = read.file_attributes.unwrap().size;
+        assert_eq!((read.eof, read.data.len()), if size == 100 { (true, 0) } else { (false, 1000) });
+    });
 }
 
 #[test]
