@@ -162,18 +162,30 @@ impl FileTree {
     }
 
     /// Changes a file's size; `change` does it on the host.
-    pub(super) async fn resize(
+    pub(super) async fn resize<T>(
         &self,
         cpu: &Processor,
         file: &Vnode,
         size: u64,
-        change: impl Future<Output = Result<Attributes, Errno>>,
-    ) -> Result<Attributes, Errno> {
+        change: impl Future<Output = Result<T, Errno>>,
+    ) -> Result<T, Errno> {
         let change = async {
-            let after = change.await?;
-            file.device.on_resized(size);
-            Ok(after)
+            let result = change.await;
+            match result {
+                Ok(_) => file.device.on_resized(size),
+                Err(_) => self.look_at_size(cpu, file).await,
+            }
+            result
         };
         file.volume.resize(cpu, size, change).await
+    }
+
+    /// A change of the size has failed: the host may have made it, before something else failed.
+    async fn look_at_size(&self, cpu: &Processor, file: &Vnode) {
+        let is_known = file.device.ask_host(cpu).await == Ok(true);
+        let mut known = file.known();
+        if !is_known || known.host.size != file.device.size() {
+            known.find_stale(cpu.now(), true);
+        }
     }
 }

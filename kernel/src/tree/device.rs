@@ -13,7 +13,7 @@ use machine::{Errno, Op};
 use parking_lot::{Mutex, MutexGuard};
 use policy::unit::{BlockNo, ByteRange, Instant, Stability};
 
-use super::known::{Known, Reported, Stale, Writes};
+use super::known::{Asked, Known, Question, Reported, Stale, Writes};
 use super::siblings::Sibling;
 use crate::device::{Device, DeviceFacts, Work, transfer, write_all, zero_part};
 use crate::export::ExportNo;
@@ -137,21 +137,26 @@ impl GrowingFile {
     /// # Errors
     /// The host's.
     pub(super) async fn ask_host(&self, cpu: &Processor) -> Result<bool, Errno> {
-        let (writes, reported) = (self.writes(), self.reported(false));
+        let question = self.question(Asked { at: cpu.now(), changes: false });
         match cpu.tree(self.tree, None, TreeCall::Attributes { node: self.node }).await? {
             TreeReply::Attributes(host) if host.links == 0 => Ok(false),
             TreeReply::Attributes(host) => {
-                self.note(cpu.now(), host, Some(writes), reported);
+                self.note(cpu.now(), host, question);
                 Ok(true)
             }
             _ => Err(Errno::IO),
         }
     }
 
+    /// The host is about to be asked.
+    pub(super) fn question(&self, asked: Asked) -> Question {
+        Question { asked, writes: Some(self.writes()), reported: self.reported(false) }
+    }
+
     /// As [`Known::note`].
-    pub(super) fn note(&self, now: Instant, host: Attributes, writes: Option<Writes>, reported: Reported) {
+    pub(super) fn note(&self, now: Instant, host: Attributes, question: Question) -> bool {
         let (until, is_watched) = (self.writes(), self.is_watched());
-        self.known().note(now, host, (writes, until), (reported, is_watched));
+        self.known().note(now, host, question, (until, is_watched))
     }
 
     /// Was it written, or opened for writing, since the last call?
@@ -224,7 +229,7 @@ impl GrowingFile {
         self.is_written.store(true, Ordering::Relaxed);
         let _under_way = UnderWay::new(self);
         let (at, end) = (range.at, range.end());
-        let grows = end.0 > self.size.load(Ordering::Acquire);
+        let grows = end.0 > self.size();
         let _growth = if grows { Some(self.growth.lock().await) } else { None };
         let (from, to) = match writing.buffered {
             Some(_) if grows && range.len < GROWTH_DIRECT_MIN && stability == Stability::Unstable => (end, end),
@@ -287,6 +292,11 @@ impl GrowingFile {
         self.open.bytes_max
     }
 
+    /// Size on the host, without changes by others.
+    pub(super) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
     /// We have changed the size of the host's file.
     pub(super) fn on_resized(&self, size: u64) {
         self.set_size(size);
@@ -324,7 +334,7 @@ impl Drop for UnderWay<'_> {
 
 impl Device for GrowingFile {
     fn facts(&self) -> DeviceFacts {
-        let size = self.size.load(Ordering::Acquire);
+        let size = self.size();
         let facts = DeviceFacts::of(&self.open.direct.facts, false);
         let transfer_bytes_max = if size == 0 { GROWTH_BYTES_MAX } else { 0 }.max(facts.transfer_bytes_max);
         DeviceFacts { size, writable: self.is_writable, transfer_bytes_max, ..facts }

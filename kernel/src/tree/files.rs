@@ -1,11 +1,13 @@
 //! The table of a tree's open files: each is open at most once.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use machine::Errno;
 use machine::tree::Node;
 use parking_lot::MutexGuard;
+use policy::unit::Instant;
 
 use super::FileTree;
 use super::lost::LostFiles;
@@ -40,6 +42,8 @@ pub(super) struct Attempt {
     /// `None`: the attempt was abandoned.
     outcome: OnceLock<Option<Result<Arc<Vnode>, Errno>>>,
     ended: WaitList,
+    /// When clients were told of a change of its attributes meanwhile, in nanoseconds; zero if they were not.
+    told: AtomicU64,
 }
 
 impl Attempt {
@@ -103,10 +107,22 @@ impl Files {
         }
     }
 
+    /// A file, if it is open. If it is being opened, clients are told `now` of a change of its attributes.
+    pub(super) fn get_changed(&mut self, node: Node, now: Instant) -> Option<Arc<Vnode>> {
+        if let Some(Slot::Opening(attempt)) = self.slots.get(&node) {
+            attempt.told.store(now.ns(), Ordering::Relaxed);
+        }
+        self.get(node)
+    }
+
     /// An attempt to open a file ended, with `file` if it succeeded.
-    pub(super) fn end_opening(&mut self, node: Node, file: Option<&Arc<Vnode>>) {
+    pub(super) fn end_opening(&mut self, node: Node, attempt: &Attempt, file: Option<&Arc<Vnode>>) {
         match file {
             Some(file) => {
+                let told = attempt.told.load(Ordering::Relaxed);
+                if told > 0 {
+                    file.known().outdate(Instant::from_ns(told));
+                }
                 self.syncs.join(node, file);
                 if let Some(loss) = self.lost.of(&node) {
                     file.restore_loss(&loss);

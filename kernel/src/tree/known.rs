@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machine::tree::{Attributes, Time};
+use machine::tree::{Attributes, SetAttributes, Time};
 use policy::unit::Instant;
 
 /// Attributes from the host are valid for this long.
@@ -32,11 +32,33 @@ impl Writes {
     }
 }
 
+/// A call of the host.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) at: Instant,
+    /// Clients are told of a change with its reply.
+    pub(super) changes: bool,
+}
+
+/// What there was when the host was asked.
+#[derive(Clone, Copy)]
+pub(super) struct Question {
+    pub(super) asked: Asked,
+    /// Our writes before; `None` where unknown.
+    pub(super) writes: Option<Writes>,
+    /// The changes by others reported before.
+    pub(super) reported: Reported,
+}
+
 /// The file's known attributes.
 pub(super) struct Known {
-    /// The host's last reply; when is in `asked`.
+    /// The host's last reply.
     pub(super) host: Attributes,
-    pub(super) asked: Instant,
+    /// When it came. `None`: the host must be asked again.
+    pub(super) answered: Option<Instant>,
+    /// When the file was opened, or the host's reply to the last change by a client came: replies to what was asked before
+    /// may be older.
+    told: Instant,
     /// Our writes before the host was asked; `None` where unknown.
     pub(super) writes: Option<Writes>,
     /// The changes by others reported before that.
@@ -60,11 +82,12 @@ pub(super) enum Stale {
 }
 
 impl Known {
-    /// `asked`: before the file was opened, so there were no writes of ours.
-    pub(super) fn new(host: Attributes, asked: Instant, writes: Writes, reported: Reported) -> Self {
+    /// Of a file that was just opened, so there were no writes of ours.
+    pub(super) fn new(host: Attributes, now: Instant, writes: Writes, reported: Reported) -> Self {
         Known {
             host,
-            asked,
+            answered: Some(now),
+            told: now,
             writes: Some(writes),
             reported,
             stale: Stale::No,
@@ -74,9 +97,16 @@ impl Known {
         }
     }
 
-    /// Was the host asked lately, and no change `reported` since?
+    /// Clients were told of a change while the file was opened: what it was opened with may be older.
+    pub(super) fn outdate(&mut self, told: Instant) {
+        self.answered = None;
+        self.told = told;
+    }
+
+    /// Did the host answer lately, and was no change `reported` since?
     pub(super) fn is_fresh(&self, now: Instant, reported: Reported) -> bool {
-        let age = now.since(self.asked);
+        let Some(answered) = self.answered else { return false };
+        let age = now.since(answered);
         let is_current = match self.stale {
             Stale::No => true,
             Stale::Perhaps(since) => now.since(since) < FRESH,
@@ -86,36 +116,90 @@ impl Known {
         is_current && age < FRESH && is_quiet && reported.by_siblings == self.reported.by_siblings
     }
 
-    /// Records attributes of the host, read after our `writes`, where those are known, and after `reported` changes by
-    /// others. `until`: our writes by now; `is_watched`: the host reports changes by others.
+    /// Records attributes of the host. `until`: our writes by now; `is_watched`: the host reports changes by others.
+    /// Returns false, and leaves the known ones, if the reply to a client's change came meanwhile: these may be older.
     pub(super) fn note(
         &mut self,
         now: Instant,
         host: Attributes,
-        (writes, until): (Option<Writes>, Writes),
-        (reported, is_watched): (Reported, bool),
-    ) {
-        let is_alone = self.writes.is_some_and(|before| before.were_none_until(until));
-        let is_reported = reported != self.reported;
+        question: Question,
+        (until, is_watched): (Writes, bool),
+    ) -> bool {
+        let is_alone = self.is_alone(until);
+        let is_reported = question.reported != self.reported;
         let content = |attributes: &Attributes| (attributes.size, attributes.modified);
         let differs = content(&host) != content(&self.host);
+        let is_changed = is_alone && differs || is_reported;
+        if is_changed || differs && !is_watched {
+            self.find_stale(now, is_changed);
+        }
+        let is_overtaken = question.asked.at < self.told;
+        if question.asked.changes {
+            self.told = now;
+        }
+        if is_overtaken {
+            self.answered = None;
+            return false;
+        }
         if is_alone && host.changed != self.host.changed || is_reported {
             self.changed = later(self.changed, host.changed);
         }
-        if is_alone && differs || is_reported {
+        if is_changed {
             self.modified = if is_alone { host.modified } else { later(self.modified, host.modified) };
-            self.stale = Stale::Yes;
-            self.found_stale += 1;
-        } else if differs && !is_watched {
-            if self.stale == Stale::No {
-                self.stale = Stale::Perhaps(now);
-            }
-            self.found_stale += 1;
         }
         self.host = host;
-        self.writes = writes.or(self.writes.filter(|_| is_alone));
-        self.reported = reported;
-        self.asked = now;
+        self.writes = question.writes.or(self.writes.filter(|_| is_alone));
+        self.reported = question.reported;
+        self.answered = Some(now);
+        true
+    }
+
+    /// Records the host's attributes after a client has set these. The rest is as in [`Known::note`].
+    pub(super) fn adopt(
+        &mut self,
+        now: Instant,
+        host: Attributes,
+        set: &SetAttributes,
+        question: Question,
+        (until, is_watched): (Writes, bool),
+    ) {
+        let is_overtaken = question.asked.at < self.told;
+        // Of two changes at the same time, the later one has left what is there.
+        let host = if is_overtaken && host.changed < self.host.changed { self.host } else { host };
+        let is_alone = self.is_alone(until);
+        // A new size comes with a new time, and either hides a change by others.
+        let sets_content = set.size.is_some() || set.modified.is_some();
+        let differs =
+            set.size.is_none() && host.size != self.host.size || !sets_content && host.modified != self.host.modified;
+        let is_changed = is_alone && differs;
+        if is_changed || (differs || sets_content) && !is_watched {
+            self.find_stale(now, is_changed);
+        }
+        // Else clients have seen the time of their writes, which the host learns later, as another one.
+        let was_written = self.modified != self.host.modified && host.modified == self.host.modified;
+        if set.modified.is_some() || set.size.is_some() && !was_written || is_changed {
+            self.modified = host.modified;
+        }
+        self.changed = self.changed.max(host.changed);
+        self.host = host;
+        self.writes = question.writes;
+        self.answered = if is_overtaken { None } else { Some(now) };
+        self.told = now;
+    }
+
+    /// Has nobody but others written since the last reply?
+    fn is_alone(&self, until: Writes) -> bool {
+        self.writes.is_some_and(|before| before.were_none_until(until))
+    }
+
+    /// Others have changed the content, certainly or perhaps.
+    pub(super) fn find_stale(&mut self, now: Instant, is_certain: bool) {
+        if is_certain {
+            self.stale = Stale::Yes;
+        } else if self.stale == Stale::No {
+            self.stale = Stale::Perhaps(now);
+        }
+        self.found_stale += 1;
     }
 }
 

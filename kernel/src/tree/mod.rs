@@ -37,6 +37,7 @@ use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
+use known::Asked;
 pub use known::FRESH;
 pub use open_files::{OPEN_FILES_MAX, OpenFiles};
 use ordered::Answered;
@@ -158,6 +159,7 @@ impl FileTree {
             TreeCall::Link { node, .. } | TreeCall::Access { node, .. } => Some(node),
             _ => None,
         };
+        let asked = Asked { at: cpu.now(), changes: call.changes() };
         let (reply, around) = cpu.tree_and_around((self.open.tree, self.export()), caller.cloned(), call, dirs).await?;
         if let TreeReply::Renamed(moved, lost) = reply {
             for node in [Some(moved), lost].into_iter().flatten() {
@@ -166,12 +168,12 @@ impl FileTree {
         }
         let reply = match (reply, of) {
             (TreeReply::Attributes(attributes), Some(node)) => {
-                TreeReply::Attributes(self.present_one(cpu, node, attributes))
+                TreeReply::Attributes(self.present_now(cpu, node, attributes, asked).await)
             }
             (TreeReply::Access(granted, attributes), Some(node)) => {
-                TreeReply::Access(granted, self.present_one(cpu, node, attributes))
+                TreeReply::Access(granted, self.present_now(cpu, node, attributes, asked).await)
             }
-            (reply, _) => self.present(cpu, reply),
+            (reply, _) => self.present(cpu, reply, asked),
         };
         Ok((reply, around))
     }
@@ -192,10 +194,11 @@ impl FileTree {
         let file = self.files().get(node);
         match file {
             Some(file) => self.refresh(cpu, &file).await,
-            None => match self.ask(cpu, caller, TreeCall::Attributes { node }).await? {
-                TreeReply::Attributes(attributes) => Ok(self.present_one(cpu, node, attributes)),
-                _ => Err(Errno::IO),
-            },
+            None => {
+                let asked = Asked { at: cpu.now(), changes: false };
+                let attributes = attributes_of(self.ask(cpu, caller, TreeCall::Attributes { node }).await?)?;
+                Ok(self.present_one(cpu, node, attributes, asked))
+            }
         }
     }
 
@@ -212,10 +215,20 @@ impl FileTree {
             Some(_) => Some(self.file(cpu, node).await?),
             None => self.files().get(node),
         };
+        let asked = Asked { at: cpu.now(), changes: true };
         let Some(file) = file else {
-            return self.ask(cpu, caller, call).await;
+            return match self.ask(cpu, caller, call).await? {
+                // It may have been opened meanwhile.
+                TreeReply::Attributes(after) => {
+                    Ok(TreeReply::Attributes(self.present_now(cpu, node, after, asked).await))
+                }
+                other => Ok(other),
+            };
         };
-        // The guard is a time from the clients' view.
+        // The guard is a time from the clients' view, which a change by the host must have reached.
+        if guard.is_some() {
+            self.refresh(cpu, &file).await?;
+        }
         if guard.is_some_and(|guard| guard != file.attributes().changed) {
             return Ok(TreeReply::GuardFailed);
         }
@@ -224,12 +237,15 @@ impl FileTree {
             self.commit(cpu, &file, Context::synchronous(cpu.job())).await?;
         }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
-        let change = async { attributes_of(self.ask(cpu, caller, call).await?) };
-        let after = match attributes.size {
+        let change = async {
+            let question = file.device.question(Asked { at: cpu.now(), changes: true });
+            Ok((attributes_of(self.ask(cpu, caller, call).await?)?, question))
+        };
+        let (after, question) = match attributes.size {
             Some(size) => self.resize(cpu, &file, size, change).await?,
             None => change.await?,
         };
-        Ok(TreeReply::Attributes(file.adopt(cpu, after)))
+        Ok(TreeReply::Attributes(file.adopt(cpu, after, &attributes, question)))
     }
 
     async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
@@ -237,17 +253,17 @@ impl FileTree {
     }
 
     /// Replaces attributes in the host's reply where the cache has newer ones, and drops removed files.
-    fn present(&self, cpu: &Processor, reply: TreeReply) -> TreeReply {
+    fn present(&self, cpu: &Processor, reply: TreeReply, asked: Asked) -> TreeReply {
         match reply {
             TreeReply::Node(node, attributes) => {
                 if attributes.links == 0 {
                     self.forget(cpu, node);
                 }
-                TreeReply::Node(node, self.present_one(cpu, node, attributes))
+                TreeReply::Node(node, self.present_one(cpu, node, attributes, asked))
             }
             TreeReply::Entries(mut entries, last) => {
                 for (node, attributes) in entries.iter_mut().filter_map(|entry| entry.node.as_mut()) {
-                    *attributes = self.present_one(cpu, *node, *attributes);
+                    *attributes = self.present_one(cpu, *node, *attributes, asked);
                 }
                 TreeReply::Entries(entries, last)
             }
@@ -255,18 +271,37 @@ impl FileTree {
         }
     }
 
-    fn present_one(&self, cpu: &Processor, node: Node, attributes: Attributes) -> Attributes {
-        match self.files().get(node) {
-            Some(file) => file.observe(cpu, attributes),
+    /// The file of which a call tells, if it is open.
+    fn file_told(&self, cpu: &Processor, node: Node, asked: Asked) -> Option<Arc<Vnode>> {
+        let mut files = self.files();
+        if asked.changes { files.get_changed(node, cpu.now()) } else { files.get(node) }
+    }
+
+    fn present_one(&self, cpu: &Processor, node: Node, attributes: Attributes, asked: Asked) -> Attributes {
+        match self.file_told(cpu, node, asked) {
+            Some(file) => file.observe(cpu, attributes, asked).unwrap_or_else(|| file.attributes()),
             None => attributes,
+        }
+    }
+
+    /// The same, with what the call has changed in any case.
+    async fn present_now(&self, cpu: &Processor, node: Node, attributes: Attributes, asked: Asked) -> Attributes {
+        let Some(file) = self.file_told(cpu, node, asked) else { return attributes };
+        match file.observe(cpu, attributes, asked) {
+            Some(seen) => seen,
+            // Boxed: large and rare.
+            None => Box::pin(self.refresh(cpu, &file)).await.unwrap_or_else(|_| file.attributes()),
         }
     }
 
     /// A node lost or gained a name: refreshes its attributes, or drops it if it has no name left.
     async fn check_links(&self, cpu: &Processor, node: Node) {
         let Some(file) = self.files().get(node) else { return };
+        let asked = Asked { at: cpu.now(), changes: true };
         match self.ask(cpu, None, TreeCall::Attributes { node }).await {
-            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => drop(file.observe(cpu, attributes)),
+            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => {
+                let _ = file.observe(cpu, attributes, asked);
+            }
             _ => self.forget(cpu, node),
         }
     }

@@ -119,7 +119,7 @@ impl<'a> Opening<'a> {
 
     fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {
         let file = outcome.as_ref().and_then(|opened| opened.as_ref().ok());
-        self.tree.files().end_opening(self.node, file);
+        self.tree.files().end_opening(self.node, &self.attempt, file);
         if file.is_none() {
             self.tree.config.open_files.end(1);
         }

@@ -2,13 +2,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use machine::Errno;
-use machine::tree::{Attributes, Node, Time};
+use machine::tree::{Attributes, Node, SetAttributes, Time};
 use parking_lot::MutexGuard;
 use policy::unit::ByteRange;
 
 use super::commit::{Committed, JointCommit};
 use super::device::GrowingFile;
-use super::known::{Known, Stale, later};
+use super::known::{Asked, Known, Question, Stale, later};
 use super::node_for_records;
 use super::verifier::Verifier;
 use crate::frame::Frames;
@@ -87,25 +87,25 @@ impl Vnode {
         self.fresh(cpu)?.try_read(cpu, range)
     }
 
-    /// Attributes were set on the host for a client: clients see these from now on.
-    pub(super) fn adopt(&self, cpu: &Processor, host: Attributes) -> Attributes {
-        let writes = self.device.writes();
-        let mut known = self.known();
-        let was_written = known.modified != known.host.modified && host.modified == known.host.modified;
-        known.modified = if was_written { known.modified } else { host.modified };
-        known.changed = known.changed.max(host.changed);
-        known.host = host;
-        known.writes = known.writes.filter(|before| before.were_none_until(writes));
-        known.asked = cpu.now();
-        drop(known);
+    /// Attributes were `set` on the host for a client, and are these now: clients see them from now on.
+    pub(super) fn adopt(
+        &self,
+        cpu: &Processor,
+        host: Attributes,
+        set: &SetAttributes,
+        question: Question,
+    ) -> Attributes {
+        let (until, is_watched) = (self.device.writes(), self.device.is_watched());
+        self.known().adopt(cpu.now(), host, set, question, (until, is_watched));
         self.attributes()
     }
 
-    /// The host returned these attributes; returns what clients see.
-    pub(super) fn observe(&self, cpu: &Processor, host: Attributes) -> Attributes {
+    /// The host returned these attributes; returns what clients see. `None`: clients were told of a change meanwhile, and
+    /// these may be older.
+    pub(super) fn observe(&self, cpu: &Processor, host: Attributes, asked: Asked) -> Option<Attributes> {
         let reported = self.known().reported;
-        self.device.note(cpu.now(), host, None, reported);
-        if self.known().stale == Stale::Yes { host } else { self.attributes() }
+        let is_new = self.device.note(cpu.now(), host, Question { asked, writes: None, reported });
+        is_new.then(|| if self.known().stale == Stale::Yes { host } else { self.attributes() })
     }
 
     /// The clock of files advances in steps of milliseconds: of two writes in one step, the second is given a later time, so

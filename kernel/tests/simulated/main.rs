@@ -1,5 +1,6 @@
 //! Guarantees of the kernel, on the simulated machine.
 
+mod attributes;
 mod counters;
 mod crash;
 mod durability;

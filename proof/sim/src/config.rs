@@ -45,7 +45,8 @@ pub struct DiskConfig {
     /// Operations in a thousand that stall.
     pub stall_permille: u32,
     pub stall: Latency,
-    /// Operations in a thousand that take effect long before their completion is seen: later ones may be seen first.
+    /// Operations in a thousand, in a tree of its calls, too, that take effect long before their completion is seen: later
+    /// ones may be seen first.
     pub late_permille: u32,
     /// The time between effect and completion.
     pub late: Latency,

@@ -152,10 +152,7 @@ impl Inner {
             *reply.lock() = Some(answer);
             0
         });
-        let late_ns = match (&call, self.trees.get_mut(tree.0 as usize)) {
-            (TreeCall::Sync { .. }, Some(tree)) => tree.disk.lateness(),
-            _ => 0,
-        };
+        let late_ns = self.trees.get_mut(tree.0 as usize).map_or(0, |tree| tree.disk.lateness());
         self.complete_late(of, result, late_ns);
     }
 
