@@ -302,7 +302,9 @@ impl FileTree {
             Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => {
                 let _ = file.observe(cpu, attributes, asked);
             }
-            _ => self.forget(cpu, node),
+            Ok(_) | Err(Errno::STALE) => self.forget(cpu, node),
+            // It may have a name left: what clients wrote is not dropped because of that.
+            Err(_) => file.doubt(),
         }
     }
 

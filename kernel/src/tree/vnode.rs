@@ -108,6 +108,11 @@ impl Vnode {
         is_new.then(|| if self.known().stale == Stale::Yes { host } else { self.attributes() })
     }
 
+    /// What is known of it may not be so any more: the host is asked again before it is told.
+    pub(super) fn doubt(&self) {
+        self.known().answered = None;
+    }
+
     /// The clock of files advances in steps of milliseconds: of two writes in one step, the second is given a later time, so
     /// that a client that has seen the first notices the second.
     pub(super) fn note_write(&self, now: Time) {

@@ -64,6 +64,27 @@ fn a_size_that_the_host_has_set_before_it_failed_is_seen() {
 }
 
 #[test]
+fn what_was_written_stays_when_the_host_cannot_be_asked_after_a_file_was_renamed() {
+    for error in [Errno(libc::EMFILE), Errno(libc::EBUSY), Errno::IO] {
+        served(2, 100, async move |cpu, tree, seen, id| {
+            let (node, before) = file(&cpu, &tree, "file").await;
+            write(&cpu, &tree, &before, 0, &[1; 5000], context()).await.expect("cached");
+            let (dir, same) = (root(&cpu, &tree).await, Arc::clone(&tree));
+            let rename =
+                TreeCall::Rename { from_dir: dir, from_name: "file".into(), to_dir: dir, to_name: "new".into() };
+            let renaming = spawn(&cpu, async move |cpu| same.call(&cpu, None, rename).await.map(drop));
+            cpu.sleep(Duration::from_micros(1)).await;
+            seen.fail_next_in_tree(id, OpClass::Call, 1, error);
+            assert_eq!(ended(&cpu, &renaming).await, Ok(()));
+            let after = tree.file(&cpu, node).await.expect("it has a name");
+            assert!(Arc::ptr_eq(&before, &after), "{error:?}");
+            tree.commit(&cpu, &after, context()).await.expect("durable");
+            assert!(seen.tree_content(id, "/new") == Some(vec![1; 5000]), "{error:?}");
+        });
+    }
+}
+
+#[test]
 fn a_file_whose_name_another_has_got_is_not_written() {
     served(2, 100, async move |cpu, tree, _, _| {
         let (_, moved) = file(&cpu, &tree, "moved").await;
