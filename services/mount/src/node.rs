@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::ahead::Ahead;
 use crate::attributes::Kind;
-use crate::client::Access;
+use crate::client::{Access, Object};
 use crate::content::Content;
 use crate::errors::Errors;
 use crate::handle::Handle;
@@ -81,6 +81,10 @@ pub(crate) struct State {
 }
 
 impl Node {
+    pub fn object(&self) -> Object<'_> {
+        Object { handle: &self.handle, file_id: self.known.attributes().file_id }
+    }
+
     pub fn content(&self) -> Option<Arc<Content>> {
         self.state.lock().content.clone()
     }

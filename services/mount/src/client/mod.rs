@@ -22,7 +22,7 @@ use crate::results::Results;
 use crate::rpc::{Payload, Program, Remote, Reply, packed};
 pub(crate) use content::Written;
 pub(crate) use directory::{Entry, Listing};
-pub(crate) use names::Made;
+pub(crate) use names::{Made, Object};
 pub use status::Access;
 
 pub const NFS: Program = Program { number: nfs3::PROGRAM, version: nfs3::VERSION };

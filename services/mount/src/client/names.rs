@@ -11,7 +11,7 @@ use nfs3_types::nfs3::{
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
 use super::{Refused, Server};
-use crate::attributes::{Attributes, Change, Time};
+use crate::attributes::{Attributes, Change, Kind, Time};
 use crate::handle::Handle;
 use crate::results::Results;
 
@@ -30,6 +30,26 @@ pub(crate) struct Made {
 pub(crate) struct Moved {
     pub from: Change,
     pub to: Change,
+}
+
+/// An object that is known. A server may have several handles for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Object<'a> {
+    pub handle: &'a Handle,
+    /// Its number on the server.
+    pub file_id: u64,
+}
+
+/// What a call gives a name to: a server that has restarted does not know a repeated one again, and refuses it as it does
+/// where others have made something of that name.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    /// An object of this kind, with this time of access: the present second, and nanoseconds that are drawn. `None`: the server
+    /// does not keep it, and any of this kind is taken for ours.
+    New(Kind, Option<Time>),
+    /// A symbolic link to this.
+    LinkTo(&'a [u8]),
+    This(Object<'a>),
 }
 
 fn place<'a>(directory: &Handle, name: &'a [u8]) -> diropargs3<'a> {
@@ -64,13 +84,12 @@ impl Server {
         Ok(self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, made).await?)
     }
 
-    /// Can a file that must not exist be made by [`Server::create_new`]?
+    /// Does it keep a time of access with which something is made, so that what is made is known again by it?
     pub(crate) fn keeps_times(&self) -> bool {
         self.keeps_times.load(Ordering::Relaxed)
     }
 
-    /// Makes a file that must not exist, with its attributes. If the call had to be repeated and the name exists, its time of
-    /// access says whether the first execution made it: `mark`, the one in `new`, is drawn.
+    /// Makes a file that must not exist, with its attributes; `mark`, the time of access among them, is drawn.
     pub(crate) async fn create_new(
         &self,
         cpu: &Processor,
@@ -79,33 +98,21 @@ impl Server {
         (new, mark): (sattr3, Time),
     ) -> Result<Made, Errno> {
         let arguments = CREATE3args { where_: place(directory, name), how: createhow3::GUARDED(new) };
-        match self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, made).await {
-            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => {
-                match self.lookup(cpu, directory, name).await {
-                    Ok(found) if found.attributes.is_some_and(|found| found.accessed == mark) => Ok(found),
-                    Ok(_) | Err(Errno(libc::ENOENT)) => Err(Errno(libc::EEXIST)),
-                    Err(errno) => Err(errno),
-                }
-            }
-            result => {
-                let made = result?;
-                if made.attributes.is_some_and(|made| made.accessed != mark) {
-                    self.keeps_times.store(false, Ordering::Relaxed);
-                }
-                Ok(made)
-            }
-        }
+        let what = What::New(Kind::File, Some(mark));
+        self.make(cpu, Nfs::NFSPROC3_CREATE, &arguments, (directory, name), what).await
     }
 
+    /// `mark`: a time of access among the attributes that is drawn.
     pub(crate) async fn make_directory(
         &self,
         cpu: &Processor,
         directory: &Handle,
         name: &[u8],
-        attributes: sattr3,
+        (attributes, mark): (sattr3, Option<Time>),
     ) -> Result<Made, Errno> {
         let arguments = MKDIR3args { where_: place(directory, name), attributes };
-        self.make(cpu, Nfs::NFSPROC3_MKDIR, &arguments, directory, name).await
+        let what = What::New(Kind::Directory, mark);
+        self.make(cpu, Nfs::NFSPROC3_MKDIR, &arguments, (directory, name), what).await
     }
 
     pub(crate) async fn make_symlink(
@@ -118,38 +125,80 @@ impl Server {
         let symlink_data = nfspath3(Opaque::borrowed(target));
         let symlink = symlinkdata3 { symlink_attributes: sattr3::default(), symlink_data };
         let arguments = SYMLINK3args { where_: place(directory, name), symlink };
-        self.make(cpu, Nfs::NFSPROC3_SYMLINK, &arguments, directory, name).await
+        self.make(cpu, Nfs::NFSPROC3_SYMLINK, &arguments, (directory, name), What::LinkTo(target)).await
     }
 
+    /// `mark`: as with [`Server::make_directory`].
     pub(crate) async fn make_node(
         &self,
         cpu: &Processor,
         directory: &Handle,
         name: &[u8],
-        what: mknoddata3,
+        (what, mark): (mknoddata3, Option<Time>),
     ) -> Result<Made, Errno> {
+        let kind = match &what {
+            mknoddata3::NF3CHR(_) => Kind::Character,
+            mknoddata3::NF3BLK(_) => Kind::Block,
+            mknoddata3::NF3SOCK(_) => Kind::Socket,
+            _ => Kind::Fifo,
+        };
         let arguments = MKNOD3args { where_: place(directory, name), what };
-        self.make(cpu, Nfs::NFSPROC3_MKNOD, &arguments, directory, name).await
+        self.make(cpu, Nfs::NFSPROC3_MKNOD, &arguments, (directory, name), What::New(kind, mark)).await
     }
 
-    /// Makes an object. If the call had to be repeated and the name exists, the first execution made it.
+    /// Makes an object whose name must not exist.
     async fn make(
         &self,
         cpu: &Processor,
         procedure: Nfs,
         arguments: &impl Pack,
-        directory: &Handle,
-        name: &[u8],
+        (directory, name): (&Handle, &[u8]),
+        what: What<'_>,
     ) -> Result<Made, Errno> {
         match self.ask(cpu, procedure, arguments, made).await {
-            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => self.lookup(cpu, directory, name).await,
-            result => Ok(result?),
+            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => {
+                self.find_done(cpu, (directory, name), what).await?.ok_or(Errno(libc::EEXIST))
+            }
+            result => {
+                let made = result?;
+                if let (What::New(_, Some(mark)), Some(attributes)) = (what, made.attributes)
+                    && attributes.accessed != mark
+                {
+                    self.keeps_times.store(false, Ordering::Relaxed);
+                }
+                Ok(made)
+            }
         }
+    }
+
+    /// Of a call that had to be repeated and is refused: what has the name, if the first execution has done that.
+    async fn find_done(
+        &self,
+        cpu: &Processor,
+        (directory, name): (&Handle, &[u8]),
+        what: What<'_>,
+    ) -> Result<Option<Made>, Errno> {
+        let mut found = match self.lookup(cpu, directory, name).await {
+            Err(Errno(libc::ENOENT)) => return Ok(None),
+            found => found?,
+        };
+        let Some(handle) = &found.handle else { return Ok(None) };
+        let attributes = match found.attributes {
+            Some(attributes) => attributes,
+            None => self.attributes(cpu, handle).await?,
+        };
+        let is_ours = match what {
+            What::New(kind, mark) => attributes.kind == kind && mark.is_none_or(|mark| attributes.accessed == mark),
+            What::LinkTo(target) => attributes.kind == Kind::Symlink && self.read_link(cpu, handle).await? == target,
+            What::This(object) => *handle == *object.handle || attributes.file_id == object.file_id,
+        };
+        found.attributes = Some(attributes);
+        Ok(is_ours.then_some(found))
     }
 
     pub(crate) async fn remove(&self, cpu: &Processor, directory: &Handle, name: &[u8]) -> Result<Change, Errno> {
         let arguments = REMOVE3args { object: place(directory, name) };
-        or_done_before(self.ask(cpu, Nfs::NFSPROC3_REMOVE, &arguments, |results| results.change()).await, libc::ENOENT)
+        or_removed_before(self.ask(cpu, Nfs::NFSPROC3_REMOVE, &arguments, |results| results.change()).await)
     }
 
     pub(crate) async fn remove_directory(
@@ -159,25 +208,29 @@ impl Server {
         name: &[u8],
     ) -> Result<Change, Errno> {
         let arguments = RMDIR3args { object: place(directory, name) };
-        or_done_before(self.ask(cpu, Nfs::NFSPROC3_RMDIR, &arguments, |results| results.change()).await, libc::ENOENT)
+        or_removed_before(self.ask(cpu, Nfs::NFSPROC3_RMDIR, &arguments, |results| results.change()).await)
     }
 
+    /// `moved`: what has the name, if that is known.
     pub(crate) async fn rename(
         &self,
         cpu: &Processor,
+        moved: Option<Object<'_>>,
         (from, name): (&Handle, &[u8]),
         (to, new_name): (&Handle, &[u8]),
     ) -> Result<Moved, Errno> {
         let arguments = RENAME3args { from: place(from, name), to: place(to, new_name) };
-        let moved = self.ask(cpu, Nfs::NFSPROC3_RENAME, &arguments, |results| {
+        let result = self.ask(cpu, Nfs::NFSPROC3_RENAME, &arguments, |results| {
             Some(Moved { from: results.change()?, to: results.change()? })
         });
-        match moved.await {
-            // It is at its new place, where the first execution moved it.
-            Err(Refused { errno: Errno(libc::ENOENT), was_repeated: true })
-                if self.lookup(cpu, to, new_name).await.is_ok() =>
-            {
-                Ok(Moved { from: Change::default(), to: Change::default() })
+        match result.await {
+            Err(Refused { errno: Errno(libc::ENOENT), was_repeated: true }) => {
+                let is_done = match moved {
+                    Some(moved) => self.find_done(cpu, (to, new_name), What::This(moved)).await?.is_some(),
+                    None => self.lookup(cpu, to, new_name).await.is_ok(),
+                };
+                let moved = Moved { from: Change::default(), to: Change::default() };
+                is_done.then_some(moved).ok_or(Errno(libc::ENOENT))
             }
             result => Ok(result?),
         }
@@ -187,21 +240,27 @@ impl Server {
     pub(crate) async fn link(
         &self,
         cpu: &Processor,
-        object: &Handle,
+        object: Object<'_>,
         directory: &Handle,
         name: &[u8],
     ) -> Result<(Option<Attributes>, Change), Errno> {
-        let arguments = LINK3args { file: object.wire(), link: place(directory, name) };
+        let arguments = LINK3args { file: object.handle.wire(), link: place(directory, name) };
         let linked =
             self.ask(cpu, Nfs::NFSPROC3_LINK, &arguments, |results| Some((results.after()?, results.change()?)));
-        or_done_before(linked.await, libc::EEXIST)
+        match linked.await {
+            Err(Refused { errno: Errno(libc::EEXIST), was_repeated: true }) => {
+                let found = self.find_done(cpu, (directory, name), What::This(object)).await?;
+                found.map(|found| (found.attributes, found.directory)).ok_or(Errno(libc::EEXIST))
+            }
+            result => Ok(result?),
+        }
     }
 }
 
-/// A repeated call that is refused with `errno` was done when it came first.
-fn or_done_before<T: Default>(result: Result<T, Refused>, errno: i32) -> Result<T, Errno> {
+/// A repeated call that finds nothing has removed it when it came first.
+fn or_removed_before(result: Result<Change, Refused>) -> Result<Change, Errno> {
     match result {
-        Err(refused) if refused == (Refused { errno: Errno(errno), was_repeated: true }) => Ok(T::default()),
+        Err(Refused { errno: Errno(libc::ENOENT), was_repeated: true }) => Ok(Change::default()),
         result => Ok(result?),
     }
 }

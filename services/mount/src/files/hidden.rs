@@ -49,7 +49,7 @@ impl Files {
         hidden: &[u8],
         node: &Node,
     ) -> Result<(), Errno> {
-        let call = self.server.rename(cpu, (&directory.handle, name), (&directory.handle, hidden));
+        let call = self.server.rename(cpu, Some(node.object()), (&directory.handle, name), (&directory.handle, hidden));
         self.change_names(cpu, directory, call, |change| change.to).await?;
         node.known.on_renamed();
         let mut nodes = self.nodes.lock();
@@ -107,7 +107,12 @@ impl Files {
         let Kept { node, directory, name, hidden, .. } = kept;
         let given = match self.server.lookup(cpu, &directory.handle, name).await {
             Err(Errno(libc::ENOENT)) => {
-                let call = self.server.rename(cpu, (&directory.handle, hidden), (&directory.handle, name));
+                let call = self.server.rename(
+                    cpu,
+                    Some(node.object()),
+                    (&directory.handle, hidden),
+                    (&directory.handle, name),
+                );
                 self.change_names(cpu, directory, call, |change| change.to).await.map(|_| ())
             }
             Ok(_) => Err(Errno(libc::EEXIST)),

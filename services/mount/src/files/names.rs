@@ -202,16 +202,20 @@ impl Files {
             let call = self.server.create(cpu, handle, name, createhow3::UNCHECKED(new.wire()));
             return Ok((self.change_names(cpu, directory, call, change).await?, false));
         }
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        if self.server.keeps_times() {
-            let nanoseconds = (serial % NANOSECONDS) as u32;
-            let mark = Time { nanoseconds, ..self.host.time() };
+        if let Some(mark) = self.mark() {
             let new = New { accessed: Some(NewTime::Given(mark)), ..new }.wire();
             let call = self.server.create_new(cpu, handle, name, (new, mark));
             return Ok((self.change_names(cpu, directory, call, change).await?, false));
         }
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let call = self.server.create(cpu, handle, name, createhow3::EXCLUSIVE(createverf3(serial.to_be_bytes())));
         Ok((self.change_names(cpu, directory, call, change).await?, true))
+    }
+
+    /// A time of access by which what is made is told from what others made.
+    fn mark(&self) -> Option<Time> {
+        let nanoseconds = || (self.serial.fetch_add(1, Ordering::Relaxed) % NANOSECONDS) as u32;
+        self.server.keeps_times().then(|| Time { nanoseconds: nanoseconds(), ..self.host.time() })
     }
 
     /// What is cached of a file that was truncated.
@@ -233,9 +237,10 @@ impl Files {
         mode: u32,
     ) -> Result<Found, Errno> {
         let directory = self.node(directory)?;
-        let new = New { mode: Some(mode), ..New::default() };
+        let mark = self.mark();
+        let new = New { mode: Some(mode), accessed: mark.map(NewTime::Given), ..New::default() };
         let asked = cpu.now();
-        let call = self.server.make_directory(cpu, &directory.handle, name, new.wire());
+        let call = self.server.make_directory(cpu, &directory.handle, name, (new.wire(), mark));
         let made = self.change_names(cpu, &directory, call, |made| made.directory).await?;
         // One that the server may not have made now may have names.
         let is_empty = made.directory.before.is_some();
@@ -274,7 +279,8 @@ impl Files {
         mode: u32,
     ) -> Result<Found, Errno> {
         let directory = self.node(directory)?;
-        let attributes = New { mode: Some(mode), ..New::default() }.wire();
+        let mark = self.mark();
+        let attributes = New { mode: Some(mode), accessed: mark.map(NewTime::Given), ..New::default() }.wire();
         let device = |specdata1, specdata2| devicedata3 {
             dev_attributes: attributes.clone(),
             spec: specdata3 { specdata1, specdata2 },
@@ -286,7 +292,7 @@ impl Files {
             Special::Fifo => mknoddata3::NF3FIFO(attributes),
         };
         let asked = cpu.now();
-        let call = self.server.make_node(cpu, &directory.handle, name, what);
+        let call = self.server.make_node(cpu, &directory.handle, name, (what, mark));
         let made = self.change_names(cpu, &directory, call, |made| made.directory).await?;
         self.note_made(cpu, &directory, name, (asked, made)).await
     }
@@ -314,7 +320,7 @@ impl Files {
         name: &[u8],
     ) -> Result<(), Errno> {
         let asked = cpu.now();
-        let call = self.server.link(cpu, &node.handle, &directory.handle, name);
+        let call = self.server.link(cpu, node.object(), &directory.handle, name);
         let (attributes, _) = self.change_names(cpu, directory, call, |(_, change)| *change).await?;
         node.known.on_renamed();
         if let Some(attributes) = attributes {
@@ -389,7 +395,8 @@ impl Files {
             Some(open) => self.keep(cpu, (&to, new_name), open).await?,
             None => None,
         };
-        let call = self.server.rename(cpu, (&from.handle, name), (&to.handle, new_name));
+        let call =
+            self.server.rename(cpu, moved.as_deref().map(Node::object), (&from.handle, name), (&to.handle, new_name));
         let call = self.change_names(cpu, &from, call, |change| change.from);
         let renamed = self.change_names(cpu, &to, call, |change| change.to).await.map(|_| ());
         let was_kept = kept.is_some();

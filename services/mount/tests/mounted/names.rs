@@ -1,6 +1,7 @@
 //! Names, and files that lose theirs while they are open.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kernel::Processor;
@@ -220,5 +221,97 @@ fn names_are_made_once_where_connections_are_reset() {
             }
         }
         assert_eq!(list(&cpu, &files, 1000).await.len(), 30);
+    });
+}
+
+#[test]
+fn names_of_others_are_not_taken_for_our_own_where_connections_are_reset() {
+    let resets = AtomicU32::new(0);
+    for_seeds("names_of_others_are_not_taken_for_our_own_where_connections_are_reset", 12, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        scene.resets_per_million = 5000;
+        scene.run(async move |cpu| {
+            let root = NodeId::ROOT;
+            files.make_directory(&cpu, root, b"directory", 0o755).await.expect("made");
+            files.make_symlink(&cpu, root, b"symlink", b"theirs").await.expect("made");
+            files.make_special(&cpu, root, b"fifo", Special::Fifo, 0o600).await.expect("made");
+            for name in [b"file", b"link"] {
+                let (_, opening) = files.create(&cpu, root, name, NEW).await.expect("created");
+                files.close_file(&cpu, opening).await;
+            }
+            let file = find(&cpu, &files, "file").await.expect("there").id;
+            for _ in 0..20 {
+                let refused = [
+                    files.make_directory(&cpu, root, b"directory", 0o755).await.err(),
+                    files.make_directory(&cpu, root, b"file", 0o755).await.err(),
+                    files.make_symlink(&cpu, root, b"symlink", b"ours").await.err(),
+                    files.make_symlink(&cpu, root, b"file", b"ours").await.err(),
+                    files.make_special(&cpu, root, b"fifo", Special::Fifo, 0o600).await.err(),
+                    files.link(&cpu, file, root, b"link").await.err(),
+                ];
+                assert_eq!(refused, [Some(Errno(libc::EEXIST)); 6], "seed {seed}");
+            }
+        });
+        resets.fetch_add(scene.resets, Ordering::Relaxed);
+    });
+    assert!(resets.into_inner() > 0, "no connection was reset");
+}
+
+#[test]
+fn what_others_have_removed_is_not_renamed_where_connections_are_reset() {
+    let resets = AtomicU32::new(0);
+    for_seeds("what_others_have_removed_is_not_renamed_where_connections_are_reset", 12, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let own = Arc::clone(&files);
+        let names: Vec<String> = (0..40).map(|number| format!("a{number}")).collect();
+        let made = names.clone();
+        scene.run(async move |cpu| {
+            for name in made.iter().map(String::as_str).chain(["theirs"]) {
+                let (_, opening) = own.create(&cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
+                own.close_file(&cpu, opening).await;
+            }
+        });
+        let dir = scene.world.tree_node(scene.tree, "").expect("a root");
+        for name in &names {
+            let remove = TreeCall::Remove { dir, name: name.clone().into_bytes() };
+            scene.world.call_tree(scene.tree, None, &remove).expect("removed");
+        }
+        scene.resets_per_million = 5000;
+        scene.run(async move |cpu| {
+            for name in names {
+                let renamed = files.rename(&cpu, (NodeId::ROOT, name.as_bytes()), (NodeId::ROOT, b"theirs")).await;
+                assert_eq!(renamed, Err(Errno(libc::ENOENT)), "seed {seed}");
+            }
+        });
+        resets.fetch_add(scene.resets, Ordering::Relaxed);
+    });
+    assert!(resets.into_inner() > 0, "no connection was reset");
+}
+
+#[test]
+fn names_of_every_kind_are_made_once_where_the_server_restarts() {
+    for_seeds("names_of_every_kind_are_made_once_where_the_server_restarts", 12, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let interval = Duration::from_millis(2 + seed % 5);
+        scene.run_with_crashes(interval, false, async move |cpu| {
+            let root = NodeId::ROOT;
+            let (file, opening) = files.create(&cpu, root, b"file", NEW).await.expect("created");
+            files.close_file(&cpu, opening).await;
+            for number in 0..50 {
+                let names = ["d", "s", "f", "l", "r"].map(|kind| format!("{kind}{number}").into_bytes());
+                let [directory, symlink, fifo, link, renamed] = &names;
+                files.make_directory(&cpu, root, directory, 0o755).await.expect("made");
+                files.make_symlink(&cpu, root, symlink, b"target").await.expect("made");
+                files.make_special(&cpu, root, fifo, Special::Fifo, 0o600).await.expect("made");
+                files.link(&cpu, file.id, root, link).await.expect("linked");
+                files.rename(&cpu, (root, link), (root, renamed)).await.expect("renamed");
+                let again = files.link(&cpu, file.id, root, symlink).await.err();
+                assert_eq!(again, Some(Errno(libc::EEXIST)), "seed {seed}");
+            }
+            assert_eq!(list(&cpu, &files, 1000).await.len(), 201, "seed {seed}");
+        });
     });
 }
