@@ -271,44 +271,67 @@ pub fn run() -> anyhow::Result<()> {
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let alarm = Alarm::new()?;
-    let mut memory: BTreeMap<u64, OwnedFd> = BTreeMap::new();
-    let mut until = 0_u64;
+    let mut watch = Watch::default();
     loop {
-        // When it is over, what comes next says more.
-        alarm.set(if now().ns() < until { until } else { 0 })?;
+        alarm.set(watch.alarm())?;
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN), PollFd::new(&alarm.0, PollFlags::IN)], None);
-        // All that was said before the end is heard before it counts.
-        let is_heard = hear(&socket, &mut memory, &mut until);
-        if !is_heard || now().ns() >= until {
-            memory.values().for_each(empty);
-        }
-        if !is_heard {
+        if !watch.turn(&socket, || now().ns()) {
             return Ok(());
         }
     }
 }
 
-/// Takes what was said; false: the server has ended.
-fn hear(socket: &UnixStream, memory: &mut BTreeMap<u64, OwnedFd>, until: &mut u64) -> bool {
-    loop {
-        let mut bytes = [0; MESSAGE_BYTES];
-        let descriptors = match receive_with_descriptors(socket, &mut bytes, 1) {
-            Ok((MESSAGE_BYTES, descriptors)) => descriptors,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            _ => return false,
-        };
-        let (numbers, _) = bytes.as_chunks();
-        let [number, value] = [numbers[0], numbers[1]].map(u64::from_le_bytes);
-        match descriptors.into_iter().next() {
-            Some(descriptor) => {
-                memory.insert(number, descriptor);
-                if { socket }.write(&number.to_le_bytes()).is_err() {
-                    return false;
+/// The guard's side.
+#[derive(Default)]
+struct Watch {
+    memory: BTreeMap<u64, OwnedFd>,
+    /// When it acts. Nanoseconds.
+    until: u64,
+    /// The last such time at which it has.
+    emptied: u64,
+}
+
+impl Watch {
+    /// When it is to look again if nothing is said. That may be in the past: the alarm goes off at once then. 0: never, since
+    /// what comes next says more.
+    fn alarm(&self) -> u64 {
+        if self.emptied == self.until { 0 } else { self.until }
+    }
+
+    /// Takes what was said, and empties all memory if its time is over. False: the server has ended.
+    fn turn(&mut self, socket: &UnixStream, now: impl FnOnce() -> u64) -> bool {
+        // The clock is read first: a lease that the server has told, and then seen that it came in time, is heard below.
+        let at = now();
+        let is_heard = self.hear(socket);
+        if !is_heard || at >= self.until {
+            self.memory.values().for_each(empty);
+            self.emptied = self.until;
+        }
+        is_heard
+    }
+
+    /// Takes what was said; false: the server has ended.
+    fn hear(&mut self, socket: &UnixStream) -> bool {
+        loop {
+            let mut bytes = [0; MESSAGE_BYTES];
+            let descriptors = match receive_with_descriptors(socket, &mut bytes, 1) {
+                Ok((MESSAGE_BYTES, descriptors)) => descriptors,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                _ => return false,
+            };
+            let (numbers, _) = bytes.as_chunks();
+            let [number, value] = [numbers[0], numbers[1]].map(u64::from_le_bytes);
+            match descriptors.into_iter().next() {
+                Some(descriptor) => {
+                    self.memory.insert(number, descriptor);
+                    if { socket }.write(&number.to_le_bytes()).is_err() {
+                        return false;
+                    }
                 }
+                None if number == 0 => self.until = value,
+                None => drop(self.memory.remove(&number)),
             }
-            None if number == 0 => *until = value,
-            None => drop(memory.remove(&number)),
         }
     }
 }
@@ -321,6 +344,8 @@ fn empty(memory: &OwnedFd) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     fn soon(ms: u64) -> Instant {
@@ -381,19 +406,63 @@ mod tests {
     fn all_that_was_said_is_heard_at_once_and_the_end_of_the_server_too() {
         let (own, its) = UnixStream::pair().expect("a pair");
         its.set_nonblocking(true).expect("set");
-        let (mut memory, mut until) = (BTreeMap::new(), 0);
+        let mut watch = Watch::default();
         let file = tempfile::tempfile().expect("a file");
         send_with_descriptor(&own, &message(7, ADD), &file).expect("sent");
         { &own }.write_all(&message(0, 5)).expect("sent");
         { &own }.write_all(&message(0, 9)).expect("sent");
-        assert!(hear(&its, &mut memory, &mut until));
-        assert_eq!((memory.len(), until), (1, 9));
+        assert!(watch.hear(&its));
+        assert_eq!((watch.memory.len(), watch.until), (1, 9));
         let mut answer = [0; 8];
         { &own }.read_exact(&mut answer).expect("answered");
         assert_eq!(u64::from_le_bytes(answer), 7);
         { &own }.write_all(&message(7, REMOVE)).expect("sent");
-        assert!(hear(&its, &mut memory, &mut until) && memory.is_empty());
+        assert!(watch.hear(&its) && watch.memory.is_empty());
         drop(own);
-        assert!(!hear(&its, &mut memory, &mut until));
+        assert!(!watch.hear(&its));
+    }
+
+    /// A guard that has a memory with this content.
+    fn watching(until: u64, content: &[u8]) -> (Watch, File) {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(content).expect("written");
+        let memory = BTreeMap::from([(1, file.as_fd().try_clone_to_owned().expect("a descriptor"))]);
+        (Watch { memory, until, emptied: 0 }, file)
+    }
+
+    fn content(file: &File) -> Vec<u8> {
+        let mut bytes = vec![1; 4];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        bytes
+    }
+
+    #[test]
+    fn a_lease_that_was_told_before_the_guard_has_looked_at_the_clock_is_heard_before_that_counts() {
+        let (own, its) = UnixStream::pair().expect("a pair");
+        its.set_nonblocking(true).expect("set");
+        let (mut watch, file) = watching(10, b"page");
+        // Woken just before the end, it is not run for a while, in which the server renews the lease.
+        let late = || {
+            { &own }.write_all(&message(0, 20)).expect("sent");
+            11
+        };
+        assert!(watch.turn(&its, late));
+        assert_eq!((content(&file), watch.alarm()), (b"page".to_vec(), 20));
+        assert!(watch.turn(&its, || 20));
+        assert_eq!((content(&file), watch.alarm()), (vec![0; 4], 0), "none came in time");
+    }
+
+    #[test]
+    fn the_alarm_is_set_until_the_memory_was_emptied_also_when_its_time_has_come() {
+        let (own, its) = UnixStream::pair().expect("a pair");
+        its.set_nonblocking(true).expect("set");
+        let (mut watch, file) = watching(10, b"page");
+        assert!(watch.turn(&its, || 9));
+        assert_eq!((content(&file), watch.alarm()), (b"page".to_vec(), 10));
+        assert!(watch.turn(&its, || 10));
+        assert_eq!((content(&file), watch.alarm()), (vec![0; 4], 0));
+        { &own }.write_all(&message(0, 12)).expect("sent");
+        assert!(watch.turn(&its, || 11));
+        assert_eq!(watch.alarm(), 12);
     }
 }
