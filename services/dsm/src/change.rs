@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernel::volume::Change;
 use kernel::{Processor, Volume};
 use machine::Errno;
-use policy::coherence::{Local, PageNo};
+use policy::coherence::PageNo;
 
 use crate::Shared;
 use crate::core::{Core, block};
@@ -63,11 +63,11 @@ impl Shared {
     pub(crate) fn write_held(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) -> bool {
         let was_dirty = core.node.is_dirty(page);
         let waiting = core.page(page).changes.len();
-        // That it may is known: nothing is asked.
-        let _ = core.node.on_local(cpu.now(), Local::Write, page);
+        core.written(page, cpu.now());
         let changed = self.apply(core, volume, page, (None, false));
         if changed == 0 && !was_dirty {
-            core.node.holds(page).into_iter().for_each(|(_, version)| core.node.unwritten(page, version));
+            let held = core.node.holds(page);
+            held.into_iter().for_each(|(_, version)| core.node.unwritten(page, version));
         }
         core.page(page).changes.len() < waiting
     }

@@ -130,6 +130,13 @@ impl Core {
         self.pages.get(page).and_then(|entry| entry.faults.first()).is_some_and(|fault| fault.is_write)
     }
 
+    /// This node writes a page that it may write.
+    pub(crate) fn written(&mut self, page: PageNo, now: Instant) {
+        // That it may is known: nothing is asked.
+        let _ = self.node.on_local(now, Local::Write, page);
+        self.page(page).unwritten = None;
+    }
+
     /// Is it being given up?
     pub(crate) fn is_leaving(&self, page: PageNo) -> bool {
         self.pages.get(page).is_some_and(|entry| !entry.has_no_steps())
@@ -255,7 +262,7 @@ impl Shared {
         match step.action {
             Action::Send(envelope) => self.send(cpu, core, page, envelope),
             Action::Access { mode, version, .. } => self.access(cpu, core, volume, page, (mode, version, step.content)),
-            Action::Store { .. } => self.store(cpu, core, page, step.content),
+            Action::Store { version, .. } => self.store(cpu, core, page, (version, step.content)),
             Action::Protect(_) => self.withdraw(cpu, core, volume, page, true),
             Action::Revoke(_) => self.withdraw(cpu, core, volume, page, false),
             Action::Lost(_) => {
@@ -403,6 +410,7 @@ impl Shared {
         if mode == Mode::Write && changed == 0 {
             // Before a mapping may get it to write, which says so itself.
             core.node.unwritten(page, version);
+            core.page(page).unwritten = Some(version);
         }
         self.serve_faults(cpu, core, volume, page, Some(loaded));
         if is_lost && changed == 0 && core.node.holds(page).is_some() && !core.node.is_waiting(page) {

@@ -58,6 +58,11 @@ impl Failures {
         is_news
     }
 
+    /// What clients of this node had written is lost here: that is returned as the failures of others are.
+    pub(crate) fn on_lost(&mut self) {
+        self.count += 1;
+    }
+
     /// Has this node heard since then that flushes of the home have failed?
     pub(crate) fn are_since(&self, home: NodeId, count: u64) -> bool {
         self.homes.iter().any(|(at, (_, number))| at.node == home && *number > count)
@@ -126,5 +131,14 @@ mod tests {
         failures.on_told(at(2), 8);
         failures.on_told(at(3), 1);
         assert!(failures.take_new(failures.returned), "not returned yet");
+    }
+
+    #[test]
+    fn what_is_lost_here_is_returned_once() {
+        let mut failures = Failures::default();
+        failures.on_told(at(2), 0);
+        failures.on_lost();
+        assert!(failures.take_new(failures.returned) && !failures.take_new(failures.returned));
+        assert!(!failures.are_since(HOME, 0), "no home has failed");
     }
 }

@@ -89,7 +89,8 @@ impl Shared {
         }
         // What a node had written when it died is lost.
         let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
-        core.deaths.have_lost_since(known.deaths, self.fixed_homes(), others)
+        let have_lost = core.deaths.have_lost_since(known.deaths, self.fixed_homes(), others);
+        core.flushes.failures.take_new(known.failures) | have_lost
     }
 
     /// Have the homes all that was written here?

@@ -234,6 +234,7 @@ impl Shared {
     /// The steps of a page are done: bytes that its home has are not retained.
     pub(crate) fn settle(&self, core: &mut Core, page: PageNo) {
         self.settle_forwarded(core, page);
+        core.pages.get_mut(page).into_iter().for_each(|entry| entry.unwritten = None);
         if !core.saving.contains_key(&page) {
             return;
         }

@@ -11,7 +11,7 @@ use kernel::request::Action;
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor};
 use machine::Errno;
-use policy::coherence::{Address, Message, PageNo};
+use policy::coherence::{Address, Message, PageNo, Version};
 
 use crate::Shared;
 use crate::core::{Core, Progress, block};
@@ -43,7 +43,13 @@ impl Shared {
     }
 
     /// Stores the page's last copy.
-    pub(crate) fn store(&self, cpu: &Processor, core: &mut Core, page: PageNo, content: Content) -> Progress {
+    pub(crate) fn store(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        page: PageNo,
+        (version, content): (Version, Content),
+    ) -> Progress {
         let frame = match content {
             Content::Page(Loaded::Frame(frame), _) => frame,
             Content::Page(Loaded::Bytes(bytes), _) => return self.store_bytes(cpu, page, bytes),
@@ -54,12 +60,18 @@ impl Shared {
                 }
                 return Progress::Done;
             }
-            // This node's own. It was not changed if it is not cached.
+            // This node's own.
             Content::None => {
                 core.flushes.touch(self.me.node, self.me.incarnation);
                 match core.saving.get(&page).and_then(|saving| saving.frame.clone()) {
                     Some(frame) => frame,
-                    None => return Progress::Done,
+                    None => {
+                        // Unless nothing was written, nobody has it: it was abandoned, or the lease was over.
+                        if core.page(page).unwritten != Some(version) {
+                            core.home.lost.insert(page);
+                        }
+                        return Progress::Done;
+                    }
                 }
             }
         };

@@ -201,6 +201,8 @@ pub(crate) struct Page {
     pub(crate) is_running: bool,
     /// The number of what is running, if it is a store.
     pub(crate) store: Option<u64>,
+    /// What was granted last and changed nothing, until the steps that came with it are done.
+    pub(crate) unwritten: Option<Version>,
     /// Threads of programs that wait, at most one entry for each mapping.
     pub(crate) faults: SmallVec<[Fault; 1]>,
     /// A task waits until the page may be taken from a mapping.

@@ -26,3 +26,7 @@ pub const MAPPINGS_MAX: usize = 256;
 
 /// Pages that one mapping has at a time: 4 GiB. For more, those granted least recently are taken away.
 pub const PAGES_MAX: usize = 1 << 20;
+
+/// Pages written by programs that are copied into the cache at the end of a lease, at most, beside those that clients have
+/// written, too. A page takes a few microseconds, and all of them a small part of the time between the two ends of a lease.
+const RETAINED_MAX: usize = 8192;

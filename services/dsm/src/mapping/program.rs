@@ -92,6 +92,11 @@ impl Shared {
         self.core.lock().mapped.all_max = pages_max;
     }
 
+    /// From now on, so many pages that only programs have written are retained at most when the lease of this node is over.
+    pub fn limit_retained(&self, pages_max: usize) {
+        self.core.lock().mapped.retained_max = pages_max;
+    }
+
     /// Programs that have mapped the volume.
     pub fn mappings(&self) -> usize {
         self.core.lock().mapped.len()

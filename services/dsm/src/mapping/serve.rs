@@ -243,8 +243,7 @@ impl Shared {
                 if is_taken_over {
                     core.mapped.take_over(page);
                 }
-                // That it may is known: nothing is asked.
-                let _ = core.node.on_local(cpu.now(), Local::Write, page);
+                core.written(page, cpu.now());
                 self.make_room(cpu, core, no, page);
                 Served::Given
             }

@@ -21,23 +21,28 @@ use super::table::MappingNo;
 use crate::Shared;
 use crate::core::{Core, block};
 
-/// Pages written by programs that are copied into the cache then, at most. A page takes a few microseconds, and all of them
-/// a small part of the time between the two ends of a lease.
-const RETAINED_MAX: usize = 8192;
-
 impl Shared {
     /// The lease of this node is over. When this returns, no program can use a page of the volume, whatever it does. What
     /// programs have written stays in the cache, in case that the lease is renewed in time, as far as there is memory at
-    /// once; what is not retained is an error for all then, until somebody writes it anew.
+    /// once; what is not retained is an error for all then, until somebody writes it anew. What clients have written, too, and
+    /// was acknowledged comes first; if some of it cannot be retained, the next flush fails.
     pub fn on_lease_over(&self, kernel: &Kernel) {
         let volume = self.volume();
         let mut core = self.core.lock();
-        let written: Vec<PageNo> = core.mapped.written(None).collect();
         let volume = volume.filter(|_| !self.has_ended());
-        let retained = volume.map_or(0, |volume| self.retain_written(kernel, &mut core, &volume, &written));
+        let acknowledged: Vec<PageNo> = core.mapped.taken_over().collect();
+        let others: Vec<PageNo> = core.mapped.not_taken_over().collect();
+        let mut lost = acknowledged.len() + others.len();
+        if let Some(volume) = volume {
+            let retained = self.retain_written(kernel, &mut core, &volume, &acknowledged);
+            if retained < acknowledged.len() {
+                core.flushes.failures.on_lost();
+            }
+            let most = others.len().min(core.mapped.retained_max);
+            lost -= retained + self.retain_written(kernel, &mut core, &volume, &others[..most]);
+        }
         self.stop_mappings(&mut core);
         drop(core);
-        let lost = written.len() - retained;
         if lost > 0 {
             self.report(None, format!("the lease is over, and {lost} pages that programs had written are lost"));
         }
@@ -46,7 +51,7 @@ impl Shared {
     /// Copies as many as can be had at once into the cache; returns their number.
     fn retain_written(&self, kernel: &Kernel, core: &mut Core, volume: &Volume, written: &[PageNo]) -> usize {
         let mut retained = 0;
-        for page in written.iter().take(RETAINED_MAX) {
+        for page in written {
             let mut spare = Frames::new();
             if !kernel.try_allocate(1, &mut spare) {
                 break;

@@ -12,7 +12,7 @@ use policy::readahead::{self, faults::FaultAhead};
 use policy::unit::{BlockNo, BlockRange, Instant, ProcessorId};
 use smallvec::SmallVec;
 
-use super::PAGES_MAX;
+use super::{PAGES_MAX, RETAINED_MAX};
 
 /// A mapping of a program. Numbers are not used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,12 +67,15 @@ pub(crate) struct Table {
     pub(crate) pages_max: usize,
     /// The most that all have together.
     pub(crate) all_max: usize,
+    /// The most that only programs have written and that are copied when all mappings are stopped at once.
+    pub(crate) retained_max: usize,
 }
 
 impl Default for Table {
     fn default() -> Self {
         let (members, pages, written) = Default::default();
-        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max: PAGES_MAX, all_max: usize::MAX }
+        let (pages_max, all_max, retained_max) = (PAGES_MAX, usize::MAX, RETAINED_MAX);
+        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max, all_max, retained_max }
     }
 }
 
@@ -252,6 +255,11 @@ impl Table {
     /// Of the pages that mappings may write, those with what clients have written.
     pub(crate) fn taken_over(&self) -> impl Iterator<Item = PageNo> {
         self.written.iter().filter(|(_, is_taken_over)| **is_taken_over).map(|(page, _)| *page)
+    }
+
+    /// Those with what only programs have written.
+    pub(crate) fn not_taken_over(&self) -> impl Iterator<Item = PageNo> {
+        self.written.iter().filter(|(_, is_taken_over)| !**is_taken_over).map(|(page, _)| *page)
     }
 
     /// Some poisoned pages, each time others.

@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kernel::{FRAME_BYTES, trace};
+use machine::Errno;
 use machine::mapping::Fault;
 use policy::coherence::ShardNo;
 use policy::readahead::Mode;
 use policy::unit::{BLOCK_BYTES, ByteRange};
 use testkit::random::Random;
 use testkit::scene::context;
-use testkit::scene::disk::{fill, read};
+use testkit::scene::disk::{fill, first_byte, read};
 
 use crate::programs::{Program, State, scene};
 use crate::scene::members::SHARDS;
@@ -205,6 +206,69 @@ fn a_program_has_nothing_once_the_lease_of_its_node_is_over() {
         assert_eq!([3, 300].map(|page| third.load(&mut scene, page)), [Some(4), Some(0)], "seed {seed}");
         let is_empty = |program: &Program| program.memory.held() == 0;
         assert!(is_empty(&first) && is_empty(&second) && shared.mappings() == 0, "seed {seed}");
+    }
+}
+
+/// A client of node 0 has written the last of these pages, which a program there has written since, as the others. Then the
+/// lease of the node ends, and is renewed in time.
+fn renew(seed: u64, home: usize, before_end: impl FnOnce(&Scene, &Program)) -> Scene {
+    let mut scene = scene(Setup { moves: true, ..Setup::new(seed, 3) });
+    scene.change_map(|_| home);
+    scene.see_all();
+    let program = Program::start(&scene, 0);
+    assert_eq!(write(&mut scene, 0, 5), Ok(()), "seed {seed}");
+    assert!(WRITTEN.into_iter().all(|page| program.store(&mut scene, page, 6)), "seed {seed}");
+    before_end(&scene, &program);
+    scene.set_lease(0, false);
+    scene.pass(Duration::from_millis(100));
+    scene.set_lease(0, true);
+    scene
+}
+
+const WRITTEN: [u64; 3] = [3, 4, 300];
+
+/// A client writes the last of them.
+fn write(scene: &mut Scene, node: usize, value: u8) -> Result<(), Errno> {
+    let range = ByteRange::new(WRITTEN[2] * BLOCK_BYTES, BLOCK_BYTES);
+    scene.run(node, async move |cpu, volume: Arc<kernel::Volume>| fill(&cpu, &volume, range, value, context()).await)
+}
+
+fn read_written(scene: &mut Scene, node: usize) -> [Result<u8, Errno>; 3] {
+    WRITTEN.map(|page| {
+        scene.run(node, async move |cpu, volume: Arc<kernel::Volume>| first_byte(&cpu, &volume, page).await)
+    })
+}
+
+#[test]
+fn what_clients_have_written_is_retained_at_the_end_of_a_lease_before_what_only_programs_have() {
+    for seed in testkit::rounds::seeds(6) {
+        for home in [0, 2] {
+            let mut scene = renew(seed, home, |scene, _| {
+                scene.shared().for_each(|shared| shared.limit_retained(1));
+            });
+            for node in [0, 1] {
+                let lost = Err(Errno::IO);
+                assert_eq!(read_written(&mut scene, node), [Ok(6), lost, Ok(6)], "seed {seed}: {node} of {home}");
+            }
+            flush(&mut scene, 0);
+        }
+    }
+}
+
+#[test]
+fn a_flush_fails_once_if_what_clients_have_written_cannot_be_retained_at_the_end_of_a_lease() {
+    for seed in testkit::rounds::seeds(6) {
+        for home in [0, 2] {
+            let mut scene = renew(seed, home, |_, program| program.memory.has_lapsed.store(true, Ordering::Relaxed));
+            let flush = async |cpu, volume: Arc<kernel::Volume>| volume.flush(&cpu, context()).await;
+            let flushed = [0, 0].map(|node| scene.run(node, flush));
+            assert_eq!(flushed, [Err(Errno::IO), Ok(())], "seed {seed}: {home}");
+            for node in [1, 0] {
+                assert_eq!(read_written(&mut scene, node), [Err(Errno::IO); 3], "seed {seed}: {node} of {home}");
+            }
+            assert_eq!(write(&mut scene, 1, 7), Ok(()), "seed {seed}");
+            assert_eq!([0, 1].map(|node| read_written(&mut scene, node)[2]), [Ok(7); 2], "seed {seed}: {home}");
+        }
     }
 }
 

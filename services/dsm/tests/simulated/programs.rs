@@ -39,6 +39,8 @@ pub struct Memory {
     len: u64,
     /// The program has ended: it takes nothing any more.
     pub is_gone: AtomicBool,
+    /// What is there may not be what was written: the guard may have emptied it.
+    pub has_lapsed: AtomicBool,
     /// The mapping is over: all was taken away at once.
     is_cleared: AtomicBool,
 }
@@ -119,7 +121,7 @@ impl Mapping for Memory {
         let (state, bytes) = pages.pages.get(&page).ok_or(Errno::INVALID)?;
         assert_eq!(*state, State::ReadOnly, "page {page} is copied while the program may write it");
         into.copy_from_slice(bytes);
-        Ok(())
+        if self.has_lapsed.load(Ordering::Relaxed) { Err(Errno::IO) } else { Ok(()) }
     }
 
     fn remove(&self, page: u64) -> Result<(), Errno> {
@@ -169,6 +171,7 @@ impl Program {
             pages: Mutex::default(),
             len: running.shared().config().size / BLOCK_BYTES,
             is_gone: AtomicBool::new(false),
+            has_lapsed: AtomicBool::new(false),
             is_cleared: AtomicBool::new(false),
         });
         // What the program says there, it does not.
