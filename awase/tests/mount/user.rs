@@ -43,6 +43,8 @@ fn an_ordinary_user_mounts_has_the_rights_that_the_server_gives_and_unmounts() {
     chown(&mnt, Some(USER), Some(USER)).expect("chown");
     fs::write(files.join("secret"), "x").expect("write");
     fs::set_permissions(files.join("secret"), Permissions::from_mode(0o600)).expect("chmod");
+    fs::write(files.join("log"), "theirs\n").expect("write");
+    fs::set_permissions(files.join("log"), Permissions::from_mode(0o622)).expect("chmod");
     fs::create_dir(files.join("closed")).expect("mkdir");
     fs::set_permissions(files.join("closed"), Permissions::from_mode(0o700)).expect("chmod");
     let (_server, port) = sandbox.serve_directories(0, &["--export", EXPORT]);
@@ -62,6 +64,9 @@ fn an_ordinary_user_mounts_has_the_rights_that_the_server_gives_and_unmounts() {
     }
     let (done, said) = shell("test -r $MNT/d/a && ! test -r $MNT/secret && ! test -x $MNT/closed");
     assert!(done, "{said}");
+    let (done, said) = shell("echo ours >> $MNT/log; ! cat $MNT/log 2> /dev/null");
+    assert!(done, "{said}");
+    assert_eq!(fs::read_to_string(files.join("log")).expect("read"), "theirs\nours\n");
     let (done, said) = run(as_user(&AWASE).args(["umount"]).arg(&mnt));
     assert!(done, "{said}");
     assert!(mount.wait().success());

@@ -131,15 +131,63 @@ impl Content {
             }
         };
         let context = Context::synchronous(cpu.job()).with_stability(stability);
+        self.write_frames(cpu, range, frames, context).await
+    }
+
+    async fn write_frames(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        frames: Frames,
+        context: Context,
+    ) -> Result<(), Errno> {
         for _ in 0..RESTARTS_MAX {
             let errors = self.device.errors();
             match self.volume.write(cpu, range, frames.clone(), context).await {
                 // The server has restarted: with much to write again, the volume takes no more until that is done.
                 Err(Errno::IO) if self.device.errors() == errors => self.flush(cpu).await?,
+                // To be cached, a block that is written in part is read: a user need not have the right to.
+                Err(Errno(libc::EACCES | libc::EPERM)) if range.whole_blocks() != range.blocks() => {
+                    // Boxed: rare, and a circle.
+                    return Box::pin(self.write_unread(cpu, range, &frames, context)).await;
+                }
                 result => return result,
             }
         }
         Err(Errno::IO)
+    }
+
+    /// Writes what the volume was refused to read: whole blocks to the cache, parts of others to the server.
+    async fn write_unread(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        frames: &Frames,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let blocks = range.blocks();
+        if blocks.len() == 1 {
+            return self.write_past(cpu, range, frames.clone()).await;
+        }
+        let cuts = [range.at, (blocks.start + 1).start(), (blocks.end - 1).start(), range.end()];
+        for (at, end) in cuts.into_iter().zip(cuts.into_iter().skip(1)).filter(|(at, end)| at < end) {
+            let part = ByteRange { at, len: end - at };
+            let first = (part.blocks().start - blocks.start) as usize;
+            let frames = frames[first..][..part.blocks().len() as usize].iter().cloned().collect();
+            self.write_frames(cpu, part, frames, context).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes to the server at once, past the cache, which forgets what it has of the file.
+    async fn write_past(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<(), Errno> {
+        let context = Context::synchronous(cpu.job()).with_stability(Stability::Stable);
+        let write = async {
+            let request = Request { action: Action::Write(range, frames), context };
+            self.volume.device().perform(cpu, request).await?.required()?;
+            Ok(self.device.known_size().max(range.end().0))
+        };
+        self.volume.follow_host(cpu, write).await.map(|_| ())
     }
 
     /// Has the server all that was written, be it durable or not?

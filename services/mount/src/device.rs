@@ -146,6 +146,10 @@ impl RemoteFile {
         *self.last_error.lock()
     }
 
+    pub(crate) fn known_size(&self) -> u64 {
+        self.known.attributes().size
+    }
+
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: &Frames) -> Result<(), Errno> {
         let pieces = pieces(range, self.transfers.read_max);
         let reads = pieces.map(|piece| self.read_piece(cpu, piece, (piece.at - range.at) as usize, frames));

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use kernel::Processor;
+use machine::Errno;
+use machine::tree::{SetAttributes, TreeCall};
 use mount::{Creation, Data, Files, NodeId, Opening, OpeningId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
 use testkit::random::Random;
@@ -372,5 +374,53 @@ fn a_file_that_is_emptied_while_somebody_begins_to_read_it_is_empty() {
             model.content.resize(8192, 0);
             model.check(&cpu, 0, 9000).await;
         });
+    });
+}
+
+#[test]
+fn who_may_write_a_file_and_not_read_it_writes_parts_of_it() {
+    for_seeds("who_may_write_a_file_and_not_read_it_writes_parts_of_it", 12, |seed| {
+        let mut scene = Scene::new(seed);
+        let dir = scene.world.tree_node(scene.tree, "").expect("a root");
+        let attributes = SetAttributes { mode: Some(0o622), ..SetAttributes::default() };
+        let create = TreeCall::Create { dir, name: b"a".to_vec(), how: machine::tree::Creation::Guarded, attributes };
+        scene.world.call_tree(scene.tree, None, &create).expect("created");
+        let theirs: Vec<u8> = (0..FILE_BYTES_MAX / 4).map(|i| i as u8).collect();
+        scene.world.write_tree(scene.tree, "a", ByteOffset(0), &theirs);
+        scene.world.sync_tree(scene.tree);
+        let files = scene.mount_as(1000, options(), 2);
+        let write = async move |cpu: Processor| {
+            let mut random = Random(seed);
+            let id = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there").id;
+            assert_eq!(files.open_file(&cpu, id, BOTH).await.err(), Some(Errno(libc::EACCES)));
+            let writing = Opening { reads: false, writes: true };
+            let opening = files.open_file(&cpu, id, writing).await.expect("opened").id;
+            let mut model = Model { files: Arc::clone(&files), id, opening, content: theirs };
+            for round in 0..60 {
+                let end = model.content.len();
+                let most = [10, 5000, 20_000][random.below(3) as usize];
+                let len = 1 + random.below(most) as usize;
+                let at = if random.chance(500) { end } else { random.below(end as u64) as usize };
+                let data = vec![round; len];
+                match random.below(10) {
+                    0 => model.write(&cpu, at, &data, Stability::Stable).await,
+                    1..5 => model.write(&cpu, at, &data, Stability::Unstable).await,
+                    5..9 => model.write_ahead(&cpu, at, &data),
+                    _ => {
+                        let (attributes, _) = files.attributes(&cpu, id).await.expect("asked");
+                        assert_eq!(attributes.size as usize, end, "seed {seed}");
+                    }
+                }
+            }
+            files.flush(&cpu, opening).await.tell().expect("flushed");
+            files.close_file(&cpu, opening).await;
+            model.content
+        };
+        let interval = Duration::from_millis(4 + seed % 7);
+        let content = match seed % 3 {
+            0 => scene.run(write),
+            kind => scene.run_with_crashes(interval, kind == 1, write),
+        };
+        assert_on_server(&scene, &[content], true);
     });
 }

@@ -235,12 +235,16 @@ impl Scene {
     }
 
     pub fn mount_with(&mut self, options: Options, connections: usize) -> Arc<Files> {
+        self.mount_as(0, options, connections)
+    }
+
+    pub fn mount_as(&mut self, uid: u32, options: Options, connections: usize) -> Arc<Files> {
         let serial = self.random.next();
         let timeouts = Timeouts { reply: Duration::from_millis(500), fails_after: None, fails_unconnected: false };
         let port = Some(Port(PORT));
         let export = Export {
             connector: Arc::new(self.wanted.clone()),
-            caller: Caller { machine: "client".into(), uid: 0, gid: 0, groups: Vec::new() },
+            caller: Caller { machine: "client".into(), uid, gid: uid, groups: Vec::new() },
             path: EXPORT.into(),
             ports: Ports { nfs: port, mount: port },
             connections,
