@@ -5,19 +5,18 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use kernel::ForcedUnitAccess;
 use kernel::export::ExportChange;
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
-use kernel::wait::WaitList;
 use machine::Errno;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::OpenTree;
 use nfs::Names;
 use policy::unit::ProcessorId;
 
+use crate::closing::Closing;
 use crate::config::{Directory, Export, Problem, Problems};
 use crate::predecessor::Deadline;
 use crate::processors::Processors;
@@ -64,13 +63,6 @@ struct Root {
 struct Retired {
     root: Root,
     closing: Option<Arc<Closing>>,
-}
-
-/// The close of a tree, which writes it to its disk.
-#[derive(Default)]
-struct Closing {
-    done: AtomicBool,
-    changed: WaitList,
 }
 
 /// The directories that are served, and those retired but not closed.
@@ -276,10 +268,12 @@ impl Directories {
         for retired in &mut self.retired {
             // Requests hold exports, which hold the tree.
             if retired.closing.is_none() && Arc::strong_count(&retired.root.tree) == 1 {
-                retired.closing = Some(Closing::start(processors, Arc::clone(&retired.root.tree)));
+                let tree = Arc::clone(&retired.root.tree);
+                let close = move |cpu| async move { tree.close(&cpu).await };
+                retired.closing = Some(Closing::start(processors, retired.root.tree.name(), close));
             }
         }
-        self.retired.retain(|retired| !retired.closing.as_ref().is_some_and(|closing| closing.is_done()));
+        self.retired.retain(|retired| !retired.closing.as_ref().is_some_and(|closing| closing.tell_end()));
     }
 
     pub fn to_close(&self) -> ToClose {
@@ -307,29 +301,9 @@ impl ToClose {
             }
         }
         for closing in self.closing {
-            closing.changed.until(|| closing.is_done().then_some(())).await;
+            failures.extend(closing.until_ended().await);
         }
         failures
-    }
-}
-
-impl Closing {
-    fn start(processors: &Processors, tree: Arc<FileTree>) -> Arc<Closing> {
-        let closing = Arc::new(Closing::default());
-        let notified = Arc::clone(&closing);
-        // Not waited for: a failure is printed when it is known.
-        drop(processors.start_task(ProcessorId(0), move |cpu| async move {
-            if let Err(error) = tree.close(&cpu).await {
-                eprintln!("awase: export {:?} could not be written to its disk: {error}", tree.name());
-            }
-            notified.done.store(true, Ordering::SeqCst);
-            notified.changed.wake_all();
-        }));
-        closing
-    }
-
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::SeqCst)
     }
 }
 

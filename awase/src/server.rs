@@ -16,6 +16,7 @@ use policy::unit::ProcessorId;
 use transactions::terminal::Terminals;
 
 use crate::accepting::{self, HostSockets};
+use crate::closing::Closing;
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, Control, Database, Directory, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
@@ -45,6 +46,8 @@ pub struct Server {
     nbd: Arc<Nbd>,
     served: Vec<Current>,
     retired: Vec<Retired>,
+    /// Of those that were retired.
+    closing: Vec<Arc<Closing>>,
     nfs: Option<Arc<Nfs>>,
     registration: Option<Registration>,
     cluster: Option<Cluster>,
@@ -149,6 +152,7 @@ impl Server {
             nbd: Nbd::new(limits(&config.settings, connection::Limits::default())),
             served: Vec::new(),
             retired: Vec::new(),
+            closing: Vec::new(),
             nfs: None,
             registration: None,
             cluster: None,
@@ -407,24 +411,20 @@ impl Server {
         self.processors.uses_io_uring()
     }
 
-    /// Do old clients still have exports that new ones do not get?
+    /// Are there exports that new clients do not get, but old ones still have, or that are being closed?
     pub fn has_retired(&self) -> bool {
-        !self.retired.is_empty() || self.directories.has_retired()
+        !self.retired.is_empty() || !self.closing.is_empty() || self.directories.has_retired()
     }
 
     /// Closes exports that nobody has any more.
     pub fn close_retired(&mut self) {
         let is_unused = |retired: &mut Retired| retired.clients.iter().all(|clients| clients.strong_count() == 0);
         for retired in self.retired.extract_if(.., is_unused) {
-            let name = retired.served.export.name.clone();
-            let volume = retired.served.volume;
-            // The result is not waited for here; a failure is told when it is known.
-            drop(self.processors.start_task(ProcessorId(0), move |cpu| async move {
-                if let Err(error) = volume.close(&cpu).await {
-                    eprintln!("awase: export {name:?} could not be written to its disk: {error}");
-                }
-            }));
+            let (name, volume) = (retired.served.export.name, retired.served.volume);
+            let close = move |cpu| async move { volume.close(&cpu).await };
+            self.closing.push(Closing::start(&self.processors, &name, close));
         }
+        self.closing.retain(|closing| !closing.tell_end());
         self.directories.close_retired(&self.processors);
     }
 
@@ -437,7 +437,7 @@ impl Server {
         self.acceptor.stop();
         self.sockets.iter().for_each(ListeningSocket::stop);
         let acceptor = Arc::clone(&self.acceptor);
-        let directories = self.directories.to_close();
+        let (closing, directories) = (self.closing.clone(), self.directories.to_close());
         let databases = self.databases.to_close();
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let leave = self.cluster.as_ref().map(Cluster::leave);
@@ -459,6 +459,9 @@ impl Server {
                 if let Err(error) = volume.close(&cpu).await {
                     failures.push((name, error));
                 }
+            }
+            for closing in closing {
+                failures.extend(closing.until_ended().await);
             }
             for open in databases {
                 if let Err(error) = open.close(&cpu).await {

@@ -3,10 +3,11 @@
 
 use awase::config::SWITCHES;
 use awase::control::client::Client;
+use testkit::nbd;
 use testkit::nbd_load::Mix;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::{Sandbox, Server};
+use testkit::server::{Sandbox, Server, await_that};
 
 use crate::kill::{Disk, End};
 
@@ -81,4 +82,25 @@ fn sectors_survive_changes_under_load() {
         assert_eq!(disk.load.progress.failed(), 0, "seed {seed}: requests failed on a sound disk");
         server.crash();
     }
+}
+
+#[test]
+fn an_orderly_stop_waits_for_an_export_that_is_no_longer_served_to_be_written_to_its_disk() {
+    let sandbox = Sandbox::new();
+    let other = "[[export]]\nname = \"other\"\nkind = \"ram\"\nsize = \"1MiB\"\n";
+    let slow = "[[export]]\nname = \"disk\"\nkind = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\ncreate = true\n\
+                delay = \"2s\"\n";
+    sandbox.write("awase.toml", &format!("{other}{slow}"));
+    let mut server = sandbox.serve(&["--config", "awase.toml", "--memory", "16MiB"]);
+    let mut writer = nbd::Client::connect(&server.socket(), "disk").expect("an export");
+    writer.write(0, &[7; 4096]).expect("cached");
+    writer.disconnect().expect("an end");
+    let mut control = Client::connect(&sandbox.file("awase-data/control")).expect("a control socket");
+    await_that("nobody has the export", || control.status().expect("a status")["connections"] == 0);
+    sandbox.write("awase.toml", other);
+    server.signal(libc::SIGHUP);
+    server.await_notice("READY=1");
+    server.end();
+    let image = std::fs::read(sandbox.file("disk.img")).expect("an image");
+    assert!(image[..4096] == [7; 4096], "an acknowledged write is lost");
 }
