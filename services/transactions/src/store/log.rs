@@ -1,8 +1,9 @@
 //! The log: groups of transactions, each written and made durable at once, in a circle.
 //!
 //! A group is a header and the changes of its transactions in the order of their commits, as the rows that they leave
-//! behind: to replay a group twice, or one that the tree has already, does no harm. A header has the group's number, so
-//! the log ends where the next number is not found.
+//! behind: to replay a group twice does no harm. One of commits that the tree has already is not replayed: it would take
+//! back those of later ones, which the tree may have although the log does not. A header has the group's number, so the log
+//! ends where the next number is not found.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -213,8 +214,8 @@ impl Database {
         }
     }
 
-    /// Replays the log from `place` on; `change` is called with each change. Returns the circle after it, and the last
-    /// commit found.
+    /// Replays the log from `place` on; `change` is called with each change, and the last commit of its group. Returns the
+    /// circle after it, and the last commit found.
     ///
     /// Every group is written again: one whose flush had failed may be read from a cache of the host or the disk that has
     /// forgotten to write it, and no later flush would.

@@ -155,7 +155,13 @@ async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> R
     let space = space.ok_or(OpenError::Damaged("the map of its pages has a wrong checksum"))?;
     let database = database(pages, layout, &superblock, space);
     let mut recent = Delta::default();
-    let replayed = database.replay(cpu, superblock.log, |at, key, row| recent.insert(key, Entry { at, row })).await?;
+    let change = |at, key, row| {
+        // The tree may have more than the log: a group whose changes it has would take back those of groups that were lost.
+        if at > superblock.commits {
+            recent.insert(key, Entry { at, row });
+        }
+    };
+    let replayed = database.replay(cpu, superblock.log, change).await?;
     // What was found may not be durable, and from now on others build on it. So may the superblock, and what it has
     // made free.
     database.write_superblock(cpu, &superblock).await?;

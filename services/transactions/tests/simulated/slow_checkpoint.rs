@@ -10,7 +10,7 @@ use kernel::device::{Checked, Device, DeviceFacts, DeviceRef, FileDevice, Work};
 use kernel::request::{Action, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches};
 use policy::unit::BLOCK_BYTES;
-use sim::{DiskConfig, World};
+use sim::{DiskConfig, DiskId, HostId, World};
 use testkit::scene::disk::volume;
 use testkit::scene::{Host, run, small_kernel, spawn};
 use transactions::store::{Database, StoreError, Transaction};
@@ -57,18 +57,32 @@ async fn value(cpu: &Processor, transaction: &mut Transaction, row: u32) -> Resu
     Ok(u32::from_le_bytes(content[..4].try_into().expect("4 bytes")))
 }
 
-/// On a new database, in a disk of 8 MiB that works.
-fn with_database(test: impl AsyncFnOnce(Processor, Arc<Database>) + 'static) {
+/// A disk of 8 MiB that works.
+fn world() -> (World, HostId, DiskId) {
     let world = World::new(1);
     let id = world.add_host("server");
     let disk = world.add_disk(id, DiskConfig::new(8 << 20));
-    let host = Host::boot(&world, id, small_kernel(1, 4 << 20, Switches::default()));
-    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    (world, id, disk)
+}
+
+/// Opens the database on the disk, or makes one.
+fn with_database_on<T: 'static>(
+    (world, id, disk): &(World, HostId, DiskId),
+    test: impl AsyncFnOnce(Processor, Arc<Database>) -> T + 'static,
+) -> (Host, T) {
+    let host = Host::boot(world, *id, small_kernel(1, 4 << 20, Switches::default()));
+    let file = Arc::new(FileDevice::new(world.open(*disk, true)));
     let opened = volume(&host.kernel, Arc::new(Checked::new(file)), ForcedUnitAccess::Never);
-    run(&world, &host, async move |cpu| {
-        let database = Database::open(&cpu, opened).await.expect("a new database");
-        test(cpu, database).await;
+    let result = run(world, &host, async move |cpu| {
+        let database = Database::open(&cpu, opened).await.expect("a database");
+        test(cpu, database).await
     });
+    (host, result)
+}
+
+/// On a new database.
+fn with_database(test: impl AsyncFnOnce(Processor, Arc<Database>) + 'static) {
+    let _ended = with_database_on(&world(), test);
 }
 
 #[test]
@@ -176,6 +190,51 @@ fn more_than_the_log_takes_is_durable_though_nobody_commits_after_it() {
         }
         while done.get() < TERMINALS {
             cpu.sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+/// Transactions are committed, and in the tree, before the log has room for them.
+#[test]
+fn what_the_log_does_not_have_is_not_taken_back_by_what_it_has() {
+    const TERMINALS: u32 = 20;
+    const SHARED: [u8; 4] = u32::MAX.to_be_bytes();
+    let place = world();
+    let (host, ()) = with_database_on(&place, async |cpu, database| {
+        for terminal in 0..TERMINALS {
+            let (here, database) = (cpu.clone(), Arc::clone(&database));
+            cpu.spawn(async move {
+                let mut transaction = database.begin();
+                let table = transaction.table("rows").expect("a table");
+                transaction.put(table, &SHARED, &terminal.to_le_bytes()).expect("short");
+                for row in 0..100 {
+                    let key = (terminal * 100 + row).to_be_bytes();
+                    transaction.put(table, &key, &[7; 1000]).expect("short");
+                }
+                let _ = transaction.commit(&here).await.expect("no conflict").durable(&here).await;
+            });
+        }
+        let until = async |condition: &dyn Fn() -> bool| {
+            while !condition() {
+                cpu.sleep(Duration::from_micros(10)).await;
+            }
+        };
+        until(&|| database.reading().checkpoints > 0).await;
+        let before = database.reading();
+        until(&|| database.reading().durable > before.durable).await;
+        let now = database.reading();
+        assert!(now.durable < u64::from(TERMINALS), "the power is cut before all is in the log: {now:?}");
+    });
+    place.0.crash(place.1, true);
+    host.die();
+    let _ended = with_database_on(&place, async |cpu, database| {
+        let mut transaction = database.begin();
+        let shared = value(&cpu, &mut transaction, u32::MAX).await.expect("a disk that works");
+        let table = transaction.table("rows").expect("a table");
+        for terminal in 0..TERMINALS {
+            let key = (terminal * 100).to_be_bytes();
+            let is_there = transaction.get(&cpu, table, &key).await.expect("a disk that works").is_some();
+            assert_eq!(is_there, terminal <= shared, "terminal {terminal}, and {shared} wrote last");
         }
     });
 }
