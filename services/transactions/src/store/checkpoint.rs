@@ -1,7 +1,9 @@
 //! Checkpoints: what was committed becomes part of the tree, and the log may be overwritten.
 //!
 //! Transactions go on meanwhile: what they commit is collected beside what the checkpoint merges. Pages that the new tree
-//! does not have are free when the superblock is durable and nobody reads the old tree any more.
+//! does not have are free when the superblock is durable and nobody reads the old tree any more. A database that is nearly
+//! full may have no space for all pages that a checkpoint writes anew: then it puts a part of the keys into the tree after
+//! another, each with a superblock that has the log begin where it did.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +15,10 @@ use machine::Errno;
 use policy::unit::Stability;
 
 use super::layout::{Layout, PAGE_BYTES, PageNo, Root, Superblock};
-use super::merge::Merge;
+use super::merge::{Change, Merge};
 use super::space::Space;
 use super::spread::{ENTRIES_A_SLICE, Frozen, Spread};
-use super::{Database, Delta, State, StoreError};
+use super::{Database, Delta, Sequence, State, StoreError};
 
 /// A checkpoint that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -46,7 +48,7 @@ impl Database {
                         return merged.drop_in_slices(&here).await;
                     }
                     Ok(None) => return,
-                    Err(error) => database.state.write().checkpoint_failure = Some(error.errno()),
+                    Err(error) => database.state.write().checkpoint_failure = Some(error),
                 }
                 database.changed.wake_all();
                 here.sleep(RETRY).await;
@@ -67,9 +69,7 @@ impl Database {
 
     /// Returns what is in the tree now, if nobody else has it.
     async fn checkpoint(self: &Arc<Self>, cpu: &Processor) -> Result<Option<Delta>, StoreError> {
-        let Some((frozen, tree, generation)) = self.freeze() else { return Ok(None) };
-        self.release_retired(&mut self.state.write());
-        let began = cpu.begin(Event::CheckpointMerged, JobId::default());
+        let Some(frozen) = self.freeze() else { return Ok(None) };
         let mut changes = Vec::with_capacity(frozen.delta.len());
         for (key, entry) in frozen.delta.iter() {
             changes.push((key, entry.row.as_ref()));
@@ -77,9 +77,60 @@ impl Database {
                 cpu.yield_now().await;
             }
         }
-        let spread = Spread::new(cpu, self, &frozen);
+        self.merge_all(cpu, &frozen, &changes).await?;
+        drop(changes);
+        Ok(Arc::into_inner(frozen.delta))
+    }
+
+    /// Puts the changes into the tree: all at once; or, if there is no space for the pages that this writes anew, a part after
+    /// another, as each makes the pages free that it has replaced.
+    async fn merge_all(&self, cpu: &Processor, frozen: &Frozen, changes: &[Change<'_>]) -> Result<(), StoreError> {
+        let (mut rest, mut count) = (changes, changes.len());
+        loop {
+            let (part, later) = rest.split_at(count.min(rest.len()));
+            match self.merge_part(cpu, frozen, part, later.is_empty()).await {
+                Ok(()) if later.is_empty() => return Ok(()),
+                Ok(()) => rest = later,
+                Err(StoreError::Full) if part.len() > 1 => {
+                    count = part.len() / 2;
+                    self.until_logged(frozen.commits).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A tree with a part of some transactions may become durable only once the log has them as a whole.
+    async fn until_logged(&self, commits: Sequence) -> Result<(), StoreError> {
+        let ended = || {
+            let state = self.state.read();
+            match state.failure {
+                _ if state.durable >= commits => Some(Ok(())),
+                Some(errno) => Some(Err(errno.into())),
+                // It waits for this checkpoint.
+                None if state.is_log_full => Some(Err(StoreError::Full)),
+                None => None,
+            }
+        };
+        self.changed.until(ended).await
+    }
+
+    async fn merge_part(
+        &self,
+        cpu: &Processor,
+        frozen: &Frozen,
+        changes: &[Change<'_>],
+        is_last: bool,
+    ) -> Result<(), StoreError> {
+        let (tree, generation) = {
+            let mut state = self.state.write();
+            self.release_retired(&mut state);
+            (Arc::clone(&state.tree), state.generation + 1)
+        };
+        let began = cpu.begin(Event::CheckpointMerged, JobId::default());
+        let spread = Spread::new(cpu, self, frozen);
         let mut merge = Merge { cpu, database: self, spread, replaced: Vec::new(), written: Vec::new() };
-        let merged = if changes.is_empty() { Ok(tree.root) } else { merge.run(tree.root, &changes).await };
+        let merged = if changes.is_empty() { Ok(tree.root) } else { merge.run(tree.root, changes).await };
         let Merge { replaced, written, .. } = merge;
         cpu.end(began, Event::CheckpointMerged, JobId::default(), changes.len() as u64, written.len() as u64);
         let root = merged.inspect_err(|_| {
@@ -89,13 +140,12 @@ impl Database {
         let began = cpu.begin(Event::CheckpointStored, JobId::default());
         let map = self.map_without(&replaced, generation);
         self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await?;
-        let superblock = self.superblock(generation, &frozen, root);
+        let superblock = self.superblock(generation, is_last.then_some(frozen), root);
         self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await?;
         cpu.end(began, Event::CheckpointStored, JobId::default(), generation, 0);
         drop(tree);
-        self.end_checkpoint(&superblock, &frozen, replaced);
-        drop(changes);
-        Ok(Arc::into_inner(frozen.delta))
+        self.end_part(&superblock, is_last.then_some(frozen), replaced);
+        Ok(())
     }
 
     /// Does it until it succeeds. To begin anew after a flush failed would write all anew, and fail again on a disk that
@@ -107,7 +157,7 @@ impl Database {
         work: impl AsyncFn() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         while let Err(error) = work().await {
-            self.state.write().checkpoint_failure = Some(error.clone().errno());
+            self.state.write().checkpoint_failure = Some(error.clone());
             self.changed.wake_all();
             if error == StoreError::LeaseOver {
                 return Err(error);
@@ -119,7 +169,7 @@ impl Database {
     }
 
     /// What was committed until now is set apart. `None`: nothing was, and the checkpoint has ended.
-    fn freeze(&self) -> Option<(Frozen, Arc<Tree>, u64)> {
+    fn freeze(&self) -> Option<Frozen> {
         let mut state = self.state.write();
         let state = &mut *state;
         if state.frozen.is_none() {
@@ -132,12 +182,12 @@ impl Database {
             state.frozen = Some(Frozen {
                 delta: Arc::new(std::mem::take(&mut state.recent)),
                 commits: state.commits,
-                // A group that is being written comes here: it is replayed in vain.
+                // A group that is being written comes here: it is passed over.
                 log: state.circle.place,
                 used: state.circle.used,
             });
         }
-        state.frozen.clone().map(|frozen| (frozen, Arc::clone(&state.tree), state.generation + 1))
+        state.frozen.clone()
     }
 
     /// Pages that nobody reads any more become free.
@@ -164,8 +214,10 @@ impl Database {
         self.pages.flush(cpu).await
     }
 
-    fn superblock(&self, generation: u64, frozen: &Frozen, root: Option<Root>) -> Superblock {
-        let Frozen { commits, log, .. } = *frozen;
+    /// `merged`: what the tree has as a whole; `None`: a part of it.
+    fn superblock(&self, generation: u64, merged: Option<&Frozen>, root: Option<Root>) -> Superblock {
+        let state = self.state.read();
+        let (commits, log) = merged.map_or((state.merged, state.log_begins), |merged| (merged.commits, merged.log));
         Superblock { identity: self.pages.identity, generation, layout: self.layout, commits, log, root }
     }
 
@@ -174,16 +226,19 @@ impl Database {
         self.pages.write_run(cpu, page, &superblock.encode(), Stability::Stable).await
     }
 
-    fn end_checkpoint(&self, superblock: &Superblock, frozen: &Frozen, replaced: Vec<PageNo>) {
+    /// The tree is that of the superblock now. `merged`: the checkpoint has ended.
+    fn end_part(&self, superblock: &Superblock, merged: Option<&Frozen>, replaced: Vec<PageNo>) {
         let mut state = self.state.write();
         let old = std::mem::replace(&mut state.tree, Arc::new(Tree { root: superblock.root }));
         state.retired.push(old, replaced);
         self.release_retired(&mut state);
-        state.frozen = None;
-        state.merged = frozen.commits;
         state.generation = superblock.generation;
-        state.circle.freed = frozen.used;
-        state.end_checkpoint();
+        if let Some(frozen) = merged {
+            state.frozen = None;
+            (state.merged, state.log_begins) = (frozen.commits, frozen.log);
+            state.circle.freed = frozen.used;
+            state.end_checkpoint();
+        }
         drop(state);
         self.changed.wake_all();
     }

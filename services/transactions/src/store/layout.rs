@@ -93,7 +93,7 @@ pub(super) struct Superblock {
     pub identity: u64,
     pub generation: u64,
     pub layout: Layout,
-    /// What the tree has: all commits up to this one.
+    /// What the tree has: all commits up to this one. Of those after it, it may have a part that is in the log as a whole.
     pub commits: Sequence,
     /// Where the log begins that is to be replayed.
     pub log: LogPlace,

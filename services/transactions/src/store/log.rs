@@ -201,16 +201,19 @@ impl Database {
             let state = self.state.read();
             let (page, unused) = state.circle.fit(pages, of);
             let does = state.circle.held() + unused + pages <= of;
-            does.then_some(Ok((page, unused))).or(state.checkpoint_failure.map(Err))
+            does.then_some(Ok((page, unused))).or(state.checkpoint_failure.clone().map(|error| Err(error.errno())))
         };
         loop {
             if let Some(room) = fits() {
                 return room;
             }
+            self.state.write().is_log_full = true;
             // One that had begun before may end without making room enough.
             let generation = self.await_checkpoint(cpu);
+            self.changed.wake_all();
             let is_over = || fits().is_some() || self.state.read().is_over(generation);
             self.changed.until(|| is_over().then_some(())).await;
+            self.state.write().is_log_full = false;
         }
     }
 

@@ -48,7 +48,7 @@ use delta::Delta;
 use key::FullKey;
 use last_written::LastWritten;
 pub use layout::DATABASE_BYTES_MIN;
-use layout::Layout;
+use layout::{Layout, LogPlace};
 use log::{Circle, Records};
 pub use open::OpenError;
 use pages::Pages;
@@ -163,6 +163,10 @@ struct State {
     /// The tree has all commits up to this one, and their entries are no longer in memory.
     merged: Sequence,
     circle: Circle,
+    /// Where the log begins, as the superblock says.
+    log_begins: LogPlace,
+    /// A group waits for a checkpoint to make room.
+    is_log_full: bool,
     generation: u64,
     /// The log could not be written, the last time for this reason: nothing commits until it is.
     failure: Option<Errno>,
@@ -171,7 +175,7 @@ struct State {
     /// Somebody waits for its end.
     is_awaited: bool,
     /// Of the checkpoint that is under way.
-    checkpoint_failure: Option<Errno>,
+    checkpoint_failure: Option<StoreError>,
     is_closing: bool,
 }
 
@@ -231,9 +235,9 @@ impl Database {
             let ended = || {
                 let state = self.state.read();
                 let is_done = state.recent.is_empty() && state.frozen.is_none();
-                let failed = state.failure.or(state.checkpoint_failure);
+                let failed = state.failure.map(StoreError::from).or(state.checkpoint_failure.clone());
                 match failed {
-                    Some(errno) => Some(Err(StoreError::from(errno))),
+                    Some(error) => Some(Err(error)),
                     None if state.is_checkpointing => None,
                     None => Some(Ok(is_done)),
                 }

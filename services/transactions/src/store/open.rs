@@ -99,6 +99,8 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
         durable: superblock.commits,
         merged: superblock.commits,
         circle: Circle { place: superblock.log, used: 0, freed: 0 },
+        log_begins: superblock.log,
+        is_log_full: false,
         generation: superblock.generation,
         failure: None,
         unwritten: Default::default(),

@@ -294,7 +294,7 @@ impl Transaction {
     /// Commits: all later transactions see it. Waits only if the database is nearly full.
     ///
     /// # Errors
-    /// On a conflict; or if the database takes no transactions now.
+    /// On a conflict; or if the database takes no transactions now, also because the checkpoint fails that is to make room.
     pub async fn commit(mut self, cpu: &Processor) -> Result<Commit, CommitError> {
         let database = Arc::clone(&self.database);
         loop {
@@ -302,7 +302,12 @@ impl Transaction {
                 return Ok(commit);
             }
             let generation = database.await_checkpoint(cpu);
-            database.changed.until(|| database.state.read().is_over(generation).then_some(())).await;
+            let ended = || {
+                let state = database.state.read();
+                let failed = state.checkpoint_failure.clone().map(Err);
+                failed.or(state.is_over(generation).then_some(Ok(())))
+            };
+            database.changed.until(ended).await?;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Databases on the simulated machine.
 
+mod full;
 mod groups;
 mod history;
 mod monitor;
