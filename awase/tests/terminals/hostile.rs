@@ -67,6 +67,37 @@ fn what_is_too_long_or_no_utf8_is_refused_and_the_session_goes_on() {
     assert_eq!(client.until_ready().len(), 4);
 }
 
+/// A statement, named `name`.
+fn parse(name: &str, text: &str) -> Vec<u8> {
+    message(b'P', format!("{name}\0{text}\0\0\0").as_bytes())
+}
+
+/// Of the statement of that name.
+fn execute(name: &str) -> Vec<u8> {
+    let bind = message(b'B', format!("\0{name}\0\0\0\0\0\0\0").as_bytes());
+    [bind, message(b'E', b"\0\0\0\0\0")].concat()
+}
+
+/// Clients that wait for a reply before they send a Sync (asyncpg when it prepares, psycopg in a pipeline) do not hang.
+#[test]
+fn a_flush_sends_the_failure_before_it_and_the_sync_after_it_only_readiness() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    let (flush, sync) = (message(b'H', b""), message(b'S', b""));
+    let mut kinds = |bytes: &[u8], count: usize| {
+        client.send(bytes);
+        (0..count).map(|_| client.next().expect("the session goes on").0).collect::<Vec<_>>()
+    };
+    let describe = message(b'D', b"S\0");
+    assert_eq!(kinds(&[parse("", "SELECT nothing()"), describe, flush.clone()].concat(), 1), b"E");
+    assert_eq!(kinds(&[flush.clone(), sync.clone()].concat(), 1), b"Z");
+    assert_eq!(kinds(&query("BEGIN"), 2), b"CZ");
+    let transfer = [parse("", "SELECT transfer(1, 2, 99999)"), execute(""), execute(""), flush.clone()].concat();
+    assert_eq!(kinds(&transfer, 3), b"12E");
+    assert_eq!(kinds(&[execute(""), flush, sync].concat(), 1), b"Z");
+    assert_eq!(kinds(&query("ROLLBACK"), 2), b"CZ");
+}
+
 /// Each Sync ends a transaction: replies come in order, though later calls are executed while earlier ones wait for the disk.
 #[test]
 fn pipelined_calls_are_answered_in_their_order() {

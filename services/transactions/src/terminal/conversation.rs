@@ -228,8 +228,9 @@ impl Handler for Conversation {
                 return Next::Break(End::Malformed);
             }
             Message::Sync => self.answer(Until::Sync, inbound).await,
-            _ if self.cycle.failed => self.cycle.bytes -= call.bytes,
+            // Also after a failure: the client waits to be told of it.
             Message::Flush => self.answer(Until::Flush, inbound).await,
+            _ if self.cycle.failed => self.cycle.bytes -= call.bytes,
             Message::Query(query) => {
                 if let Err(refusal) = self.query(&query) {
                     self.cycle.fail(refusal);
