@@ -17,7 +17,12 @@ pub fn query(text: &str) -> Vec<u8> {
 }
 
 pub fn startup() -> Vec<u8> {
-    let body = [&(3_u32 << 16).to_be_bytes()[..], b"user\0ann\0database\0bank\0\0"].concat();
+    startup_with(b"")
+}
+
+/// `more`: parameters besides the user and the database.
+pub fn startup_with(more: &[u8]) -> Vec<u8> {
+    let body = [&(3_u32 << 16).to_be_bytes()[..], b"user\0ann\0database\0bank\0", more, b"\0"].concat();
     [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
 }
 

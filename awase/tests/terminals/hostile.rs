@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use crate::bank::Bank;
-use crate::client::{Client, code, message, query, startup};
+use crate::client::{Client, code, message, query, startup, startup_with};
 
 /// Everybody else is served.
 fn is_served(bank: &Bank) {
@@ -96,6 +96,23 @@ fn a_flush_sends_the_failure_before_it_and_the_sync_after_it_only_readiness() {
     assert_eq!(kinds(&transfer, 3), b"12E");
     assert_eq!(kinds(&[execute(""), flush, sync].concat(), 1), b"Z");
     assert_eq!(kinds(&query("ROLLBACK"), 2), b"CZ");
+}
+
+#[test]
+fn of_the_name_of_an_encoding_letters_and_digits_count() {
+    let bank = Bank::open();
+    for name in ["'utf-8'", "UTF8", "utf_8", "\"Unicode\""] {
+        let mut client = Client::connect(&bank);
+        client.send(&startup_with(format!("client_encoding\0{name}\0").as_bytes()));
+        let told = client.until_ready();
+        assert!(told.iter().any(|(kind, body)| *kind == b'S' && body == b"client_encoding\0UTF8\0"), "{name}");
+    }
+    for name in ["LATIN1", "'utf-16'", "", "''"] {
+        let mut client = Client::connect(&bank);
+        client.send(&startup_with(format!("client_encoding\0{name}\0").as_bytes()));
+        let (kind, body) = client.next().expect("a reply");
+        assert_eq!((kind, code(&body)), (b'E', "22023".into()), "{name}");
+    }
 }
 
 /// Each Sync ends a transaction: replies come in order, though later calls are executed while earlier ones wait for the disk.

@@ -25,6 +25,8 @@ enum Takes {
     Time,
     /// One of these, in any case; all mean its default.
     Only(&'static [&'static str]),
+    /// The name of the only encoding. As in PostgreSQL only its letters and digits count: some clients send it in quotes.
+    Encoding,
     /// It is the server's.
     Nothing,
 }
@@ -48,7 +50,7 @@ const OFF: Takes = Takes::Only(&["off", "false", "0", "no"]);
 const SETTINGS: &[Setting] = &[
     setting("application_name", "", Takes::Any, true),
     setting("bytea_output", "hex", Takes::Only(&["hex"]), false),
-    setting("client_encoding", "UTF8", Takes::Only(&["utf8", "utf-8", "unicode"]), true),
+    setting("client_encoding", "UTF8", Takes::Encoding, true),
     setting("client_min_messages", "notice", Takes::Any, false),
     setting("DateStyle", "ISO, MDY", Takes::Any, true),
     setting("default_transaction_isolation", "serializable", Takes::Any, false),
@@ -110,6 +112,13 @@ impl Settings {
             (Takes::Only(all), Some(text)) => {
                 let is_known = all.iter().any(|one| one.eq_ignore_ascii_case(text));
                 if !is_known {
+                    return Err(invalid().hint(format!("Served: {}.", setting.default)));
+                }
+                None
+            }
+            (Takes::Encoding, Some(text)) => {
+                let name: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
+                if !matches!(&*name.to_ascii_lowercase(), "utf8" | "unicode") {
                     return Err(invalid().hint(format!("Served: {}.", setting.default)));
                 }
                 None
