@@ -78,6 +78,57 @@ fn execute(name: &str) -> Vec<u8> {
     [bind, message(b'E', b"\0\0\0\0\0")].concat()
 }
 
+#[test]
+fn results_between_two_syncs_have_a_bound_and_what_is_beyond_is_not_committed() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    let aliases: Vec<String> = (0..100).map(|column| format!("1 AS {}{column:03}", "c".repeat(60))).collect();
+    let texts = [
+        ("long", format!("SELECT '{}'", "x".repeat(900_000))),
+        ("called", format!("SELECT same('{}')", "x".repeat(50_000))),
+        ("described", format!("SELECT {}", aliases.join(", "))),
+        ("all", "SHOW ALL".to_owned()),
+        ("deposit", "SELECT deposit(1, 1)".to_owned()),
+        ("begin", "BEGIN".to_owned()),
+    ];
+    for (name, text) in &texts {
+        client.send(&[parse(name, text), message(b'S', b"")].concat());
+        assert_eq!(client.until_ready().len(), 2, "{name}");
+    }
+    let before = anonymous(bank.server.id());
+    let sync = message(b'S', b"");
+    for (name, repeated) in [
+        ("long", execute("long").repeat(2000)),
+        ("called", execute("called").repeat(2000)),
+        ("described", message(b'D', b"Sdescribed\0").repeat(10_000)),
+        ("all", execute("all").repeat(2000)),
+    ] {
+        for first in ["deposit", "begin"] {
+            client.send(&[execute(first), repeated.clone(), sync.clone()].concat());
+            assert_eq!(client.refused(), "54000", "{name} after {first}");
+            client.send(&query("ROLLBACK"));
+            client.until_ready();
+        }
+    }
+    let grown = anonymous(bank.server.id()).saturating_sub(before);
+    assert!(grown <= 64 << 20, "{} MiB more", grown >> 20);
+    assert_eq!(bank.psql(&["SELECT balance(1)"]), "1000\n");
+}
+
+#[test]
+fn values_that_are_null_count_as_what_they_take() {
+    const VALUES: u16 = 30_000;
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    let count = VALUES.to_be_bytes();
+    let types = 20_u32.to_be_bytes().repeat(usize::from(VALUES));
+    let parse = message(b'P', &[b"\0SELECT 1\0", &count[..], &types].concat());
+    let nulls = [0xff; 4].repeat(usize::from(VALUES));
+    let bind = |portal: u8| message(b'B', &[&[portal, 0, 0, 0, 0], &count[..], &nulls, &[0, 0]].concat());
+    client.send(&[parse, (b'a'..b'h').flat_map(bind).collect(), message(b'S', b"")].concat());
+    assert_eq!(client.refused(), "54000");
+}
+
 /// Clients that wait for a reply before they send a Sync (asyncpg when it prepares, psycopg in a pipeline) do not hang.
 #[test]
 fn a_flush_sends_the_failure_before_it_and_the_sync_after_it_only_readiness() {

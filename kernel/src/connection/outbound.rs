@@ -208,6 +208,12 @@ impl Outbound {
         self.account();
     }
 
+    /// A request that was begun takes so many bytes more, up to its release.
+    pub fn grow(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get() + bytes);
+        self.account();
+    }
+
     /// Updates the sum of all connections; a single request without frames does not count.
     fn account(&self) {
         if self.requests.get() == 0 {

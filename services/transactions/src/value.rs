@@ -39,6 +39,18 @@ impl Value {
     }
 }
 
+impl Value {
+    /// In memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Value>()
+            + match self {
+                Value::Text(text) => text.len(),
+                Value::Bytea(bytes) => bytes.len(),
+                _ => 0,
+            }
+    }
+}
+
 /// A parameter of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {

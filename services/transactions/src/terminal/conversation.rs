@@ -8,7 +8,7 @@ use kernel::trace::{Event, Whose};
 use pgwire::messages::extendedquery::{BindComplete, CloseComplete, Parse, ParseComplete};
 use pgwire::messages::response::EmptyQueryResponse;
 
-use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until};
+use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until, too_much};
 use super::exits::{Asked, Exit};
 use super::frequent::{Bind, Named};
 use super::message::{Call, Message, Messages};
@@ -18,6 +18,7 @@ use super::reply::{complete, ready};
 use super::session::{Conversation, Portal};
 use super::sql::{Statement, parse};
 use super::wire::put;
+use crate::Value;
 use crate::program::Version;
 
 impl Conversation {
@@ -53,7 +54,8 @@ impl Conversation {
         }
         let statement = statements.pop().unwrap_or(Statement::Nothing(""));
         let prepared = Prepared::new(&self.monitor, &self.programs(), statement, &parse_message.type_oids)?;
-        self.statements.insert(&name, Rc::new(prepared), parse_message.query.len())?;
+        let bytes = parse_message.query.len() + size_of_val(&*prepared.parameters);
+        self.statements.insert(&name, Rc::new(prepared), bytes)?;
         self.cycle.made.push((self.cycle.items.len(), name));
         put(self.cycle.reply(), &ParseComplete::new());
         Ok(())
@@ -66,7 +68,7 @@ impl Conversation {
             return Err(Refusal::new(SqlState::DUPLICATE_PORTAL, format!("portal {name:?} already exists")));
         }
         let bound = Bound::new(prepared, &bind.formats, bind.values(), &bind.results)?;
-        let bytes = bind.values().flatten().map(<[u8]>::len).sum();
+        let bytes = bound.values.iter().map(Value::bytes).sum();
         self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())
@@ -84,6 +86,7 @@ impl Conversation {
     }
 
     fn describe(&mut self, described: &Named) -> Result<(), Refusal> {
+        let before = self.cycle.reply().len();
         if described.is_statement {
             let prepared = Rc::clone(self.statement(described.name())?);
             super::answer::describe_statement(self.cycle.reply(), &prepared);
@@ -91,6 +94,9 @@ impl Conversation {
             let bound = self.portal(described.name())?.bound.clone();
             super::answer::describe_portal(self.cycle.reply(), &bound);
         }
+        // No other reply that is known at once is much longer than its message.
+        let after = self.cycle.reply().len();
+        self.cycle.bytes += after - before;
         Ok(())
     }
 
@@ -140,10 +146,6 @@ impl Conversation {
             Box::pin(self.work_off(Until::Flush)).await;
         }
         let is_too_much = self.cycle.bytes > CYCLE_BYTES_MAX || self.cycle.items.len() > STEPS_MAX;
-        let too_much = || {
-            let message = format!("more than {STEPS_MAX} statements or {CYCLE_BYTES_MAX} bytes without a Sync");
-            Refusal::new(SqlState::LIMIT_EXCEEDED, message)
-        };
         if let Err(refusal) = done.and_then(|_| if is_too_much { Err(too_much()) } else { Ok(()) }) {
             self.cycle.fail(refusal);
         }
@@ -191,6 +193,7 @@ impl Conversation {
     /// Sends the replies when what they say is durable.
     pub(super) fn send(&mut self, until: Until, release: Release, asked: Asked) {
         let out = self.cycle.take();
+        let release = self.replies.hold(release, out.len());
         let (slot, replies) = (self.replies.reserve(), Rc::clone(&self.replies));
         if self.cycle.commits.iter().all(|(_, commit)| commit.is_durable()) {
             self.cycle.commits.clear();

@@ -8,10 +8,10 @@ use bytes::BytesMut;
 use kernel::connection::Header;
 
 use super::prepared::Bound;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, SqlState};
 use crate::store::Commit;
 
-/// Replies and arguments between two Syncs, at most. Bytes.
+/// Arguments between two Syncs, and results, at most. Bytes.
 pub const CYCLE_BYTES_MAX: usize = 4 << 20;
 /// Statements between two Syncs, at most.
 pub const STEPS_MAX: usize = 4096;
@@ -53,9 +53,16 @@ pub struct Cycle {
     pub commits: Vec<(usize, Commit)>,
     /// Until the next Sync, everything is ignored.
     pub failed: bool,
+    /// Of messages, and of what they have described.
     pub bytes: usize,
     /// Named statements made since, and how many items were before each.
     pub made: Vec<(usize, String)>,
+}
+
+/// The client asks for too much at a time.
+pub fn too_much() -> Refusal {
+    let bounds = format!("{STEPS_MAX} statements or {CYCLE_BYTES_MAX} bytes of arguments or results");
+    Refusal::new(SqlState::LIMIT_EXCEEDED, format!("more than {bounds} without a Sync"))
 }
 
 impl Cycle {

@@ -5,10 +5,11 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use super::block::State;
-use super::cycle::{Item, Step, Until};
+use super::cycle::{CYCLE_BYTES_MAX, Item, Step, Until, too_much};
 use super::prepared::{Bound, Cell};
 use super::refusal::{Refusal, SqlState};
 use super::session::Conversation;
+use super::settings::SHOWN_BYTES_MAX;
 use super::sql::Statement;
 use crate::program::Version;
 use crate::store::{Commit, CommitError, Conflict, Transaction};
@@ -16,6 +17,16 @@ use crate::{Aborted, CallError, Value};
 
 /// The results of queries, up to one that failed.
 type Rows = Vec<Vec<Value>>;
+
+/// Bytes of replies, and of results that become some.
+struct Made(usize);
+
+impl Made {
+    fn count(&mut self, value: Value) -> Result<Value, Refusal> {
+        self.0 += value.bytes();
+        if self.0 > CYCLE_BYTES_MAX { Err(too_much()) } else { Ok(value) }
+    }
+}
 
 /// Why a transaction was given up.
 pub enum Failure {
@@ -141,8 +152,13 @@ impl Conversation {
             self.refuse_after_failure().map_err(|refusal| (at, refusal))?;
         }
         // What can fail is tried first: a transaction that is committed is answered as such.
+        let mut told = self.cycle.out.len();
         let refused = steps(items).find_map(|(at, step)| {
-            let refused = self.check(&step.bound.prepared.statement).err()?;
+            let statement = &step.bound.prepared.statement;
+            if matches!(statement, Statement::Show(None)) {
+                told += SHOWN_BYTES_MAX;
+            }
+            let refused = self.check(statement).err().or_else(|| (told > CYCLE_BYTES_MAX).then(too_much))?;
             Some((at, refused))
         });
         let end = refused.as_ref().map_or(items.len(), |(at, _)| *at);
@@ -241,12 +257,13 @@ impl Conversation {
         rows: &mut Rows,
         programs: &Version,
     ) -> Result<(), Failure> {
+        let mut made = Made(self.cycle.out.len());
         for (_, step) in queries {
             let Bound { prepared, values, .. } = &step.bound;
             let cells = prepared.cells(&self.cpu, &self.monitor, values, &self.facts, Some(programs))?;
             let mut row = Vec::with_capacity(cells.len());
             for cell in cells {
-                row.push(match cell {
+                row.push(made.count(match cell {
                     Cell::Value(value) => value,
                     Cell::Call(function, tally, arguments) => {
                         self.monitor.initialize(&self.cpu, &function).await?;
@@ -254,7 +271,7 @@ impl Conversation {
                         tally.note(result.is_ok(), result.as_ref().is_ok_and(|(_, at_once)| *at_once));
                         result.map_err(CallError::from)?.0
                     }
-                });
+                })?);
             }
             rows.push(row);
         }
@@ -263,10 +280,11 @@ impl Conversation {
 
     /// Rows without calls.
     fn constants(&self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Refusal> {
+        let mut made = Made(self.cycle.out.len());
         for (_, step) in queries {
             let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts, None)?;
-            let value = |cell| if let Cell::Value(value) = cell { value } else { Value::Null };
-            rows.push(cells.into_iter().map(value).collect());
+            let value = |cell| made.count(if let Cell::Value(value) = cell { value } else { Value::Null });
+            rows.push(cells.into_iter().map(value).collect::<Result<_, _>>()?);
         }
         Ok(())
     }

@@ -27,6 +27,12 @@ impl Replies {
         Rc::new(Replies { outbound: Rc::clone(outbound), waiting: RefCell::default() })
     }
 
+    /// A reply is in flight from now on: a client that takes none may not ask for ever more.
+    pub fn hold(&self, release: Release, bytes: usize) -> Release {
+        self.outbound.grow(bytes as u64);
+        Release { bytes: release.bytes + bytes as u64, ..release }
+    }
+
     /// The next place; it must be filled. Their number is that of the requests in flight, which is bounded.
     pub fn reserve(&self) -> Slot {
         let mut waiting = self.waiting.borrow_mut();

@@ -11,6 +11,9 @@ use super::wire::put;
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 1024;
 
+/// Bytes of a reply with all settings, at most: each with its name, lengths and the message's header.
+pub const SHOWN_BYTES_MAX: usize = SETTINGS.len() * (VALUE_BYTES_MAX + 64);
+
 /// What drivers expect of a server of the version that they were written for.
 const SERVER_VERSION: &str = concat!("15.0 (Awase ", env!("CARGO_PKG_VERSION"), ")");
 
