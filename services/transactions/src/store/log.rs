@@ -200,7 +200,9 @@ impl Database {
         let fits = || {
             let state = self.state.read();
             let (page, unused) = state.circle.fit(pages, of);
-            let does = state.circle.held() + unused + pages <= of;
+            // Where nothing is held, a group may cover its own place up to which the log is over.
+            let held = state.circle.held();
+            let does = held + unused + pages <= of || held == 0 && pages <= of;
             does.then_some(Ok((page, unused))).or(state.checkpoint_failure.clone().map(|error| Err(error.errno())))
         };
         loop {

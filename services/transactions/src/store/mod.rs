@@ -65,7 +65,7 @@ pub const KEY_BYTES_MAX: usize = 512;
 pub const ROW_BYTES_MAX: usize = 1024;
 /// Longest name of a table, in bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 64;
-/// What a transaction may write, and what it may read, in bytes of keys and rows.
+/// What a transaction may write, and what it may read, in bytes of keys and rows. A write counts 2 bytes at least.
 pub const TRANSACTION_BYTES_MAX: usize = 128 << 10;
 /// Tables of a database.
 pub const TABLES_MAX: usize = 4096;

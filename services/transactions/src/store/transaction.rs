@@ -26,6 +26,10 @@ const RESERVED_PAGES: u64 = 128;
 /// Bytes of changes that fill a page, at least: no page is less than half full but the last.
 const PAGE_FILLED_BYTES: u64 = 1800;
 
+/// What a write counts at least. In the log it takes 8 bytes beside its key and row: so that a transaction fits into the
+/// smallest one.
+const WRITE_BYTES_MIN: usize = 2;
+
 /// Writes that a savepoint copies, at most.
 const SAVED_WRITES_MAX: usize = 64;
 
@@ -243,7 +247,7 @@ impl Transaction {
         if key.len() > KEY_BYTES_MAX {
             return Err(StoreError::KeyTooLong(key.len()));
         }
-        self.written_bytes += key.len() + row.as_ref().map_or(0, |row| row.len());
+        self.written_bytes += (key.len() + row.as_ref().map_or(0, |row| row.len())).max(WRITE_BYTES_MIN);
         if self.written_bytes > TRANSACTION_BYTES_MAX {
             return Err(StoreError::TransactionTooLong);
         }

@@ -13,7 +13,7 @@ use policy::unit::BLOCK_BYTES;
 use sim::{DiskConfig, DiskId, HostId, World};
 use testkit::scene::disk::volume;
 use testkit::scene::{Host, run, small_kernel, spawn};
-use transactions::store::{Database, StoreError, Transaction};
+use transactions::store::{Database, StoreError, TRANSACTION_BYTES_MAX, Transaction};
 
 /// A device that keeps superblocks back while it is told so.
 struct Held {
@@ -191,6 +191,59 @@ fn more_than_the_log_takes_is_durable_though_nobody_commits_after_it() {
         while done.get() < TERMINALS {
             cpu.sleep(Duration::from_millis(10)).await;
         }
+    });
+}
+
+/// There is no room for it, neither before the place where the last group ended nor behind it.
+#[test]
+fn a_group_of_more_than_half_of_the_log_is_written_wherever_the_last_one_ended() {
+    const ROWS: u16 = 58_000;
+    let place = world();
+    let (host, ()) = with_database_on(&place, async |cpu, database| {
+        for value in 0..60 {
+            put_all(&cpu, &database, value).await;
+        }
+        let log_pages = database.reading().log_bytes / BLOCK_BYTES;
+        assert!((115..=141).contains(&log_pages), "{log_pages} pages");
+        let writing = Arc::clone(&database);
+        let written = spawn(&cpu, async move |cpu| {
+            let mut transaction = writing.begin();
+            let table = transaction.table("many").expect("a table");
+            (0..ROWS).for_each(|row| transaction.delete(table, &row.to_be_bytes()).expect("short"));
+            transaction.put(table, b"last", b"row").expect("short");
+            transaction.commit(&cpu).await.expect("no conflict").durable(&cpu).await.expect("a disk that works");
+        });
+        cpu.sleep(Duration::from_secs(60)).await;
+        assert!(written.borrow().is_some(), "it waits: {:?}", database.reading());
+        put_all(&cpu, &database, 60).await;
+    });
+    place.0.crash(place.1, true);
+    host.die();
+    let _ended = with_database_on(&place, async |cpu, database| {
+        let mut transaction = database.begin();
+        let table = transaction.table("many").expect("a table");
+        let row = transaction.get(&cpu, table, b"last").await.expect("a disk that works");
+        assert_eq!(row.as_deref(), Some(&b"row"[..]));
+        assert_eq!(value(&cpu, &mut transaction, 0).await, Ok(60));
+    });
+}
+
+/// Each counts 2 bytes, and takes 9 in the log; tables that are new come to it.
+#[test]
+fn a_transaction_of_the_shortest_writes_fits_into_the_smallest_log() {
+    const TABLES: usize = 1024;
+    with_database(async |cpu, database| {
+        let mut transaction = database.begin();
+        for number in 0..TRANSACTION_BYTES_MAX / 2 {
+            let table = transaction.table(&format!("{:064}", number % TABLES)).expect("a table");
+            transaction.put(table, &[(number / TABLES) as u8], b"").expect("no more than there may be");
+        }
+        let table = transaction.table(&format!("{:064}", 0)).expect("a table");
+        assert_eq!(transaction.put(table, &[255], b""), Err(StoreError::TransactionTooLong));
+        let commit = transaction.commit(&cpu).await.expect("no conflict");
+        let durable = spawn(&cpu, async move |cpu| commit.durable(&cpu).await);
+        cpu.sleep(Duration::from_secs(60)).await;
+        assert_eq!(durable.take(), Some(Ok(())));
     });
 }
 
