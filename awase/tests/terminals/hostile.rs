@@ -98,13 +98,14 @@ fn results_between_two_syncs_have_a_bound_and_what_is_beyond_is_not_committed() 
     let before = anonymous(bank.server.id());
     let sync = message(b'S', b"");
     for (name, repeated) in [
-        ("long", execute("long").repeat(2000)),
-        ("called", execute("called").repeat(2000)),
-        ("described", message(b'D', b"Sdescribed\0").repeat(10_000)),
-        ("all", execute("all").repeat(2000)),
+        ("long", execute("long")),
+        ("called", execute("called")),
+        ("described", message(b'D', b"Sdescribed\0")),
+        ("all", execute("all")),
     ] {
-        for first in ["deposit", "begin"] {
-            client.send(&[execute(first), repeated.clone(), sync.clone()].concat());
+        // In a block each is executed as it comes.
+        for (first, times) in [("deposit", 2000), ("begin", 8000)] {
+            client.send(&[execute(first), repeated.repeat(times), sync.clone()].concat());
             assert_eq!(client.refused(), "54000", "{name} after {first}");
             client.send(&query("ROLLBACK"));
             client.until_ready();
@@ -113,6 +114,26 @@ fn results_between_two_syncs_have_a_bound_and_what_is_beyond_is_not_committed() 
     let grown = anonymous(bank.server.id()).saturating_sub(before);
     assert!(grown <= 64 << 20, "{} MiB more", grown >> 20);
     assert_eq!(bank.psql(&["SELECT balance(1)"]), "1000\n");
+}
+
+#[test]
+fn replies_that_a_client_does_not_take_have_a_bound() {
+    const CYCLES: usize = 120;
+    let bank = Bank::open_with("memory = \"64MiB\"\n[limits]\nbytes_a_connection = \"32MiB\"\n");
+    let mut client = Client::session(&bank);
+    let sync = message(b'S', b"");
+    let long = format!("SELECT '{}'", "x".repeat(900_000));
+    client.send(&[parse("long", &long), sync.clone()].concat());
+    assert_eq!(client.until_ready().len(), 2);
+    is_served(&bank);
+    let before = memory(bank.server.id(), "VmHWM:");
+    client.send(&[execute("long").repeat(4), sync].concat().repeat(CYCLES));
+    (0..10).for_each(|_| is_served(&bank));
+    for cycle in 0..CYCLES {
+        assert_eq!(client.until_ready().len(), 4 * 3 + 1, "cycle {cycle}");
+    }
+    let grown = memory(bank.server.id(), "VmHWM:") - before;
+    assert!(grown <= 128 << 20, "{} MiB more", grown >> 20);
 }
 
 #[test]
@@ -250,8 +271,13 @@ fn clients_that_hang_anywhere_keep_nobody_from_being_served() {
 
 /// Resident memory that is not of the cache. Bytes.
 fn anonymous(server: u32) -> u64 {
+    memory(server, "RssAnon:")
+}
+
+/// As the host counts it. Bytes.
+fn memory(server: u32, kind: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{server}/status")).expect("a status");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+    let line = status.lines().find_map(|line| line.strip_prefix(kind)).expect("its memory");
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1024
 }
 
