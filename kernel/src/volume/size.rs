@@ -1,7 +1,8 @@
 //! The size of a volume that grows, as a file does.
 //!
-//! In the cache, the last block is zero beyond the end. A write changes its blocks, then the size, and only then marks
-//! the blocks dirty, so that no write-out extends beyond what was written.
+//! In the cache, the last block is zero beyond the end. A write changes a block and the size under the block's lock:
+//! a write-out, which another write may have asked for, finds both or neither. With the block alone it would write what
+//! lies before the old end, and take the rest for written, too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -70,10 +70,7 @@ impl Volume {
         let mut installed = Installed { blocks: blocks.start.run(0), were_cached: false };
         let result = self.install_all(cpu, range, frames, context, &mut installed).await;
         // Even after an error: an installed block that is not in the dirty set would stay in the cache for ever.
-        if !installed.blocks.is_empty() {
-            self.grow(range.end().min(installed.blocks.end.start()));
-            self.mark_dirty(installed.blocks, context.job);
-        }
+        self.mark_dirty(installed.blocks, context.job);
         if result? == Attempt::Changed {
             return Ok(Attempt::Changed);
         }
@@ -181,8 +178,7 @@ impl Volume {
         // Bytes beyond the end must read as zeroes when the volume grows.
         bytes[part.end..].fill(0);
         let mut shard = self.lock_shard(block);
-        // Under the lock: a writer that grows the volume within this block changes the block first, then the size, and
-        // the block stays cached until then.
+        // Under the lock: a writer that grows the volume within this block changes the block and the size under it.
         if self.volume_end() > block.start() + part.end as u64 || shard.find(self.key(block)).is_some() {
             return EndOfVolume::Elsewhere(frame);
         }
@@ -190,10 +186,12 @@ impl Volume {
         if self.config.grows {
             self.parts.on_part(block, BufferState::CLEAN, part.clone());
         }
+        self.grow(block.start() + part.end as u64);
         EndOfVolume::Installed
     }
 
-    /// Installs the next frames as `blocks`, adjacent ones under one lock. Returns whether any was cached before.
+    /// Installs the next frames as `blocks`, adjacent ones under one lock, and extends a volume that grows to their end.
+    /// Returns whether any was cached before.
     pub(super) fn install(&self, blocks: BlockRange, frames: &mut impl Iterator<Item = FrameRef>) -> bool {
         let mut were_cached = false;
         for run in Cache::runs(blocks) {
@@ -202,6 +200,7 @@ impl Volume {
                 were_cached |= self.install_in(&mut shard, block, frame);
             }
             self.parts.on_whole(run);
+            self.grow(run.end.start());
         }
         were_cached
     }
@@ -284,8 +283,8 @@ impl Volume {
             self.parts.on_part(block, state, part.clone());
         }
         shard.set_state(slot, state.with(BufferState::DIRTY));
-        drop(shard);
         self.grow(block.start() + part.end as u64);
+        drop(shard);
         self.mark_dirty(block.run(1), job);
         Patched::Done
     }

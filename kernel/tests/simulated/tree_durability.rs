@@ -1,13 +1,16 @@
 //! What files of a tree retain when syncs fail, and when files are closed, truncated or moved.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use kernel::Frames;
 use machine::Errno;
-use policy::unit::ByteOffset;
+use policy::unit::{ByteOffset, ByteRange};
 use sim::{DiskFaults, OpClass, TreeConfig};
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{context, file, read, root, served, served_of, set_size, stable, write};
+use testkit::scene::files::{context, file, frames_of, read, root, served, served_of, set_size, stable, write};
 use testkit::scene::spawn;
 
 #[test]
@@ -102,5 +105,29 @@ fn cutting_a_file_off_costs_what_is_cached_and_not_what_is_addressed() {
         seen.write_tree(id, "/file", ByteOffset(0), &[9; 100]);
         cpu.sleep(Duration::from_secs(1)).await;
         assert!(read(&cpu, &tree, &file, 0, 200).await == Ok(vec![9; 100]));
+    });
+}
+
+#[test]
+fn what_a_write_adds_to_a_dirty_last_block_is_stored_though_that_is_written_while_the_write_waits_for_memory() {
+    served(4, 8, async move |cpu, tree, seen, id| {
+        let (_, file) = file(&cpu, &tree, "file").await;
+        let content = vec![7; 2 * 4096 + 100];
+        let frames = frames_of(&cpu, 0, &content).await;
+        write(&cpu, &tree, &file, 0, &[1; 100], context()).await.expect("cached");
+        // In use, so that its frame does not become free when another replaces it.
+        let sent = tree.read(&cpu, &file, ByteRange::new(0, 100), context()).await.expect("cached");
+        let (timers, mut all) = (cpu.timers(), Frames::new());
+        assert!(!cpu.kernel().try_allocate(64 << 10, &mut all), "there are no more");
+        let mut late = Box::pin(tree.write(&cpu, &file, ByteRange::new(0, content.len() as u64), frames, context()));
+        let is_waiting = poll_fn(|cx| Poll::Ready(late.as_mut().poll(cx).is_pending())).await;
+        assert!(is_waiting && cpu.timers() > timers, "for the frame of its last block");
+        tree.commit(&cpu, &file, context()).await.expect("stored");
+        drop((sent, all));
+        late.await.expect("cached");
+        tree.commit(&cpu, &file, context()).await.expect("stored");
+        let stored = seen.tree_durable_content(id, "/file").expect("it exists");
+        assert_eq!(stored.iter().position(|&byte| byte != 7), None, "of {} bytes", stored.len());
+        assert_eq!(stored.len(), content.len());
     });
 }
