@@ -130,8 +130,8 @@ impl Overlay {
     /// [`Errno::NO_SPACE`] if they are too many.
     fn reserve(&self, blocks: BlockRange) -> Result<(), Errno> {
         let mut changed = self.changed.lock();
-        let new = blocks.iter().filter(|block| !changed.written.contains(*block)).count() as u64;
-        if changed.written.len() + new > self.blocks_max {
+        let known: u64 = changed.written.runs_within(blocks).map(|run| run.len()).sum();
+        if changed.written.len() + blocks.len() - known > self.blocks_max {
             return Err(Errno::NO_SPACE);
         }
         changed.written.insert(blocks);
@@ -140,8 +140,9 @@ impl Overlay {
 
     async fn change(&self, cpu: &Processor, range: ByteRange, request: Request) -> Result<Outcome, Errno> {
         let blocks = range.blocks();
-        let is_write = matches!(request.action, Action::Write(..));
-        if is_write {
+        // Zeroes that must stay allocated are: what is written in their place later must not find the space gone.
+        let takes_space = matches!(request.action, Action::Write(..) | Action::Zero { may_release: false, .. });
+        if takes_space {
             self.reserve(blocks)?;
         }
         let request = match request.action {
@@ -153,7 +154,7 @@ impl Overlay {
         if outcome == Outcome::Done {
             let mut changed = self.changed.lock();
             changed.all.insert(blocks);
-            if !is_write {
+            if !takes_space {
                 changed.written.remove(blocks);
             }
         }

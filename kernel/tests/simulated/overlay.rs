@@ -223,6 +223,26 @@ fn what_is_beside_has_a_bound_and_trimming_makes_room() {
 }
 
 #[test]
+fn zeroes_that_must_stay_allocated_take_space_beside() {
+    let server = Server::with_disk(1, DiskConfig::new(BLOCKS * BLOCK_BYTES));
+    // More than are written as data.
+    let most = 64;
+    let volume = overlaid(&server, most);
+    server.run(async move |cpu, _, _| {
+        let put = async |number| fill(&cpu, &volume, block(number), 7, stable()).await;
+        let zero = async |blocks, may_release| {
+            volume.zero(&cpu, ByteRange::new(0, blocks * BLOCK_BYTES), may_release, false, stable()).await
+        };
+        assert_eq!(zero(most + 1, false).await, Err(Errno::NO_SPACE));
+        zero(most, false).await.expect("room");
+        assert_eq!(put(100).await, Err(Errno::NO_SPACE));
+        put(3).await.expect("it has its space");
+        zero(most, true).await.expect("a disk that works");
+        put(101).await.expect("room again");
+    });
+}
+
+#[test]
 fn block_status_is_that_of_whichever_has_the_block() {
     let server = Server::with_disk(1, DiskConfig::new(BLOCKS * BLOCK_BYTES));
     let below = server.volume(ForcedUnitAccess::Never);
