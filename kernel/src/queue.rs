@@ -43,6 +43,8 @@ pub struct DiskQueue {
 struct State {
     policy: Queue,
     waiting: Slab<Waiting>,
+    /// A timer is set for what the policy holds back.
+    is_timed: bool,
 }
 
 /// Totals since the queue was made.
@@ -76,7 +78,7 @@ struct Issue {
 
 impl DiskQueue {
     pub fn new(config: Config) -> Self {
-        let state = State { policy: Queue::new(config), waiting: Slab::new() };
+        let state = State { policy: Queue::new(config), waiting: Slab::new(), is_timed: false };
         DiskQueue { state: CountedMutex::new(state), streams: AtomicU32::new(0), counts: DiskCounters::default() }
     }
 
@@ -117,17 +119,36 @@ impl DiskQueue {
         let (now, owner) = (cpu.now(), owner_elsewhere(cpu, access));
         let mut state = self.lock();
         change(&mut state, now);
-        let Some(owner) = owner else { return state.take_next(cpu, now) };
+        let Some(owner) = owner else { return self.take_next(cpu, state, now) };
         let is_empty = state.waiting.is_empty();
         drop(state);
         if !is_empty {
             let disk = Arc::clone(self);
             hand_over(cpu, owner, move |there| {
-                let issues = disk.lock().take_next(&there, there.now());
+                let issues = disk.take_next(&there, disk.lock(), there.now());
                 disk.start_all(&there, issues);
             });
         }
         Issues::new()
+    }
+
+    /// What the policy holds back until a deadline is looked at again then, if nothing arrives or completes before.
+    fn take_next(self: &Arc<Self>, cpu: &Processor, mut state: CountedGuard<'_, State>, now: Instant) -> Issues {
+        let issues = state.take_next(cpu, now);
+        // A deadline is never followed by an earlier one.
+        let deadline = if state.is_timed { None } else { state.policy.next_deadline() };
+        state.is_timed |= deadline.is_some();
+        drop(state);
+        if let Some(deadline) = deadline {
+            let (disk, here) = (Arc::downgrade(self), cpu.clone());
+            cpu.spawn_for(JobId::default(), async move {
+                here.sleep_until(deadline).await;
+                let Some(disk) = disk.upgrade() else { return };
+                let issues = disk.update(&here, None, |state, _| state.is_timed = false);
+                disk.start_all(&here, issues);
+            });
+        }
+        issues
     }
 
     /// Issues batches, each in a task of this processor.

@@ -1,7 +1,8 @@
 //! Write-back of one volume: as much as its disk takes in due time, and not delayed by later writes.
 
 use kernel::device::{Checked, Device, DeviceFacts, Work};
-use kernel::request::{Action, Outcome, Request};
+use kernel::queue::{DiskQueue, Queued};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange, Instant};
@@ -9,7 +10,7 @@ use sim::{DiskConfig, Latency};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::scene::disk::{Server, block, fill};
-use testkit::scene::{context, small_kernel};
+use testkit::scene::{context, small_kernel, spawn};
 
 use parking_lot::Mutex;
 
@@ -36,6 +37,26 @@ impl Device for Noting {
 
     fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
         self.below.seek(cpu, at, target)
+    }
+}
+
+/// A device that never ends writes of the first block.
+struct Hanging(Arc<dyn Device>);
+
+impl Device for Hanging {
+    fn facts(&self) -> DeviceFacts {
+        self.0.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+        match &request.action {
+            Action::Write(range, _) if range.at.0 == 0 => Box::pin(std::future::pending()),
+            _ => self.0.perform(cpu, request),
+        }
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.0.seek(cpu, at, target)
     }
 }
 
@@ -84,4 +105,25 @@ fn a_block_behind_the_cursor_is_written_in_its_time_though_others_write_ahead_of
     let (when, _) = written.iter().find(|(_, range)| range.at.0 <= 5 * BLOCK).expect("written at last");
     let waited = when.since(dirtied);
     assert!(waited < Duration::from_secs(32), "the block waited for {waited:?}");
+}
+
+#[test]
+fn a_write_that_hangs_in_the_disk_does_not_stop_those_that_wait_for_their_turn() {
+    let server = Server::new(3);
+    // One at a time, as after reads that were slow beside more.
+    let config = policy::queue::Config { asynchronous_bytes_max: 0, merge: false, ..Default::default() };
+    let queued = Arc::new(Queued::new(Arc::new(DiskQueue::new(config)), Arc::new(Hanging(server.file()))));
+    server.run(async move |cpu, _, _| {
+        let writes = [0, 9, 19].map(|number| {
+            let queued = Arc::clone(&queued);
+            spawn(&cpu, async move |cpu| {
+                let frames = cpu.kernel().allocate(&cpu, 1).await;
+                let (action, context) = (Action::Write(block(number), frames), Context::asynchronous(JobId(0)));
+                queued.perform(&cpu, Request { action, context }).await
+            })
+        });
+        cpu.sleep(Duration::from_secs(1)).await;
+        let ended = writes.map(|write| write.take());
+        assert_eq!(ended, [None, Some(Ok(Outcome::Done)), Some(Ok(Outcome::Done))]);
+    });
 }
