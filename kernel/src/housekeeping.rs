@@ -121,6 +121,10 @@ async fn keep_stock(cpu: Processor) {
             cpu.sleep(RETRY_INTERVAL).await;
             continue;
         }
+        if memory.frames().take_back(memory.chunks_target()) {
+            memory.fit_cache();
+            continue;
+        }
         let pages = memory.page_choice().next();
         let Some(growing) = memory.frames().begin_grow(memory.chunks_target(), pages) else {
             // Memory of retiring chunks is still being returned.
@@ -159,7 +163,7 @@ async fn shrink(cpu: &Processor, memory: &Memory, leaving: &mut Leaving) {
         cpu.kernel().wake_processors();
         left -= 1;
     }
-    if memory.frames().chunks_retiring() > 0 {
+    if memory.frames().is_any_withdrawing() {
         cpu.kernel().wake_processors();
     }
 }
@@ -171,9 +175,12 @@ struct Leaving(Vec<(Instant, Vec<FrameNo>)>);
 impl Leaving {
     async fn vacate(&mut self, cpu: &Processor, memory: &Memory) {
         for (_, frames) in &mut self.0 {
-            vacate(cpu, memory, frames).await;
+            if frames.first().is_some_and(|no| memory.frames().is_retiring(*no)) {
+                vacate(cpu, memory, frames).await;
+            }
         }
-        self.0.retain(|(_, frames)| !frames.is_empty());
+        // What has been taken back does not leave.
+        self.0.retain(|(_, frames)| frames.first().is_some_and(|no| memory.frames().is_retiring(*no)));
     }
 
     /// What is not about to be returned: a client that is idle keeps the frames that it receives into. For the sizing this is

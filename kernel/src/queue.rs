@@ -9,13 +9,11 @@
 mod end;
 mod member;
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Errno, SeekTarget};
-use parking_lot::Mutex;
 use policy::access::{Access, Mode as AccessMode};
 use policy::delivery::Method;
 use policy::queue::{Arrival, Batch, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
@@ -62,6 +60,13 @@ struct Waiting {
     access: Option<AccessMode>,
     end: Arc<End>,
     began: Began,
+}
+
+impl Waiting {
+    fn overlaps(&self, stream: StreamId, range: ByteRange) -> bool {
+        let own = self.request.as_ref().and_then(|request| request.action.range());
+        self.stream == stream && own.is_some_and(|own| own.at < range.end() && range.at < own.end())
+    }
 }
 
 /// What the disk may have now: usually one batch, or nothing.
@@ -337,8 +342,6 @@ pub struct Queued {
     below: DeviceRef,
     access: Option<AccessMode>,
     is_immediate: bool,
-    /// Asynchronous requests in progress, for [`Device::expedite`].
-    asynchronous: Mutex<BTreeMap<RequestId, ByteRange>>,
 }
 
 impl Queued {
@@ -346,7 +349,7 @@ impl Queued {
     pub fn new(disk: Arc<DiskQueue>, below: DeviceRef) -> Self {
         let stream = StreamId(disk.streams.fetch_add(1, Ordering::Relaxed));
         let is_immediate = below.is_immediate();
-        Queued { disk, stream, below, access: None, is_immediate, asynchronous: Mutex::default() }
+        Queued { disk, stream, below, access: None, is_immediate }
     }
 
     /// Sets an access rule of its own, in place of the switch.
@@ -384,22 +387,17 @@ impl Queued {
     }
 
     /// Queues a request, and takes what the disk may have then.
-    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> (RequestId, Issues) {
+    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> Issues {
         let arrival = self.arrival(&request);
         let began = cpu.begin(Event::QueueWaited, request.context);
         self.disk.counts_of(cpu).arrive();
         let (stream, access) = (self.stream, self.access);
         let (below, end) = (Arc::clone(&self.below), Arc::clone(end));
         let waiting = Waiting { request: Some(request), stream, below, access, end, began };
-        let mut id = RequestId(0);
-        let issues = self.disk.update(cpu, access, |state, now| {
-            id = RequestId(state.waiting.insert(waiting) as u32);
+        self.disk.update(cpu, access, |state, now| {
+            let id = RequestId(state.waiting.insert(waiting) as u32);
             state.policy.on_arrival(now, Arrival { id, ..arrival });
-        });
-        if arrival.class == Class::Asynchronous {
-            self.asynchronous.lock().insert(id, arrival.range);
-        }
-        (id, issues)
+        })
     }
 
     /// Bypasses the queue, on the processor that starts the disk.
@@ -446,33 +444,23 @@ impl Device for Queued {
             return Box::pin(self.disk.perform_alone(in_flight, &self.below, request));
         }
         Box::pin(async move {
-            let class = request.context.class;
             let end = End::new();
-            let (id, issues) = self.arrive(cpu, request, &end);
+            let issues = self.arrive(cpu, request, &end);
             if let Some(mut issue) = self.start_others(cpu, issues, &end) {
                 self.disk.issue(cpu, &mut issue).await;
             }
-            let result = poll_fn(|cx| end.poll(cx)).await;
-            if class == Class::Asynchronous {
-                self.asynchronous.lock().remove(&id);
-            }
-            result
+            poll_fn(|cx| end.poll(cx)).await
         })
     }
 
     fn expedite(&self, cpu: &Processor, range: ByteRange) {
-        let overlaps = |at: &ByteRange| at.at < range.end() && range.at < at.end();
-        let ids: Vec<_> = self.asynchronous.lock().iter().filter(|(_, at)| overlaps(at)).map(|(id, _)| *id).collect();
-        if ids.is_empty() {
+        if self.is_immediate || self.disk.lock().waiting.is_empty() {
             return;
         }
         let issues = self.disk.update(cpu, self.access, |state, now| {
-            for id in ids {
-                // The number may have been reused for a later request; only one that still waits is promoted.
-                let waits = state.waiting.get(id.0 as usize).is_some_and(|waiting| waiting.stream == self.stream);
-                if waits {
+            for (id, waiting) in &state.waiting {
+                if waiting.overlaps(self.stream, range) && state.policy.promote(now, RequestId(id as u32)) {
                     cpu.trace(Event::QueuePromoted, JobId::default(), range.at.0, 0);
-                    state.policy.promote(now, id);
                 }
             }
         });

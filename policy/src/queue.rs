@@ -88,6 +88,16 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// The bytes that a job is charged for a request: to zero or discard a range takes the disk about as long however long it is.
+    fn charged(&self, arrival: &Arrival) -> u64 {
+        match arrival.kind {
+            RequestKind::Other => arrival.range.len.min(self.transfer_bytes_max.into()),
+            RequestKind::Read | RequestKind::Write | RequestKind::Flush => arrival.range.len,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     pub id: RequestId,
@@ -190,7 +200,7 @@ impl Queue {
         let index = self.fair_index(arrival.class);
         let queue = &mut self.fair_queues[index];
         queue.advance(queue.start_tag(arrival.job));
-        queue.charge(arrival.job, arrival.range.len);
+        queue.charge(arrival.job, self.config.charged(&arrival));
         if arrival.kind != RequestKind::Flush {
             self.head = (arrival.stream, arrival.range.end());
         }
@@ -198,10 +208,11 @@ impl Queue {
         Some(self.number(in_flight))
     }
 
-    /// An asynchronous request becomes synchronous (a reader reached what is being read ahead). False when it no longer
-    /// waits in the queue. O(log n).
+    /// An asynchronous request becomes synchronous (a reader reached what is being read ahead). False when none of this
+    /// number waits in the queue. O(log n).
     pub fn promote(&mut self, now: Instant, id: RequestId) -> bool {
-        let Some(mut request) = self.waiting.remove(id) else {
+        let waits = self.waiting.get(id).is_some_and(|request| request.arrival.class == Class::Asynchronous);
+        let Some(mut request) = waits.then(|| self.waiting.remove(id)).flatten() else {
             return false;
         };
         request.arrival.class = Class::Synchronous;
@@ -353,7 +364,7 @@ impl Queue {
     fn take(&mut self, id: RequestId) -> Option<Request> {
         let request = self.waiting.remove(id)?;
         let index = self.fair_index(request.arrival.class);
-        self.fair_queues[index].charge(request.arrival.job, request.arrival.range.len);
+        self.fair_queues[index].charge(request.arrival.job, self.config.charged(&request.arrival));
         Some(request)
     }
 

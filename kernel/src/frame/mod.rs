@@ -4,6 +4,7 @@
 //! frame instead of changing it under a reader, a sender or a disk write. So no transfer blocks another, and data in
 //! flight never changes.
 
+mod chunks;
 mod free;
 mod mapped;
 mod pool;

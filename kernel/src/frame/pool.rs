@@ -7,10 +7,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use machine::{Machine, RegionId};
-use parking_lot::Mutex;
 use policy::pages::PageSize;
 use policy::unit::{BlockNo, ProcessorId};
 
+use super::chunks::Chunks;
 use super::free::{FrameNo, FreeLists};
 use super::region::{Followed, RegionLog};
 use super::reserve::reserve;
@@ -39,6 +39,9 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Marks a frame that is not in the cache.
 const NO_OWNER: u64 = u64::MAX;
 
+/// Marks a free frame of a retiring chunk that has been counted, under the chunk table's lock.
+const COUNTED: u64 = u64::MAX - 1;
+
 static LEFT_MAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Pools of this process whose memory stays mapped for good, since frames were still referred to when their kernel
@@ -60,32 +63,14 @@ struct Meta {
     owner: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChunkState {
-    Empty,
-    /// The host is providing its memory.
-    Growing,
-    Active,
-    /// Its frames are being freed, none is handed out; `free` counts the free ones.
-    Retiring {
-        free: u32,
-    },
-    /// All its frames are free; the processors are withdrawing their registration.
-    Withdrawing,
-}
-
 pub(super) struct Shared {
     base: *mut u8,
     metas: *mut Meta,
     config: PoolConfig,
     registers: AtomicBool,
     frames_a_chunk: u32,
-    chunks: Mutex<Vec<ChunkState>>,
+    chunks: Chunks,
     free: FreeLists,
-    /// Free frames of retiring chunks.
-    frames_retired: AtomicU32,
-    chunks_active: AtomicU32,
-    chunks_retiring: AtomicU32,
     regions: RegionLog,
 }
 
@@ -106,19 +91,16 @@ impl FramePool {
         let frames = config.bytes_max / FRAME_BYTES as u64;
         let base = reserve(config.bytes_max as usize, config.chunk_bytes.min(HUGE_PAGE_BYTES) as usize)?;
         let metas = reserve(frames as usize * size_of::<Meta>(), 4096)?.cast();
-        let chunks = (config.bytes_max / config.chunk_bytes) as usize;
+        let frames_a_chunk = (config.chunk_bytes / FRAME_BYTES as u64) as u32;
         Ok(FramePool {
             shared: Box::new(Shared {
                 base,
                 metas,
                 config,
                 registers: AtomicBool::new(config.register),
-                frames_a_chunk: (config.chunk_bytes / FRAME_BYTES as u64) as u32,
-                chunks: Mutex::new(vec![ChunkState::Empty; chunks]),
+                frames_a_chunk,
+                chunks: Chunks::new((config.bytes_max / config.chunk_bytes) as usize, frames_a_chunk),
                 free: FreeLists::new(config.processors),
-                frames_retired: AtomicU32::new(0),
-                chunks_active: AtomicU32::new(0),
-                chunks_retiring: AtomicU32::new(0),
                 regions: RegionLog::new(config.processors),
             }),
         })
@@ -149,12 +131,17 @@ impl FramePool {
         self.shared.free.colors()
     }
 
-    /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Returns whether it did.
+    /// Takes another chunk, a retiring one or one of the host, if fewer than `chunks_max` are active. Returns whether it did.
     pub fn grow(&self, chunks_max: u32, pages: PageSize) -> bool {
-        self.begin_grow(chunks_max, pages).map(Growing::finish).is_some()
+        self.take_back(chunks_max) || self.begin_grow(chunks_max, pages).map(Growing::finish).is_some()
     }
 
-    /// As [`FramePool::grow`], in two steps: between them, the host provides the memory.
+    /// As [`FramePool::grow`], of retiring chunks.
+    pub(crate) fn take_back(&self, chunks_max: u32) -> bool {
+        self.shared.take_back(chunks_max)
+    }
+
+    /// As [`FramePool::grow`], of the host, in two steps: between them, it provides the memory.
     pub(crate) fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<Growing<'_>> {
         self.shared.begin_grow(chunks_max, pages).map(|chunk| Growing { pool: &self.shared, chunk })
     }
@@ -165,12 +152,22 @@ impl FramePool {
 
     /// Chunks held, without those that are retiring.
     pub fn chunks_active(&self) -> u32 {
-        self.shared.chunks_active.load(Ordering::Relaxed)
+        self.shared.chunks.active()
     }
 
     /// Chunks held that will be returned to the host.
     pub fn chunks_retiring(&self) -> u32 {
-        self.shared.chunks_retiring.load(Ordering::Relaxed)
+        self.shared.chunks.retiring()
+    }
+
+    /// Is the chunk of this frame retiring?
+    pub(crate) fn is_retiring(&self, no: FrameNo) -> bool {
+        self.shared.chunks.is_retiring(self.shared.region_of(no))
+    }
+
+    /// Have processors yet to withdraw a chunk, so that it can be returned?
+    pub(crate) fn is_any_withdrawing(&self) -> bool {
+        self.shared.chunks.is_any_withdrawing()
     }
 
     pub fn chunk_bytes(&self) -> u64 {
@@ -227,7 +224,7 @@ impl FramePool {
     /// The cache key of the block in a frame, if any.
     pub(crate) fn owner(&self, no: FrameNo) -> Option<BlockKey> {
         let key = self.shared.meta(no).owner.load(Ordering::Relaxed);
-        (key != NO_OWNER).then_some(BlockKey(key))
+        (key != NO_OWNER && key != COUNTED).then_some(BlockKey(key))
     }
 
     pub(crate) fn set_owner(&self, no: FrameNo, key: BlockKey) {
@@ -266,14 +263,13 @@ impl Growing<'_> {
 
 impl Drop for Growing<'_> {
     fn drop(&mut self) {
-        self.pool.abandon_grow(self.chunk);
+        self.pool.chunks.abandon_grow(self.chunk);
     }
 }
 
 impl Drop for FramePool {
     fn drop(&mut self) {
-        let held =
-            self.shared.chunks_active.load(Ordering::Acquire) + self.shared.chunks_retiring.load(Ordering::Acquire);
+        let held = self.chunks_active() + self.chunks_retiring();
         let frames = u64::from(held) * u64::from(self.shared.frames_a_chunk);
         if u64::from(self.shared.frames_free()) < frames {
             // A caller that outlives the kernel still has a reference: the memory must stay mapped.
@@ -291,10 +287,6 @@ impl Shared {
 
     pub(super) fn region_of(&self, no: FrameNo) -> RegionId {
         RegionId((no.0 / self.frames_a_chunk) as u16)
-    }
-
-    fn chunk_of(&self, no: FrameNo) -> usize {
-        usize::from(self.region_of(no).0)
     }
 
     fn frames_of(&self, chunk: RegionId) -> impl DoubleEndedIterator<Item = FrameNo> + use<> {
@@ -324,11 +316,8 @@ impl Shared {
             config,
             registers: AtomicBool::new(false),
             frames_a_chunk: 1,
-            chunks: Mutex::default(),
+            chunks: Chunks::default(),
             free: FreeLists::default(),
-            frames_retired: AtomicU32::new(0),
-            chunks_active: AtomicU32::new(0),
-            chunks_retiring: AtomicU32::new(0),
             regions: RegionLog::new(0),
         }
     }
@@ -340,7 +329,7 @@ impl Shared {
     }
 
     fn frames_free(&self) -> u32 {
-        self.free.len() + self.frames_retired.load(Ordering::Acquire)
+        self.free.len() + self.chunks.frames_retired()
     }
 
     fn take(&self, count: usize, first: Option<BlockNo>, into: &mut Frames) {
@@ -367,73 +356,57 @@ impl Shared {
     }
 
     fn put_back(&self, no: FrameNo) {
-        // Nearly always nothing is retiring, and the chunk table is not touched.
-        if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.count_in_if_retiring(no) {
-            return;
+        let chunk = self.region_of(no);
+        if self.chunks.is_retiring(chunk) {
+            let (is_counted, is_last) = self.chunks.count(chunk, || self.mark_counted(no));
+            if is_last {
+                self.regions.withdraw(chunk);
+            }
+            if is_counted {
+                return;
+            }
         }
         self.list_as_free(&[no]);
+    }
+
+    fn mark_counted(&self, no: FrameNo) {
+        self.meta(no).owner.store(COUNTED, Ordering::Relaxed);
     }
 
     fn list_as_free(&self, frames: &[FrameNo]) {
         self.free.add(frames.iter().copied());
         // Their chunk may have begun to retire just before they were listed. Only then are all lists scanned.
-        if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_any_retiring(frames) {
+        if frames.iter().any(|no| self.chunks.is_retiring(self.region_of(*no))) {
             self.sweep_retired();
         }
     }
 
-    fn is_any_retiring(&self, frames: &[FrameNo]) -> bool {
-        let chunks = self.chunks.lock();
-        frames.iter().any(|no| matches!(chunks[self.chunk_of(*no)], ChunkState::Retiring { .. }))
-    }
-
-    fn count_in_if_retiring(&self, no: FrameNo) -> bool {
-        let chunk = self.chunk_of(no);
-        let mut chunks = self.chunks.lock();
-        let ChunkState::Retiring { free } = &mut chunks[chunk] else { return false };
-        *free += 1;
-        self.frames_retired.fetch_add(1, Ordering::Relaxed);
-        let empty = *free == self.frames_a_chunk;
-        if empty {
-            chunks[chunk] = ChunkState::Withdrawing;
-            self.regions.withdraw(RegionId(chunk as u16));
-        }
-        true
-    }
-
     /// Removes frames of retiring chunks from the free lists.
     fn sweep_retired(&self) {
-        let mut chunks = self.chunks.lock();
-        self.free.retain(|no| match &mut chunks[self.chunk_of(no)] {
-            ChunkState::Retiring { free } => {
-                *free += 1;
-                self.frames_retired.fetch_add(1, Ordering::Relaxed);
-                false
-            }
-            _ => true,
+        let free = self.chunks.sweep(|count| {
+            self.free.retain(|no| !count(self.region_of(no), &|| self.mark_counted(no)));
         });
-        for (chunk, state) in chunks.iter_mut().enumerate() {
-            if *state == (ChunkState::Retiring { free: self.frames_a_chunk }) {
-                *state = ChunkState::Withdrawing;
-                self.regions.withdraw(RegionId(chunk as u16));
-            }
-        }
+        free.into_iter().for_each(|chunk| self.regions.withdraw(chunk));
+    }
+
+    fn take_back(&self, chunks_max: u32) -> bool {
+        self.chunks.take_back(chunks_max, |chunk| {
+            let owner = |no| self.meta(no).owner.load(Ordering::Relaxed);
+            self.list_anew(self.frames_of(chunk).rev().filter(|&no| owner(no) == COUNTED));
+        })
+    }
+
+    /// Lists frames that nobody refers to, and that were not listed.
+    fn list_anew(&self, frames: impl Iterator<Item = FrameNo>) {
+        self.free.add(frames.inspect(|&no| self.meta(no).owner.store(NO_OWNER, Ordering::Relaxed)));
     }
 
     fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<RegionId> {
-        let mut chunks = self.chunks.lock();
-        if self.chunks_active.load(Ordering::Relaxed) >= chunks_max {
-            return None;
-        }
-        let chunk = chunks.iter().position(|c| *c == ChunkState::Empty)?;
-        chunks[chunk] = ChunkState::Growing;
-        self.chunks_active.fetch_add(1, Ordering::Relaxed);
-        drop(chunks);
+        let chunk = self.chunks.begin_grow(chunks_max)?;
         let advice = match pages {
             PageSize::Huge => libc::MADV_HUGEPAGE,
             PageSize::Small => libc::MADV_NOHUGEPAGE,
         };
-        let chunk = RegionId(chunk as u16);
         let region = self.region(chunk);
         // SAFETY: the chunk lies in our mapping. Failure only means the host's default.
         unsafe { libc::madvise(region.base.cast(), region.len, advice) };
@@ -441,41 +414,28 @@ impl Shared {
     }
 
     fn end_grow(&self, chunk: RegionId) {
-        let mut chunks = self.chunks.lock();
-        chunks[usize::from(chunk.0)] = ChunkState::Active;
-        if self.registers.load(Ordering::Relaxed) {
-            self.regions.offer(chunk);
-        }
-        // In reverse: frames are taken from the end of the list.
-        self.free.add(self.frames_of(chunk).rev());
-    }
-
-    fn abandon_grow(&self, chunk: RegionId) {
-        self.chunks.lock()[usize::from(chunk.0)] = ChunkState::Empty;
-        self.chunks_active.fetch_sub(1, Ordering::SeqCst);
+        self.chunks.end_grow(chunk, || {
+            if self.registers.load(Ordering::Relaxed) {
+                self.regions.offer(chunk);
+            }
+            // In reverse: frames are taken from the end of the list.
+            self.list_anew(self.frames_of(chunk).rev());
+        });
     }
 
     fn retire(&self) -> Option<Vec<FrameNo>> {
-        let mut chunks = self.chunks.lock();
-        let chunk = chunks.iter().rposition(|c| *c == ChunkState::Active)?;
-        chunks[chunk] = ChunkState::Retiring { free: 0 };
-        self.chunks_active.fetch_sub(1, Ordering::SeqCst);
-        self.chunks_retiring.fetch_add(1, Ordering::SeqCst);
-        drop(chunks);
+        let chunk = self.chunks.retire()?;
         self.sweep_retired();
-        Some(self.frames_of(RegionId(chunk as u16)).filter(|&no| self.references(no) > 0).collect())
+        Some(self.frames_of(chunk).filter(|&no| self.references(no) > 0).collect())
     }
 
     /// Returns the memory of a chunk to the host, after all processors have withdrawn it.
     fn give_back(&self, chunk: RegionId) {
-        let mut chunks = self.chunks.lock();
-        debug_assert_eq!(chunks[usize::from(chunk.0)], ChunkState::Withdrawing);
-        let bytes = self.config.chunk_bytes as usize;
-        // SAFETY: the chunk lies in our mapping, and none of its frames is referenced.
-        unsafe { libc::madvise(self.base.add(usize::from(chunk.0) * bytes).cast(), bytes, libc::MADV_DONTNEED) };
-        chunks[usize::from(chunk.0)] = ChunkState::Empty;
-        self.chunks_retiring.fetch_sub(1, Ordering::SeqCst);
-        self.frames_retired.fetch_sub(self.frames_a_chunk, Ordering::Relaxed);
+        let region = self.region(chunk);
+        self.chunks.give_back(chunk, || {
+            // SAFETY: the chunk lies in our mapping, and none of its frames is referenced.
+            unsafe { libc::madvise(region.base.cast(), region.len, libc::MADV_DONTNEED) };
+        });
     }
 
     fn region(&self, chunk: RegionId) -> machine::Region {

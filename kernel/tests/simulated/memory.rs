@@ -95,6 +95,44 @@ fn frames_that_are_held_for_long_do_not_keep_the_rest_of_the_cache() {
 }
 
 #[test]
+fn memory_that_could_not_be_returned_is_of_use_again_although_some_of_it_is_held() {
+    let world = World::new(2);
+    let (host, volume) = boot(&world, 64 * MIB, Switches::default());
+    let (server, kernel, knob) = (host.id, Arc::clone(&host.kernel), world.clone());
+    run(&world, &host, async move |cpu| {
+        let mut held = Vec::new();
+        for at in 0..200 {
+            volume.read(&cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
+            held.push(kernel.allocate(&cpu, 16).await);
+            cpu.sleep(Duration::from_millis(1)).await;
+        }
+        // One of each chunk, as idle clients have.
+        held.iter_mut().for_each(|frames| frames.truncate(1));
+        knob.set_memory(server, MemoryFacts { total: GIB, available: 20 * MIB, group: None });
+        cpu.sleep(Duration::from_secs(1)).await;
+        let (kept, few) = (kernel.frames().chunks_retiring(), kernel.frames().chunks_active());
+        assert!(kept > 100 && few < 100, "{kept} cannot be returned, {few} are in use");
+        knob.set_memory(server, MemoryFacts { total: GIB, available: GIB, group: None });
+        cpu.sleep(Duration::from_secs(1)).await;
+        for at in 0..200 {
+            volume.read(&cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
+            cpu.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(kernel.frames().chunks_retiring(), 0, "all are of use again");
+        held.clear();
+        let all = kernel.frames().bytes_held() / FRAME_BYTES as u64;
+        let (mut one, mut taken) = (kernel::Frames::new(), std::collections::BTreeSet::new());
+        let mut frames = Vec::new();
+        while kernel.try_allocate(1, &mut one) {
+            let frame = one.pop().expect("it was allocated");
+            assert!(taken.insert(frame.no()), "{frame:?} was handed out twice");
+            frames.push(frame);
+        }
+        assert!(taken.len() as u64 >= all, "{} of {all}", taken.len());
+    });
+}
+
+#[test]
 fn a_request_given_up_while_it_waits_for_memory_waits_no_more() {
     let world = World::new(3);
     let (host, volume) = boot(&world, 16 * MIB, Switches { dynamic_cache: false, ..Switches::default() });

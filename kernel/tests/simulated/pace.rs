@@ -4,9 +4,11 @@ use kernel::device::{Checked, Device, DeviceFacts, Work};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use machine::SeekTarget;
+use machine::{Errno, SeekTarget};
 use policy::unit::{ByteOffset, ByteRange, Instant};
 use sim::{DiskConfig, Latency};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::scene::disk::{Server, block, fill};
@@ -107,23 +109,53 @@ fn a_block_behind_the_cursor_is_written_in_its_time_though_others_write_ahead_of
     assert!(waited < Duration::from_secs(32), "the block waited for {waited:?}");
 }
 
+/// One asynchronous request in flight at a time, as after reads that were slow beside more.
+fn one_at_a_time() -> policy::queue::Config {
+    policy::queue::Config { asynchronous_bytes_max: 0, depth: 2, merge: false, ..Default::default() }
+}
+
+/// Writes a block back, in a task of its own.
+fn write_back(cpu: &Processor, device: &Arc<Queued>, number: u64) -> Rc<RefCell<Option<Result<Outcome, Errno>>>> {
+    let device = Arc::clone(device);
+    spawn(cpu, async move |cpu| {
+        let frames = cpu.kernel().allocate(&cpu, 1).await;
+        let (action, context) = (Action::Write(block(number), frames), Context::asynchronous(JobId(0)));
+        device.perform(&cpu, Request { action, context }).await
+    })
+}
+
 #[test]
 fn a_write_that_hangs_in_the_disk_does_not_stop_those_that_wait_for_their_turn() {
     let server = Server::new(3);
-    // One at a time, as after reads that were slow beside more.
-    let config = policy::queue::Config { asynchronous_bytes_max: 0, merge: false, ..Default::default() };
-    let queued = Arc::new(Queued::new(Arc::new(DiskQueue::new(config)), Arc::new(Hanging(server.file()))));
+    let device = Arc::new(Queued::new(Arc::new(DiskQueue::new(one_at_a_time())), Arc::new(Hanging(server.file()))));
     server.run(async move |cpu, _, _| {
-        let writes = [0, 9, 19].map(|number| {
-            let queued = Arc::clone(&queued);
-            spawn(&cpu, async move |cpu| {
-                let frames = cpu.kernel().allocate(&cpu, 1).await;
-                let (action, context) = (Action::Write(block(number), frames), Context::asynchronous(JobId(0)));
-                queued.perform(&cpu, Request { action, context }).await
-            })
-        });
+        let writes = [0, 9].map(|number| write_back(&cpu, &device, number));
         cpu.sleep(Duration::from_secs(1)).await;
-        let ended = writes.map(|write| write.take());
-        assert_eq!(ended, [None, Some(Ok(Outcome::Done)), Some(Ok(Outcome::Done))]);
+        assert_eq!(writes.map(|write| write.take()), [None, Some(Ok(Outcome::Done))]);
+    });
+}
+
+#[test]
+fn a_write_that_a_flush_waits_for_passes_reads_although_others_were_written_before() {
+    let server = Server::new(4);
+    let device = Arc::new(Queued::new(Arc::new(DiskQueue::new(one_at_a_time())), server.file()));
+    server.run(async move |cpu, _, _| {
+        let (first, second) = (write_back(&cpu, &device, 0), write_back(&cpu, &device, 9));
+        for number in 20..24 {
+            let device = Arc::clone(&device);
+            spawn(&cpu, async move |cpu| {
+                loop {
+                    let frames = cpu.kernel().allocate(&cpu, 1).await;
+                    let (action, context) = (Action::Read(block(number), frames), context());
+                    let done = device.perform(&cpu, Request { action, context }).await;
+                    assert_eq!(done, Ok(Outcome::Done));
+                }
+            });
+        }
+        cpu.sleep(Duration::from_millis(50)).await;
+        assert!(first.borrow().is_some() && second.borrow().is_none(), "the reads go first");
+        device.expedite(&cpu, block(9));
+        cpu.sleep(Duration::from_millis(50)).await;
+        assert!(second.borrow().is_some(), "it waits for longer than some reads take");
     });
 }

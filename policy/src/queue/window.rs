@@ -124,7 +124,10 @@ impl Window {
             Class::Synchronous => {
                 self.synchronous_in_flight -= 1;
                 self.last_synchronous = Some(now);
-                self.adjust(now, batch);
+                // What is zeroed or discarded takes a time of its own.
+                if batch.kind != RequestKind::Other {
+                    self.adjust(now, batch);
+                }
             }
         }
     }

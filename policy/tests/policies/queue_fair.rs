@@ -147,3 +147,32 @@ fn idling_earns_no_credit() {
     let of_light = (0..100).filter(|_| issue(&mut queue) >= 300).count();
     assert!((45..=55).contains(&of_light), "{of_light} of 100");
 }
+
+#[test]
+fn a_trim_costs_its_job_no_more_than_a_transfer() {
+    for is_at_once in [true, false] {
+        let mut queue = Queue::new(Config { depth: 1, ..alone() });
+        let range = ByteRange::new(0, 1 << 40);
+        let trim = Arrival { kind: RequestKind::Other, range, ..read(0, LIGHT, 0, 1) };
+        let issued = if is_at_once {
+            queue.issue_at_once(Instant::ZERO, trim).expect("none waits")
+        } else {
+            queue.on_arrival(Instant::ZERO, trim);
+            queue.next(Instant::ZERO).expect("it waits").id
+        };
+        for id in 1..400 {
+            queue.on_arrival(
+                Instant::ZERO,
+                read(id, if id.is_multiple_of(2) { LIGHT } else { HEAVY }, u64::from(id) * 100, 1),
+            );
+        }
+        queue.on_completion(Instant::ZERO, issued);
+        let mut of_light = 0;
+        for _ in 0..100 {
+            let batch = queue.next(Instant::ZERO).expect("many wait");
+            of_light += u32::from(batch.members[0].0.is_multiple_of(2));
+            queue.on_completion(Instant::ZERO, batch.id);
+        }
+        assert!(of_light >= 40, "{of_light} of 100 reads");
+    }
+}
