@@ -80,6 +80,7 @@ impl Shared {
         {
             let mut core = self.core.lock();
             core.processes.insert(address.node, theirs.process.id);
+            core.first_met.entry(address.node).or_insert(address.incarnation);
             core.home.has_lost |= theirs.met.is_some_and(|met| met.incarnation < self.first);
             self.tell_losses(&core, address);
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.

@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
+    /// The incarnation of each that this process was connected to first.
+    pub(crate) first_met: BTreeMap<NodeId, Incarnation>,
     /// The process of each that was connected last.
     pub(crate) processes: BTreeMap<NodeId, u64>,
     pub(crate) deaths: Deaths,

@@ -47,7 +47,7 @@ pub struct Hello {
     pub from: NodeId,
     pub to: NodeId,
     pub process: Process,
-    /// The last of the receiver that the sender met.
+    /// The last of the receiver that the sender met; where members come and go, the first.
     pub met: Option<Process>,
     pub terms: Terms,
 }

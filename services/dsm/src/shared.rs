@@ -150,6 +150,7 @@ impl Shared {
             forwarded: Default::default(),
             due: Default::default(),
             met: vec![None; nodes],
+            first_met: BTreeMap::new(),
             processes: BTreeMap::new(),
             deaths: Deaths::default(),
             left: Default::default(),
@@ -163,7 +164,9 @@ impl Shared {
         };
         core.flushes.meet(me);
         if let Some(before) = joined.as_ref().and_then(|joined| joined.before.as_ref()) {
-            core.flushes.failures = Failures::inherit(&before.core.lock().flushes.failures);
+            let before = before.core.lock();
+            core.flushes.failures = Failures::inherit(&before.flushes.failures);
+            core.first_met.clone_from(&before.first_met);
         }
         core.flushes.failures.on_told(me, 0);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));

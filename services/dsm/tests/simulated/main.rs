@@ -9,6 +9,7 @@ mod forwarded;
 mod litmus;
 mod mapped;
 mod marked;
+mod members;
 mod moving;
 mod programs;
 mod recalled;

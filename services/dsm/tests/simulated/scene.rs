@@ -53,6 +53,8 @@ pub struct Setup {
     pub timeout: Duration,
     /// Nodes have leases, and homes move on a device that all reach.
     pub moves: bool,
+    /// Then they do not move, and have memory of their own.
+    pub stays: bool,
     pub traced: bool,
     /// How long the disks of homes flush, if that is not drawn.
     pub flush: Option<Latency>,
@@ -70,6 +72,7 @@ impl Setup {
             network: NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) },
             timeout: Duration::from_secs(4),
             moves: false,
+            stays: false,
             traced: false,
             flush: None,
         }

@@ -38,6 +38,8 @@ pub struct Members {
     revision: u32,
     /// Of each node: changes that it has seen, its lease, and shards that it gives up with whether that is done.
     nodes: Vec<Local>,
+    /// Of each process that runs, where homes stay.
+    memory: BTreeMap<NodeId, DeviceRef>,
 }
 
 #[derive(Default)]
@@ -72,6 +74,7 @@ impl Members {
             version: 0,
             revision: 0,
             nodes: (0..nodes).map(|_| Local::default()).collect(),
+            memory: BTreeMap::new(),
         }
     }
 
@@ -102,29 +105,45 @@ impl Scene {
 
     /// A node's process registers, and begins anew.
     pub fn register(&mut self, node: usize) {
+        let me = self.enter(node);
+        self.begin(node, me);
+    }
+
+    /// It registers, and has seen nothing of what has changed.
+    pub fn enter(&mut self, node: usize) -> Address {
         self.deregister(node);
-        let size = self.setup.size;
-        let timeout = self.setup.timeout;
         let arbiter = self.arbiter();
         let me = Address { node: NodeId(node as u16), incarnation: Incarnation(arbiter.revision + 1) };
         arbiter.change(Change::Joined(me));
         arbiter.members.insert(me.node, me);
+        me
+    }
+
+    /// It begins anew, with all that has changed.
+    pub fn begin(&mut self, node: usize, me: Address) {
+        let (size, timeout, stays, fixed) = (self.setup.size, self.setup.timeout, self.setup.stays, self.setup.homes);
+        let is_new = self.nodes[node].as_ref().is_none_or(|running| running.shared.is_none());
+        let arbiter = self.arbiter();
         let lease = Arc::new(AtomicBool::new(true));
         arbiter.nodes[node] = Local { seen: arbiter.changes.len(), lease: Arc::clone(&lease), ..Local::default() };
         let others = arbiter.members.values().filter(|other| other.node != me.node);
         let members = others.map(|other| (*other, other.node.0.to_string())).collect();
         let homes = arbiter.homes.iter().map(|(shard, home)| (*shard, *home)).collect();
-        let storage = arbiter.device(node);
+        let own = || Arc::new(RamDisk::new(size, DiskNo(0)));
+        if stays && is_new {
+            arbiter.memory.insert(me.node, own());
+        }
+        let storage = arbiter.memory.get(&me.node).map_or_else(|| arbiter.device(node), Arc::clone);
         self.incarnations[node] = me.incarnation.0;
         let config = SharedConfig {
             name: "shared".into(),
             size,
             nodes: (0..self.nodes.len()).map(|node| node.to_string()).collect(),
             terms: Some("those of the test".into()),
-            homes: 0,
-            shards: Some(SHARDS),
+            homes: if stays { fixed } else { 0 },
+            shards: (!stays).then_some(SHARDS),
             process: 0,
-            is_volatile: false,
+            is_volatile: stays,
             timeout,
         };
         let told = Arc::clone(&self.told);
