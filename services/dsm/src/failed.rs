@@ -34,12 +34,14 @@ pub(crate) struct Failures {
     homes: BTreeMap<Address, (u64, u64)>,
     /// Those up to this one a flush of all nodes has returned.
     pub(crate) returned: u64,
+    /// How often something was lost here.
+    pub(crate) losses: u64,
 }
 
 impl Failures {
     /// What this process knows of homes in a new incarnation, in which nothing is to be returned to anybody yet.
     pub(crate) fn inherit(before: &Failures) -> Failures {
-        Failures { count: before.count, homes: before.homes.clone(), returned: before.count }
+        Failures { count: before.count, homes: before.homes.clone(), returned: before.count, losses: 0 }
     }
 
     /// So many flushes of a home have failed. Is that news?
@@ -58,9 +60,10 @@ impl Failures {
         is_news
     }
 
-    /// What clients of this node had written is lost here: that is returned as the failures of others are.
+    /// What was written at this node is lost here: that is returned as the failures of others are.
     pub(crate) fn on_lost(&mut self) {
         self.count += 1;
+        self.losses += 1;
     }
 
     /// Has this node heard since then that flushes of the home have failed?

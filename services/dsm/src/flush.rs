@@ -21,6 +21,7 @@ use policy::unit::Instant;
 use crate::Shared;
 use crate::core::Core;
 use crate::flush_moving::MOVED;
+use crate::home::FlushingAll;
 use crate::mapping::Written;
 use crate::member::ENDED;
 use crate::unflushed::{Asked, Scope};
@@ -150,6 +151,7 @@ impl Shared {
     /// Flushes this home's storage for `from`. False if something was lost since that node heard of it last, or if others
     /// did not store in time what they wrote.
     async fn flush_home(&self, cpu: &Processor, from: Address, (scope, since): (Scope, Mark)) -> (bool, Mark) {
+        let _flushing = (scope == Scope::All).then(|| FlushingAll::begin(self));
         let deadline = cpu.now() + self.config.timeout;
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();

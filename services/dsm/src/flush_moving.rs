@@ -14,6 +14,7 @@ use policy::coherence::{Address, Incarnation, NodeId, ShardNo};
 
 use crate::Shared;
 use crate::core::Core;
+use crate::home::FlushingAll;
 use crate::unflushed::{Scope, Touched};
 use crate::wire::Mark;
 
@@ -143,6 +144,7 @@ impl Shared {
     /// Has all stored, as the home of what the map of this term says, that others may have written. The mark is another
     /// one if the map has changed meanwhile, or is about to.
     pub(crate) async fn flush_moving_home(&self, cpu: &Processor, from: Address, seen: Incarnation) -> (bool, Mark) {
+        let _flushing = FlushingAll::begin(self);
         let deadline = cpu.now() + self.config.timeout;
         let settled = |core: &Core| core.node.is_settled().then(|| core.node.seen());
         let settled_then = |core: &Core| settled(core).filter(|now| *now >= seen);

@@ -56,7 +56,7 @@ impl Shared {
             Content::Lost => {
                 // In a survey others may have it, and what nobody has is lost without being named.
                 if !(self.config.is_volatile && core.node.is_surveying()) {
-                    core.home.lost.insert(page);
+                    self.note_lost(core, page);
                 }
                 return Progress::Done;
             }
@@ -68,7 +68,7 @@ impl Shared {
                     None => {
                         // Unless nothing was written, nobody has it: it was abandoned, or the lease was over.
                         if core.page(page).unwritten != Some(version) {
-                            core.home.lost.insert(page);
+                            self.note_lost(core, page);
                         }
                         return Progress::Done;
                     }

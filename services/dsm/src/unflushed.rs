@@ -77,6 +77,8 @@ pub(crate) struct HomeFlushes {
     pub(crate) lost_at: Option<Incarnation>,
     /// Requests that are not answered yet.
     pub(crate) requests: BTreeSet<(Address, u64)>,
+    /// Flushes of all nodes under way, also this node's own.
+    pub(crate) of_all: u64,
 }
 
 impl Default for HomeFlushes {
@@ -84,7 +86,8 @@ impl Default for HomeFlushes {
         // What an earlier process stored may not be durable, either.
         let (stored, durable) = (1, 0);
         let unflushed = Unflushed::default();
-        HomeFlushes { stored, durable, unflushed, running: None, failures: 0, lost_at: None, requests: BTreeSet::new() }
+        let (running, failures, lost_at, requests, of_all) = Default::default();
+        HomeFlushes { stored, durable, unflushed, running, failures, lost_at, requests, of_all }
     }
 }
 

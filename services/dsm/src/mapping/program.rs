@@ -138,16 +138,23 @@ impl Shared {
     }
 
     /// Stores what programs have written at the homes, however much that is.
+    ///
+    /// # Errors
+    /// When that does not go on, or something of it is lost.
     pub(crate) async fn store_mapped(&self, cpu: &Processor, which: Written) -> Result<(), Errno> {
-        let written: Vec<PageNo> = match which {
-            Written::All => self.core.lock().mapped.written(None).collect(),
-            Written::TakenOver => self.core.lock().mapped.taken_over().collect(),
+        let (written, losses): (Vec<PageNo>, _) = {
+            let core = self.core.lock();
+            let written = match which {
+                Written::All => core.mapped.written(None).collect(),
+                Written::TakenOver => core.mapped.taken_over().collect(),
+            };
+            (written, core.flushes.failures.losses)
         };
         for some in written.chunks(FLUSHED_AT_ONCE) {
             self.store_dirty(cpu, &mut self.core.lock(), some.iter().copied());
             self.until_stored(cpu, some, Core::is_stored).await?;
         }
-        Ok(())
+        if self.core.lock().flushes.failures.losses == losses { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Waits until all these pages are stored. The timeout begins anew whenever something is, also before them.

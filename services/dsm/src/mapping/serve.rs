@@ -131,7 +131,10 @@ impl Shared {
                 let _ = volume.change(block(page), Change::Whole(frame), JobId::default());
             }
             // Then nobody has what was written, and whoever waits for it is told.
-            None => self.take_from(core, no, page),
+            None => {
+                core.flushes.failures.on_lost();
+                self.take_from(core, no, page);
+            }
         }
         true
     }

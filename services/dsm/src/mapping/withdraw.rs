@@ -68,6 +68,9 @@ impl Shared {
                 }
                 _ => self.take_from(core, no, page),
             }
+            if written.is_none() {
+                core.flushes.failures.on_lost();
+            }
         }
         if !retain {
             self.take_from_all(core, page, None);

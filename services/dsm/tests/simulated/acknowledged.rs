@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kernel::{Processor, Volume};
@@ -12,6 +13,7 @@ use machine::Errno;
 use policy::coherence::ShardNo;
 use sim::Latency;
 use testkit::scene::context;
+use testkit::scene::disk::first_byte;
 
 use crate::clients::Clients;
 use crate::programs::{Program, State, listen};
@@ -304,5 +306,80 @@ fn who_waits_for_a_flush_with_which_the_device_hangs_does_so_until_the_incarnati
         scene.register(0);
         scene.pass(TIMEOUT);
         assert!(released.borrow().is_some(), "seed {seed}");
+    }
+}
+
+/// A program's memory that the host cannot read for a while.
+fn lapse(program: &Program, has_lapsed: bool) {
+    program.memory.has_lapsed.store(has_lapsed, Ordering::Relaxed);
+}
+
+/// A program of node 1 has written, and cannot be read while `until_lost` runs.
+fn lose(seed: u64, moves: bool, until_lost: impl FnOnce(&mut Scene)) -> Scene {
+    let setup = Setup::new(seed, 3);
+    let (mut scene, _) = if moves { moving(seed, 3) } else { fixed(setup) };
+    listen(&scene, 1);
+    let program = Program::start(&scene, 1);
+    assert!(program.store(&mut scene, BLOCK, 7));
+    lapse(&program, true);
+    until_lost(&mut scene);
+    lapse(&program, false);
+    scene
+}
+
+fn flush(scene: &mut Scene, node: usize) -> Result<(), Errno> {
+    let flushed = begin_flush(scene, node);
+    end_flush(scene, &flushed).0
+}
+
+#[test]
+fn a_flush_fails_once_if_what_a_program_of_its_node_has_written_cannot_be_read() {
+    for (seed, moves) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
+        // By the flush itself, by a client of the node, or by another node.
+        for by in 0..3 {
+            let mut scene = lose(seed, moves, |scene| match by {
+                0 => assert_eq!(flush(scene, 1), Err(Errno::IO), "seed {seed}, {moves}"),
+                _ => {
+                    let read = async |cpu, volume: Arc<Volume>| first_byte(&cpu, &volume, BLOCK).await;
+                    assert_eq!(scene.run(by, read), Err(Errno::IO), "seed {seed}, {moves}: nobody has it");
+                }
+            });
+            let expected = if by == 0 { Ok(()) } else { Err(Errno::IO) };
+            assert_eq!(flush(&mut scene, 1), expected, "seed {seed}, {moves}: by {by}");
+            assert_eq!(flush(&mut scene, 1), Ok(()), "seed {seed}, {moves}: by {by}");
+        }
+    }
+}
+
+#[test]
+fn a_flush_fails_once_if_what_a_program_of_another_node_has_written_cannot_be_read() {
+    for (seed, moves) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
+        // The home is node 0.
+        for node in [0, 2] {
+            let mut scene = lose(seed, moves, |scene| {
+                assert_eq!(flush(scene, node), Err(Errno::IO), "seed {seed}, {moves}: {node}");
+            });
+            assert_eq!(flush(&mut scene, node), Ok(()), "seed {seed}, {moves}: {node}");
+        }
+    }
+}
+
+/// Between, node 2 has asked for the flush, which waits for node 1, and does not get the answer.
+#[test]
+fn a_flush_for_which_something_was_lost_is_no_success_when_its_answer_is_lost_and_it_is_asked_for_again() {
+    for (us, moves) in (0..40).flat_map(|us| [(us * 100, false), (us * 100, true)]) {
+        let flushed = Flushed::default();
+        let begun = Rc::clone(&flushed);
+        let mut scene = lose(1, moves, |scene| {
+            let slot = begin_flush(scene, 2);
+            scene.pass(Duration::from_micros(us));
+            scene.cut(0, 2);
+            scene.pass(Duration::from_millis(200));
+            scene.heal();
+            let (result, _) = end_flush(scene, &slot);
+            *begun.borrow_mut() = Some(result);
+        });
+        assert!(flushed.take().is_some_and(|flushed| flushed.is_err()), "{us} us, {moves}");
+        assert_eq!(flush(&mut scene, 2), Ok(()), "{us} us, {moves}");
     }
 }
