@@ -143,12 +143,15 @@ impl Shared {
     /// When that does not go on, or something of it is lost.
     pub(crate) async fn store_mapped(&self, cpu: &Processor, which: Written) -> Result<(), Errno> {
         let (written, losses): (Vec<PageNo>, _) = {
-            let core = self.core.lock();
-            let written = match which {
-                Written::All => core.mapped.written(None).collect(),
-                Written::TakenOver => core.mapped.taken_over().collect(),
+            let mut core = self.core.lock();
+            let Core { mapped, node, flushes, .. } = &mut *core;
+            let mut written: Vec<PageNo> = match which {
+                Written::All => mapped.written(None).collect(),
+                Written::TakenOver => mapped.taken_over().collect(),
             };
-            (written, core.flushes.failures.losses)
+            // The flush of the volume may have passed them before they were in the cache.
+            written.extend(mapped.shared(which == Written::All, |page| node.is_dirty(page)));
+            (written, flushes.failures.losses)
         };
         for some in written.chunks(FLUSHED_AT_ONCE) {
             self.store_dirty(cpu, &mut self.core.lock(), some.iter().copied());

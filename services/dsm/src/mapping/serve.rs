@@ -126,6 +126,7 @@ impl Shared {
         let since = core.mapped.newest(page, None).unwrap_or(Instant::ZERO);
         match self.copy_out(core, no, page, spare.pop()) {
             Some(frame) => {
+                core.mapped.share(page);
                 core.mapped.set(no, page, Place::Read, since);
                 // The whole of a block needs nothing that is cached: it is not refused.
                 let _ = volume.change(block(page), Change::Whole(frame), JobId::default());

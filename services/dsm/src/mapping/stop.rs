@@ -58,6 +58,7 @@ impl Shared {
             }
             let Some(no) = core.mapped.writer(*page) else { continue };
             if let Some(frame) = self.copy_out(core, no, *page, spare.pop()) {
+                core.mapped.share(*page);
                 // The whole of a block needs nothing that is cached: it is not refused.
                 let _ = volume.change(block(*page), Change::Whole(frame), JobId::default());
                 retained += 1;

@@ -61,6 +61,8 @@ pub(crate) struct Table {
     pages: BTreeMap<PageNo, SmallVec<[Entry; 2]>>,
     /// Pages that a mapping may write. True: they may have what clients have written, and no home has.
     written: BTreeMap<PageNo, bool>,
+    /// Pages that went from such a mapping into the cache, where they may still be dirty. True as above.
+    shared: BTreeMap<PageNo, bool>,
     last_no: u32,
     last_grant: u64,
     /// The most pages that one mapping has.
@@ -73,9 +75,9 @@ pub(crate) struct Table {
 
 impl Default for Table {
     fn default() -> Self {
-        let (members, pages, written) = Default::default();
+        let (members, pages, written, shared) = Default::default();
         let (pages_max, all_max, retained_max) = (PAGES_MAX, usize::MAX, RETAINED_MAX);
-        Table { members, pages, written, last_no: 0, last_grant: 0, pages_max, all_max, retained_max }
+        Table { members, pages, written, shared, last_no: 0, last_grant: 0, pages_max, all_max, retained_max }
     }
 }
 
@@ -186,6 +188,7 @@ impl Table {
         }
         if place == Place::Write {
             self.written.insert(page, false);
+            self.shared.remove(&page);
         }
         self.pages.entry(page).or_default().push(Entry { no, place, since: now, grant });
     }
@@ -250,6 +253,24 @@ impl Table {
     /// The mapping that may write this page has taken over what clients have written.
     pub(crate) fn take_over(&mut self, page: PageNo) {
         self.written.entry(page).and_modify(|is_taken_over| *is_taken_over = true);
+    }
+
+    /// What a mapping has written goes into the cache.
+    pub(crate) fn share(&mut self, page: PageNo) {
+        if let Some(is_taken_over) = self.written.get(&page) {
+            self.shared.insert(page, *is_taken_over);
+        }
+    }
+
+    /// It is given up there.
+    pub(crate) fn unshare(&mut self, page: PageNo) {
+        self.shared.remove(&page);
+    }
+
+    /// Pages that went from mappings into the cache and are still dirty, of all or of those with what clients have written.
+    pub(crate) fn shared(&mut self, all: bool, is_dirty: impl Fn(PageNo) -> bool) -> impl Iterator<Item = PageNo> {
+        self.shared.retain(|page, _| is_dirty(*page));
+        self.shared.iter().filter(move |(_, is_taken_over)| all || **is_taken_over).map(|(page, _)| *page)
     }
 
     /// Of the pages that mappings may write, those with what clients have written.

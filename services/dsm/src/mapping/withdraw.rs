@@ -75,6 +75,7 @@ impl Shared {
         if !retain {
             self.take_from_all(core, page, None);
         }
+        core.mapped.unshare(page);
         let cached = self.give_up(core, volume, page, retain);
         let forwarded = core.forwarded.remove(&page).map(|(_, frame)| frame);
         self.retain(core, page, written.or(cached).or(forwarded));

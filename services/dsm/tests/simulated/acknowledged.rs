@@ -383,3 +383,23 @@ fn a_flush_for_which_something_was_lost_is_no_success_when_its_answer_is_lost_an
         assert_eq!(flush(&mut scene, 2), Ok(()), "{us} us, {moves}");
     }
 }
+
+/// The volume has written what is dirty in the cache when a client of the node reads what a program has written: then that is
+/// dirty there.
+#[test]
+fn a_flush_covers_what_goes_from_a_program_into_the_cache_while_it_runs() {
+    for us in (0..12_000).step_by(100) {
+        // The device takes 5 ms.
+        let (mut scene, clients) = moving(2, 3);
+        listen(&scene, 1);
+        let program = Program::start(&scene, 1);
+        assert!(program.store(&mut scene, BLOCK, 7));
+        write(&mut scene, &clients, 1, BLOCK + 1);
+        let flushed = begin_flush(&scene, 1);
+        scene.pass(Duration::from_micros(us));
+        let read = scene.run(1, async |cpu, volume: Arc<Volume>| first_byte(&cpu, &volume, BLOCK).await);
+        assert_eq!(read, Ok(7), "{us} us");
+        assert_eq!(end_flush(&mut scene, &flushed).0, Ok(()), "{us} us");
+        assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], u64::from_ne_bytes([7; 8]), "{us} us");
+    }
+}
