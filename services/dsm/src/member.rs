@@ -53,9 +53,12 @@ impl Joined {
         others.map(|node| (node, of(node).map(|(address, _)| address.incarnation))).collect()
     }
 
-    /// Of storage that is in this process's memory, what it has is known.
+    /// Of storage that is in this process's memory, what it has is known. Where homes move, this node is the home of nothing
+    /// from before: what was lost here may have been written elsewhere since.
     pub(crate) fn home(&self) -> HomeState {
-        let Some(before) = &self.before else { return HomeState::default() };
+        let Some(before) = self.before.as_ref().filter(|before| before.config.shards.is_none()) else {
+            return HomeState::default();
+        };
         let core = before.core.lock();
         let (has_lost, stored, lost) = (core.home.has_lost, core.home.stored.clone(), core.home.lost.clone());
         HomeState { has_lost, stored, lost, ..HomeState::default() }

@@ -428,3 +428,35 @@ fn a_block_that_a_home_had_lost_is_read_there_again_when_it_was_written_under_an
         assert_eq!([1, 0, 2].map(|node| scene.run(node, read)), [Ok(7); 3], "seed {seed}");
     }
 }
+
+/// The map names it in its new incarnation before it begins that: it was away for as long.
+#[test]
+fn a_block_that_a_home_had_lost_is_read_there_in_its_next_incarnation_when_it_was_written_meanwhile() {
+    const BLOCK: u64 = 3;
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let write = async |cpu: Processor, volume: Arc<Volume>| {
+            fill(&cpu, &volume, block(BLOCK), 7, context()).await?;
+            Ok::<_, Errno>(volume)
+        };
+        let read = async |cpu: Processor, volume: Arc<Volume>| first_byte(&cpu, &volume, BLOCK).await;
+        let written = scene.run(1, write).expect("written");
+        drop(written.give_up(BlockNo(BLOCK), false));
+        assert_eq!(scene.run(2, read), Err(Errno::IO), "seed {seed}: nobody has it");
+        scene.deregister(0);
+        scene.change_map(|_| 0);
+        // Node 0 sees nothing.
+        (1..3).for_each(|node| while scene.see(node) {});
+        let written = scene.run(2, write).expect("written");
+        assert_eq!(scene.run(2, async move |cpu, _| written.flush(&cpu, context()).await), Ok(()), "seed {seed}");
+        scene.give_up(1, ShardNo(0));
+        scene.run_until(None, Scene::has_given_up);
+        let me = scene.enter(0);
+        scene.change_map(|_| 0);
+        scene.begin(0, me);
+        scene.see_all();
+        assert_eq!([1, 0, 2].map(|node| scene.run(node, read)), [Ok(7); 3], "seed {seed}");
+    }
+}
