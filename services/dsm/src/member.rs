@@ -124,31 +124,45 @@ impl Shared {
     /// the storage refuses that, no other node may become the home.
     pub async fn release(&self, cpu: &Processor, shard: ShardNo) {
         self.core.lock().node.release(shard);
-        self.until_durable(cpu, |page| self.config.policy().shard_of(page) == shard).await;
-        self.tell_durable(std::iter::once(shard));
+        let is_of_it = |page| self.config.policy().shard_of(page) == shard;
+        if self.until_durable(cpu, is_of_it, || self.has_ended()).await {
+            self.tell_durable(std::iter::once(shard));
+        }
     }
 
-    /// As [`release`](Self::release), of all shards: this node is about to leave.
+    /// As [`release`](Self::release), of all shards: this node is about to leave. Once its lease is over it may store nothing, and
+    /// others take over as when it has died.
     pub async fn retire(&self, cpu: &Processor) {
         let Some(shards) = self.config.shards else { return };
         {
             let mut core = self.core.lock();
             (0..shards).for_each(|shard| core.node.release(ShardNo(shard)));
         }
-        self.until_durable(cpu, |_| true).await;
-        self.tell_durable((0..shards).map(ShardNo));
+        if self.until_durable(cpu, |_| true, || !self.answers()).await {
+            self.tell_durable((0..shards).map(ShardNo));
+        } else if !self.has_ended() {
+            self.report(None, "the lease is over: what was stored here for other nodes was not flushed".into());
+        }
     }
 
-    async fn until_durable(&self, cpu: &Processor, concerns: impl Fn(PageNo) -> bool) {
+    /// False: it is over before.
+    async fn until_durable(
+        &self,
+        cpu: &Processor,
+        concerns: impl Fn(PageNo) -> bool,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
         let is_idle =
             |core: &Core| core.pages.iter().filter(|(page, _)| concerns(*page)).all(|(_, entry)| entry.has_no_steps());
-        self.changed.until(|| (self.has_ended() || is_idle(&self.core.lock())).then_some(())).await;
-        while !self.has_ended()
-            && let Err(errno) = self.flush_anew(cpu).await
-        {
-            self.report(None, format!("shards cannot move: storage cannot be flushed: {errno}; it is tried again"));
-            cpu.sleep(RETRY).await;
+        self.changed.until(|| (is_over() || is_idle(&self.core.lock())).then_some(())).await;
+        while !is_over() {
+            let Err(errno) = self.flush_anew(cpu).await else { return true };
+            if !is_over() {
+                self.report(None, format!("shards cannot move: storage cannot be flushed: {errno}; it is tried again"));
+                cpu.sleep(RETRY).await;
+            }
         }
+        false
     }
 
     /// This incarnation is over: it answers nothing and holds nothing any more, and whoever waits gets an error. Returns

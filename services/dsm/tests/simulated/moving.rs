@@ -460,3 +460,33 @@ fn a_block_that_a_home_had_lost_is_read_there_in_its_next_incarnation_when_it_wa
         assert_eq!([1, 0, 2].map(|node| scene.run(node, read)), [Ok(7); 3], "seed {seed}");
     }
 }
+
+/// Before it leaves, or while it waits for a page that cannot be stored.
+#[test]
+fn a_node_that_leaves_does_not_wait_for_a_lease_that_is_over() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, 2) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        scene.until_connected();
+        if seed.is_multiple_of(2) {
+            scene.fail_writes(u32::MAX);
+            let write = async move |cpu: Processor, volume: Arc<Volume>| {
+                fill(&cpu, &volume, block(3), 7, context()).await?;
+                volume.flush(&cpu, context()).await
+            };
+            drop(scene.start(1, write));
+            scene.pass(Duration::from_millis(500));
+        } else {
+            scene.set_lease(0, false);
+        }
+        let home = Arc::clone(scene.nodes[0].as_ref().expect("it runs").shared());
+        let retired = scene.start(0, async move |cpu, _| home.retire(&cpu).await);
+        scene.pass(Duration::from_millis(500));
+        assert_eq!(retired.borrow().is_none(), seed.is_multiple_of(2), "seed {seed}: with a lease it stores all");
+        scene.set_lease(0, false);
+        scene.pass(REST);
+        assert!(retired.borrow().is_some(), "seed {seed}");
+        assert!(scene.told().iter().any(|line| line.contains("the lease is over: what was stored")), "seed {seed}");
+    }
+}
