@@ -145,6 +145,8 @@ pub(crate) struct Filling {
     pub(crate) no: MappingNo,
     pub(crate) page: PageNo,
     pub(crate) content: Loaded,
+    /// A thread waits for it.
+    pub(crate) is_awaited: bool,
 }
 
 /// Of the content of a page, as its home says.

@@ -8,7 +8,9 @@ use kernel::{FRAME_BYTES, Processor};
 use machine::Errno;
 use machine::mapping::{self, Mapping};
 use policy::coherence::PageNo;
+use policy::unit::Instant;
 
+use super::table::{MappingNo, Place};
 use crate::Shared;
 use crate::core::Core;
 use crate::waiting::{Filling, Loaded};
@@ -34,6 +36,14 @@ pub(super) fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writa
 }
 
 impl Core {
+    /// The host does not give a mapping a page for which a thread waits: it may have no memory for it now. Its accesses fail until
+    /// it can be had. If even that cannot be said, the program has ended, or does not want to have it.
+    pub(super) fn poison(&mut self, memory: &dyn Mapping, no: MappingNo, page: PageNo) {
+        if memory.poison(page.0).is_ok() {
+            self.mapped.set(no, page, Place::Poisoned, Instant::ZERO);
+        }
+    }
+
     /// For the next pages to be filled.
     fn recycle(&mut self, mut filled: Vec<Filling>) {
         filled.clear();
@@ -80,10 +90,12 @@ impl Shared {
         let memory = Arc::clone(&member.memory);
         let pages: Vec<_> = run.iter().map_while(|filling| page_bytes(&filling.content)).collect();
         let filled = memory.fill_run(page.0, &pages);
-        for Filling { no, page, content, .. } in &run[filled..] {
-            // If it fails, the program has ended, or does not want to have it.
+        for Filling { no, page, content, is_awaited } in &run[filled..] {
             if fill(&*memory, *page, content, false).is_err() {
                 core.mapped.remove(*no, *page);
+                if *is_awaited {
+                    core.poison(&*memory, *no, *page);
+                }
             }
         }
     }

@@ -197,13 +197,15 @@ impl Shared {
                 None => {
                     core.mapped.set(fault.no, page, Place::Read, cpu.now());
                     self.make_room(cpu, core, fault.no, page);
-                    self.fill_later(cpu, core, Filling { no: fault.no, page, content: content.clone() });
+                    let (content, is_awaited) = (content.clone(), fault.since.is_some());
+                    self.fill_later(cpu, core, Filling { no: fault.no, page, content, is_awaited });
                 }
                 Some(Place::Poisoned) => {
-                    // If it fails, the program has ended, or does not want to have it.
                     if fill(&*memory, page, content, false).is_ok() {
                         core.mapped.set(fault.no, page, Place::Read, cpu.now());
                         self.make_room(cpu, core, fault.no, page);
+                    } else {
+                        core.poison(&*memory, fault.no, page);
                     }
                 }
             }
@@ -252,11 +254,11 @@ impl Shared {
                 Served::Given
             }
             Err(_) => {
-                // The program has ended, or does not want to have it.
                 if let (Some(frame), Some(retained)) = (cached, retained) {
                     self.put_back(cpu, core, volume, page, (frame, retained));
                 }
                 self.take_from(core, no, page);
+                core.poison(&*memory, no, page);
                 Served::Given
             }
         }

@@ -15,7 +15,7 @@ use testkit::random::Random;
 use testkit::scene::context;
 use testkit::scene::disk::{fill, first_byte, read};
 
-use crate::programs::{Program, State, scene};
+use crate::programs::{Memory, Program, State, scene};
 use crate::scene::members::SHARDS;
 use crate::scene::{Backing, Scene, Setup};
 
@@ -397,4 +397,32 @@ fn a_page_that_nobody_has_is_poisoned_until_somebody_has_written_it() {
     let memory = Arc::clone(&program.memory);
     assert!(scene.run_until(None, |_| memory.state(256) == Some(State::ReadOnly)), "it is asked for again");
     assert_eq!(program.load(&mut scene, 256), Some(9));
+}
+
+#[test]
+fn a_page_for_which_the_host_has_no_memory_is_poisoned_until_it_has() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { homes: 1, ..Setup::new(seed, 2) });
+        scene.until_connected();
+        let [program, other] = [1, 1].map(|node| Program::start(&scene, node));
+        assert_eq!(program.load(&mut scene, 700), Some(0));
+        let is_short = |program: &Program, is| program.memory.is_short.store(is, Ordering::Relaxed);
+        is_short(&program, true);
+        assert_eq!(program.load(&mut scene, 0), None, "seed {seed}");
+        for page in [300, 700] {
+            assert!(!program.store(&mut scene, page, 7), "seed {seed}: page {page}");
+        }
+        let read_ahead = (1..20).filter(|page| program.memory.state(*page).is_some()).count();
+        assert_eq!(read_ahead, 0, "seed {seed}: nobody waits for it");
+        assert!(other.store(&mut scene, 300, 8), "seed {seed}");
+        // Again and again.
+        scene.pass(Duration::from_secs(3));
+        assert_eq!(program.memory.state(0), Some(State::Poisoned), "seed {seed}");
+        is_short(&program, false);
+        let memory = Arc::clone(&program.memory);
+        let are_there = |memory: &Memory| [0, 300, 700].map(|page| memory.state(page)) == [Some(State::ReadOnly); 3];
+        assert!(scene.run_until(None, |_| are_there(&memory)), "seed {seed}: they are asked for again");
+        assert_eq!([0, 300, 700].map(|page| program.load(&mut scene, page)), [Some(0), Some(8), Some(0)]);
+        assert!(program.store(&mut scene, 300, 9), "seed {seed}");
+    }
 }

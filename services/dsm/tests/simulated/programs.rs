@@ -41,6 +41,8 @@ pub struct Memory {
     pub is_gone: AtomicBool,
     /// What is there may not be what was written: the guard may have emptied it.
     pub has_lapsed: AtomicBool,
+    /// The host has no memory for pages.
+    pub is_short: AtomicBool,
     /// The mapping is over: all was taken away at once.
     is_cleared: AtomicBool,
 }
@@ -98,6 +100,9 @@ impl Mapping for Memory {
         if self.is_gone.load(Ordering::Relaxed) {
             return Err(Errno::INVALID);
         }
+        if self.is_short.load(Ordering::Relaxed) {
+            return Err(Errno::NO_MEMORY);
+        }
         let state = if is_writable { State::Writable } else { State::ReadOnly };
         assert!(!self.is_cleared(), "page {page} is filled when all was taken away");
         let mut pages = self.pages();
@@ -108,6 +113,9 @@ impl Mapping for Memory {
     }
 
     fn allow_writes(&self, page: u64) -> Result<(), Errno> {
+        if self.is_short.load(Ordering::Relaxed) {
+            return Err(Errno::NO_MEMORY);
+        }
         self.change(page, State::ReadOnly, State::Writable)?;
         self.wake(page)
     }
@@ -137,6 +145,9 @@ impl Mapping for Memory {
     }
 
     fn poison(&self, page: u64) -> Result<(), Errno> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Err(Errno::INVALID);
+        }
         let mut pages = self.pages();
         let before = pages.pages.insert(page, (State::Poisoned, Box::default()));
         pages.wake(page);
@@ -172,6 +183,7 @@ impl Program {
             len: running.shared().config().size / BLOCK_BYTES,
             is_gone: AtomicBool::new(false),
             has_lapsed: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
             is_cleared: AtomicBool::new(false),
         });
         // What the program says there, it does not.
