@@ -275,6 +275,33 @@ fn blocks_of_a_home_with_a_path_of_its_own_are_errors_until_it_is_back() {
 }
 
 #[test]
+fn blocks_of_a_home_in_memory_that_was_killed_are_errors_until_they_are_written_anew() {
+    let cluster = cluster!();
+    let start = |node: usize| {
+        cluster.configure(node, "homes = [\"a\"]\nbacking = \"memory\"");
+        cluster.serve(node)
+    };
+    let (a, b, c) = (start(0), start(1), start(2));
+    let (mut at_b, mut at_c) = (connect(&b), connect(&c));
+    at_c.write(0, &pattern(1)).expect("written");
+    at_b.write(BLOCK, &pattern(2)).expect("written");
+    [&mut at_b, &mut at_c].into_iter().for_each(|client| client.flush().expect("flushed"));
+    drop(at_c);
+    c.end();
+    a.crash();
+    let a = start(0);
+    let mut at_a = connect(&a);
+    for client in [&mut at_a, &mut at_b] {
+        assert_eq!(value(&client.read(BLOCK, BLOCK as u32).expect("a node that lives had it")), 2);
+        for lost in [0, 2 * BLOCK] {
+            client.read(lost, BLOCK as u32).map(drop).expect_err("nobody has it");
+        }
+    }
+    at_b.write(0, &pattern(3)).expect("written anew");
+    assert_eq!(value(&at_a.read(0, BLOCK as u32).expect("read")), 3);
+}
+
+#[test]
 fn what_stands_in_the_way_of_joining_is_said_once() {
     let cluster = cluster!();
     let a = cluster.start(0);
