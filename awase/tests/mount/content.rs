@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -92,6 +93,42 @@ fn what_is_appended_comes_at_the_end() {
     let expected: String = (0..100).map(|number| format!("line {number}\n")).collect();
     let other = Mount::new(&f.sandbox, f.port, "other", "");
     assert_eq!(fs::read_to_string(other.directory.join("log")).expect("by another client"), expected);
+    other.end();
+}
+
+#[test]
+fn what_two_clients_append_in_turns_comes_at_the_end() {
+    let Some(f) = Fixture::new("") else { return };
+    let other = Mount::new(&f.sandbox, f.port, "other", "");
+    let logs = [f.path("log"), other.directory.join("log")];
+    let mut expected = String::new();
+    for round in 0..20 {
+        for (client, log) in logs.iter().enumerate() {
+            if round % 3 == 2 {
+                // Its answer comes with the news of what the other one has written.
+                fs::metadata(log).expect("stat");
+            }
+            let line = format!("round {round} of {client}\n");
+            let mut file = OpenOptions::new().append(true).create(true).open(log).expect("open");
+            file.write_all(line.as_bytes()).expect("write");
+            expected += &line;
+        }
+    }
+    for log in &logs {
+        assert_eq!(fs::read_to_string(log).expect("read"), expected);
+    }
+    other.end();
+}
+
+#[test]
+fn a_file_that_another_client_changed_is_opened_for_appending_without_its_name() {
+    let Some(f) = Fixture::new("") else { return };
+    let other = Mount::new(&f.sandbox, f.port, "other", "");
+    fs::write(f.path("log"), "a").expect("write");
+    let file = File::open(f.path("log")).expect("open");
+    fs::write(other.directory.join("log"), "others").expect("write");
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().append(true).open(again).expect("open");
     other.end();
 }
 

@@ -65,6 +65,10 @@ pub(crate) struct State {
     pub content: Option<Arc<Content>>,
     /// What the host has cached of the content is stale. It may not have taken note of that yet.
     pub host_is_stale: bool,
+    /// When others were seen to have changed the content, until the host has asked for the size since.
+    pub end_changed: Option<Instant>,
+    /// When somebody who was to append was refused, so that the host asks for the size.
+    pub end_refused: Instant,
     names: SmallVec<[Name; 1]>,
     /// Its names since it was removed while it was open: one for each that it had.
     pub hidden: Vec<(Arc<Node>, Vec<u8>)>,
@@ -92,6 +96,12 @@ impl Node {
     /// Has it nothing that is not durable?
     pub fn is_clean(&self) -> bool {
         self.ahead.left().0 == 0 && self.content().is_none_or(|content| content.volume.is_clean())
+    }
+
+    /// The host gets the attributes, which it asked for then.
+    pub fn note_told(&self, asked: Instant) {
+        // Of what it had asked for when it was told of the change, it ignores the size.
+        self.state.lock().end_changed.take_if(|changed| *changed < asked);
     }
 
     pub fn is_open(&self) -> bool {

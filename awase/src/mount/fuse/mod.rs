@@ -272,11 +272,12 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let mode = flags.acc_mode();
         let (reads, writes) = (mode != OpenAccMode::O_WRONLY, mode != OpenAccMode::O_RDONLY);
+        let how = Opening { reads, writes, appends: flags.0 & libc::O_APPEND != 0 };
         let flags = [false, true].map(|keeps_cache| self.open_flags(keeps_cache, writes));
         self.answer_or_undo(
             request,
             reply,
-            move |files, cpu| async move { files.open_file(&cpu, node(ino), Opening { reads, writes }).await },
+            move |files, cpu| async move { files.open_file(&cpu, node(ino), how).await },
             move |reply, opened| {
                 reply.opened(FileHandle(opened.id.0), flags[usize::from(opened.keeps_cache)]);
             },

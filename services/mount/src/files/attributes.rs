@@ -84,7 +84,7 @@ impl Files {
     /// # Errors
     /// The server's.
     pub async fn attributes(&self, cpu: &Processor, id: NodeId) -> Result<(Attributes, std::time::Duration), Errno> {
-        let node = self.node(id)?;
+        let (node, asked) = (self.node(id)?, cpu.now());
         node.ahead.until_done().await;
         if let Some(content) = node.content() {
             // What fails is told to those who wrote it.
@@ -95,6 +95,7 @@ impl Files {
         }
         self.follow(cpu, &node, true).await?;
         node.notices.until_taken().await;
+        node.note_told(asked);
         Ok((self.shown(&node), node.known.holds(cpu.now())))
     }
 
@@ -134,6 +135,7 @@ impl Files {
         node.state.lock().host_is_stale = true;
         // Its size above all: the host would not read beyond the one that it knows.
         self.host.attributes_changed(node.id);
+        node.state.lock().end_changed = Some(cpu.now());
         if tells {
             self.host.content_changed(node.id, node.notices.begin());
         }

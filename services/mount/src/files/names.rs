@@ -60,7 +60,9 @@ impl Files {
                 if let Some(attributes) = made.directory.after {
                     directory.known.note(cpu.now(), asked, attributes);
                 }
-                Ok(Ok(self.note_made(cpu, &directory, name, (asked, made)).await?))
+                let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
+                node.note_told(asked);
+                Ok(Ok(self.found(cpu, &directory, &node)))
             }
             Err(Errno(libc::ENOENT)) => {
                 self.nodes.lock().remove_name(directory.id, name);

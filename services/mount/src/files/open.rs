@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kernel::Processor;
 use machine::Errno;
 use parking_lot::Mutex;
+use policy::unit::Instant;
 
 use super::Files;
 use crate::client::Access;
@@ -21,6 +22,8 @@ const CLOSED_MAX: usize = 4096;
 pub struct Opening {
     pub reads: bool,
     pub writes: bool,
+    /// What is written comes at the end, wherever the host believes that to be.
+    pub appends: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,9 +87,9 @@ impl Files {
     /// Opens a file.
     ///
     /// # Errors
-    /// The server's, or `EACCES`.
+    /// The server's, or `EACCES`. `ESTALE`: the host is to look the file up before it appends to it.
     pub async fn open_file(&self, cpu: &Processor, id: NodeId, opening: Opening) -> Result<Opened, Errno> {
-        let node = self.node(id)?;
+        let (node, asked) = (self.node(id)?, cpu.now());
         if opening.writes && self.options.read_only {
             return Err(Errno::READ_ONLY);
         }
@@ -97,7 +100,8 @@ impl Files {
         };
         let permitted = async {
             self.check_opening(cpu, &node, opening).await?;
-            self.follow(cpu, &node, false).await
+            self.follow(cpu, &node, false).await?;
+            if opening.writes && opening.appends { self.check_end(cpu, &node, asked) } else { Ok(()) }
         };
         if let Err(errno) = permitted.await {
             self.close_file(cpu, id).await;
@@ -119,6 +123,18 @@ impl Files {
             return Err(Errno(libc::EACCES));
         }
         Ok(())
+    }
+
+    /// Does the host know where the file ends? It learns that from what it looks up or asks for, and not from an opening that
+    /// was `asked` for then: refused so, it looks the file up and opens it again. Once: some openings have no name to look up.
+    fn check_end(&self, cpu: &Processor, node: &Node, asked: Instant) -> Result<(), Errno> {
+        let mut state = node.state.lock();
+        if state.end_changed.take().is_some() {
+            state.end_refused = cpu.now();
+            return Err(Errno::STALE);
+        }
+        // Who was under way when another one was refused is, too.
+        if asked < state.end_refused { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Closes what nobody was given.

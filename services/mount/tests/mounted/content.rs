@@ -16,34 +16,31 @@ use testkit::rounds::for_seeds;
 use crate::scene::{Scene, options};
 
 const NEW: Creation = Creation { mode: 0o644, is_exclusive: false, truncates: true };
-const BOTH: Opening = Opening { reads: true, writes: true };
-const FILE_BYTES_MAX: usize = 300_000;
-
-/// The server asks its host for changes that others made there after this simulated time at the latest.
-const SERVER_NOTICES: Duration = Duration::from_secs(5);
+pub const BOTH: Opening = Opening { reads: true, writes: true, appends: false };
+pub const FILE_BYTES_MAX: usize = 300_000;
 
 /// A file and what it must contain.
-struct Model {
-    files: Arc<Files>,
-    id: NodeId,
-    opening: OpeningId,
-    content: Vec<u8>,
+pub struct Model {
+    pub files: Arc<Files>,
+    pub id: NodeId,
+    pub opening: OpeningId,
+    pub content: Vec<u8>,
 }
 
 impl Model {
-    async fn create(cpu: &Processor, files: &Arc<Files>, name: &str) -> Model {
+    pub async fn create(cpu: &Processor, files: &Arc<Files>, name: &str) -> Model {
         let (found, opening) = files.create(cpu, NodeId::ROOT, name.as_bytes(), NEW).await.expect("created");
         Model { files: Arc::clone(files), id: found.id, opening, content: Vec::new() }
     }
 
-    async fn write(&mut self, cpu: &Processor, at: usize, data: &[u8], stability: Stability) {
+    pub async fn write(&mut self, cpu: &Processor, at: usize, data: &[u8], stability: Stability) {
         let offset = ByteOffset(at as u64);
         self.files.write(cpu, self.opening, offset, data, stability).await.tell().expect("written");
         self.note(at, data);
     }
 
     /// As the host does it that answers before the cache has the data.
-    fn write_ahead(&mut self, cpu: &Processor, at: usize, data: &[u8]) {
+    pub fn write_ahead(&mut self, cpu: &Processor, at: usize, data: &[u8]) {
         let offset = ByteOffset(at as u64);
         let write = Data::new(cpu.kernel(), offset, data);
         let write = self.files.write_ahead(self.opening, offset, write, Stability::Unstable);
@@ -55,12 +52,12 @@ impl Model {
         self.note(at, data);
     }
 
-    fn note(&mut self, at: usize, data: &[u8]) {
+    pub fn note(&mut self, at: usize, data: &[u8]) {
         self.content.resize(self.content.len().max(at + data.len()), 0);
         self.content[at..at + data.len()].copy_from_slice(data);
     }
 
-    async fn check(&self, cpu: &Processor, at: usize, len: usize) {
+    pub async fn check(&self, cpu: &Processor, at: usize, len: usize) {
         let range = ByteRange::new(at as u64, len as u64);
         let (got, frames) = self.files.read(cpu, self.id, range).await.expect("read");
         let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().iter().copied()).collect();
@@ -250,65 +247,6 @@ fn what_fsync_promised_outlives_a_client_that_is_killed() {
     });
 }
 
-/// Waits until the server has asked its host about a file that it wrote: from then on it knows changes of others from its
-/// own, where the host does not report them.
-async fn await_server(cpu: &Processor, files: &Files, id: NodeId) {
-    cpu.sleep(SERVER_NOTICES).await;
-    files.attributes(cpu, id).await.expect("asked");
-}
-
-#[test]
-fn who_opens_a_file_sees_what_others_closed_before() {
-    for_seeds("who_opens_a_file_sees_what_others_closed_before", 4, |seed| {
-        let mut scene = Scene::new(seed);
-        let files = scene.mount();
-        let own = Arc::clone(&files);
-        let id = scene.run(async move |cpu| {
-            let mut model = Model::create(&cpu, &own, "a").await;
-            model.write(&cpu, 0, &[1; 9000], Stability::Unstable).await;
-            own.flush(&cpu, model.opening).await.tell().expect("flushed");
-            own.close_file(&cpu, model.opening).await;
-            await_server(&cpu, &own, model.id).await;
-            model.id
-        });
-        scene.world.write_tree(scene.tree, "a", ByteOffset(4000), &[2; 200]);
-        scene.run(async move |cpu| {
-            cpu.sleep(SERVER_NOTICES).await;
-            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
-            assert!(!opened.keeps_cache, "the host must not keep what it has");
-            files.undo_opening(&cpu, opened).await;
-            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
-            assert!(!opened.keeps_cache, "nobody was told so far");
-            let mut content = vec![1; 9000];
-            content[4000..4200].fill(2);
-            Model { files, id, opening: opened.id, content }.check(&cpu, 0, 9000).await;
-        });
-    });
-}
-
-#[test]
-fn without_attribute_caching_changes_of_others_are_seen_at_once() {
-    let mut scene = Scene::new(3);
-    let never = mount::Bounds { min: Duration::ZERO, max: Duration::ZERO };
-    let files = scene.mount_with(mount::Options { files: never, directories: never, ..options() }, 1);
-    let own = Arc::clone(&files);
-    let model = scene.run(async move |cpu| {
-        let mut model = Model::create(&cpu, &own, "a").await;
-        model.write(&cpu, 0, &[1; 5000], Stability::Unstable).await;
-        own.flush(&cpu, model.opening).await.tell().expect("flushed");
-        await_server(&cpu, &own, model.id).await;
-        model.check(&cpu, 0, 5000).await;
-        model
-    });
-    let id = model.id;
-    scene.world.write_tree(scene.tree, "a", ByteOffset(0), &[7; 5000]);
-    scene.run(async move |cpu| {
-        cpu.sleep(SERVER_NOTICES).await;
-        Model { files, content: vec![7; 5000], ..model }.check(&cpu, 0, 5000).await;
-    });
-    assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
-}
-
 #[test]
 fn a_file_that_is_found_again_while_its_last_writes_are_sent_has_them() {
     for_seeds("a_file_that_is_found_again_while_its_last_writes_are_sent_has_them", 8, |seed| {
@@ -393,7 +331,7 @@ fn who_may_write_a_file_and_not_read_it_writes_parts_of_it() {
             let mut random = Random(seed);
             let id = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there").id;
             assert_eq!(files.open_file(&cpu, id, BOTH).await.err(), Some(Errno(libc::EACCES)));
-            let writing = Opening { reads: false, writes: true };
+            let writing = Opening { reads: false, writes: true, appends: false };
             let opening = files.open_file(&cpu, id, writing).await.expect("opened").id;
             let mut model = Model { files: Arc::clone(&files), id, opening, content: theirs };
             for round in 0..60 {

@@ -2,5 +2,6 @@
 
 mod content;
 mod names;
+mod others;
 mod replaced;
 mod scene;

@@ -1,0 +1,106 @@
+//! Files that others change meanwhile, on the server's host and through a mount of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join;
+use kernel::Processor;
+use machine::Errno;
+use mount::{Files, NodeId, Opening};
+use policy::unit::{ByteOffset, Stability};
+use testkit::rounds::for_seeds;
+
+use crate::content::{BOTH, Model};
+use crate::scene::{Scene, options};
+
+/// The server asks its host for changes that others made there after this simulated time at the latest.
+const SERVER_NOTICES: Duration = Duration::from_secs(5);
+
+/// Waits until the server has asked its host about a file that it wrote: from then on it knows changes of others from its
+/// own, where the host does not report them.
+async fn await_server(cpu: &Processor, files: &Files, id: NodeId) {
+    cpu.sleep(SERVER_NOTICES).await;
+    files.attributes(cpu, id).await.expect("asked");
+}
+
+#[test]
+fn who_opens_a_file_sees_what_others_closed_before() {
+    for_seeds("who_opens_a_file_sees_what_others_closed_before", 4, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let own = Arc::clone(&files);
+        let id = scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &own, "a").await;
+            model.write(&cpu, 0, &[1; 9000], Stability::Unstable).await;
+            own.flush(&cpu, model.opening).await.tell().expect("flushed");
+            own.close_file(&cpu, model.opening).await;
+            await_server(&cpu, &own, model.id).await;
+            model.id
+        });
+        scene.world.write_tree(scene.tree, "a", ByteOffset(4000), &[2; 200]);
+        scene.run(async move |cpu| {
+            cpu.sleep(SERVER_NOTICES).await;
+            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            assert!(!opened.keeps_cache, "the host must not keep what it has");
+            files.undo_opening(&cpu, opened).await;
+            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            assert!(!opened.keeps_cache, "nobody was told so far");
+            let mut content = vec![1; 9000];
+            content[4000..4200].fill(2);
+            Model { files, id, opening: opened.id, content }.check(&cpu, 0, 9000).await;
+        });
+    });
+}
+
+#[test]
+fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
+    let mut scene = Scene::new(5);
+    let (files, others) = (scene.mount(), scene.mount());
+    scene.run(async move |cpu| {
+        let appends = Opening { appends: true, ..BOTH };
+        let model = Model::create(&cpu, &files, "a").await;
+        let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
+        let change = async |data: &[u8]| {
+            others.write(&cpu, theirs, ByteOffset(0), data, Stability::Stable).await.tell().expect("written");
+        };
+        let open = async || files.open_file(&cpu, model.id, appends).await.map(drop);
+        assert_eq!(open().await, Ok(()));
+        change(b"one").await;
+        assert_eq!(files.open_file(&cpu, model.id, BOTH).await.map(drop), Ok(()), "it says where it writes");
+        assert_eq!(open().await, Err(Errno::STALE));
+        assert_eq!(open().await, Ok(()), "where there is nothing to look up");
+        change(b"three").await;
+        files.open_file(&cpu, model.id, BOTH).await.expect("opened");
+        cpu.sleep(Duration::from_millis(1)).await;
+        files.attributes(&cpu, model.id).await.expect("asked");
+        assert_eq!(open().await, Ok(()), "it was asked after that");
+        change(b"fifteen").await;
+        assert_eq!(join(open(), open()).await, (Err(Errno::STALE), Err(Errno::STALE)), "at the same time");
+        files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        assert_eq!(open().await, Ok(()));
+    });
+}
+
+#[test]
+fn without_attribute_caching_changes_of_others_are_seen_at_once() {
+    let mut scene = Scene::new(3);
+    let never = mount::Bounds { min: Duration::ZERO, max: Duration::ZERO };
+    let files = scene.mount_with(mount::Options { files: never, directories: never, ..options() }, 1);
+    let own = Arc::clone(&files);
+    let model = scene.run(async move |cpu| {
+        let mut model = Model::create(&cpu, &own, "a").await;
+        model.write(&cpu, 0, &[1; 5000], Stability::Unstable).await;
+        own.flush(&cpu, model.opening).await.tell().expect("flushed");
+        await_server(&cpu, &own, model.id).await;
+        model.check(&cpu, 0, 5000).await;
+        model
+    });
+    let id = model.id;
+    scene.world.write_tree(scene.tree, "a", ByteOffset(0), &[7; 5000]);
+    scene.run(async move |cpu| {
+        cpu.sleep(SERVER_NOTICES).await;
+        Model { files, content: vec![7; 5000], ..model }.check(&cpu, 0, 5000).await;
+    });
+    assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
+}
