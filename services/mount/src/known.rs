@@ -158,6 +158,11 @@ impl Known {
         self.state.lock().is_stale
     }
 
+    /// Others are seen to have changed the content, by something else than its version.
+    pub fn begin_stale(&self) {
+        self.state.lock().is_stale = true;
+    }
+
     /// Nothing is cached any more that was before this version.
     pub fn end_stale(&self, version: Version) {
         let mut state = self.state.lock();

@@ -10,7 +10,7 @@ use mount::{Files, NodeId, Opening};
 use policy::unit::{ByteOffset, Stability};
 use testkit::rounds::for_seeds;
 
-use crate::content::{BOTH, Model};
+use crate::content::{BOTH, FILE_BYTES_MAX, Model};
 use crate::scene::{Scene, options};
 
 /// The server asks its host for changes that others made there after this simulated time at the latest.
@@ -48,6 +48,35 @@ fn who_opens_a_file_sees_what_others_closed_before() {
             let mut content = vec![1; 9000];
             content[4000..4200].fill(2);
             Model { files, id, opening: opened.id, content }.check(&cpu, 0, 9000).await;
+        });
+    });
+}
+
+#[test]
+fn what_others_write_beyond_the_end_while_we_write_is_read() {
+    for_seeds("what_others_write_beyond_the_end_while_we_write_is_read", 8, |seed| {
+        let mut scene = Scene::new(seed);
+        let (files, others) = (scene.mount(), scene.mount());
+        scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &files, "a").await;
+            model.write(&cpu, 0, &[1; 5000], Stability::Stable).await;
+            let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+            let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
+            let write = async |files: &Files, opening, at: usize, data: &[u8]| {
+                let at = ByteOffset(at as u64);
+                files.write(&cpu, opening, at, data, Stability::Stable).await.tell().expect("written");
+            };
+            let (end, far) = (FILE_BYTES_MAX - 1000, FILE_BYTES_MAX / 2);
+            write(&others, theirs, end, &[3; 1000]).await;
+            // Two at a time: of neither it is known what was before it.
+            let opening = model.opening;
+            join(write(&files, opening, 0, &[2; 5000]), write(&files, opening, far, &[2; 5000])).await;
+            for (at, byte, len) in [(end, 3, 1000), (0, 2, 5000), (far, 2, 5000)] {
+                model.note(at, &vec![byte; len]);
+            }
+            files.close_file(&cpu, model.opening).await;
+            files.open_file(&cpu, model.id, BOTH).await.expect("opened");
+            model.check(&cpu, 0, FILE_BYTES_MAX).await;
         });
     });
 }
