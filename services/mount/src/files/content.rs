@@ -213,7 +213,7 @@ impl Files {
 
     /// Makes what was written durable in a while, with what other files have got until then: of commits that come together
     /// a server makes one flush. What fails is told to who opens the file next.
-    fn commit_later(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
+    pub(super) fn commit_later(self: &Arc<Self>, cpu: &Processor, node: &Arc<Node>) {
         if std::mem::replace(&mut node.state.lock().commits_later, true) {
             return;
         }
@@ -236,6 +236,7 @@ impl Files {
 
     async fn commit_now(&self, cpu: &Processor, node: Arc<Node>) {
         node.state.lock().commits_later = false;
+        node.ahead.until_done().await;
         if let Some(content) = node.content() {
             // The error is kept for the next opening, and the data to be written again.
             let _ = content.flush(cpu).await;

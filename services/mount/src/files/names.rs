@@ -169,13 +169,13 @@ impl Files {
             let now = Some(NewTime::Now);
             let new = New { mode: Some(creation.mode), accessed: now, modified: now, ..New::default() };
             if let Err(errno) = self.set_attributes(cpu, node.id, new).await {
-                self.close_file(cpu, opening).await;
+                self.end_opening(cpu, opening).await;
                 return Err(errno);
             }
         } else if let Some(content) = self.cached_before(&node, creation).await {
             // The server has truncated it: nothing that was cached or not yet sent is of it any more.
             if let Err(errno) = content.volume.resize(cpu, 0, async { Ok(()) }).await {
-                self.close_file(cpu, opening).await;
+                self.end_opening(cpu, opening).await;
                 return Err(errno);
             }
             self.host.attributes_changed(node.id);

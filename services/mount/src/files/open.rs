@@ -104,7 +104,7 @@ impl Files {
             if opening.writes && opening.appends { self.check_end(cpu, &node, asked) } else { Ok(()) }
         };
         if let Err(errno) = permitted.await {
-            self.close_file(cpu, id).await;
+            self.end_opening(cpu, id).await;
             return Err(errno);
         }
         Ok(Opened { id, keeps_cache: !std::mem::take(&mut node.state.lock().host_is_stale) })
@@ -144,7 +144,7 @@ impl Files {
         {
             open.node.state.lock().host_is_stale = true;
         }
-        self.close_file(cpu, opened.id).await;
+        self.end_opening(cpu, opened.id).await;
     }
 
     pub(super) fn begin_opening(&self, node: &Arc<Node>, writes: bool) -> OpeningId {
@@ -161,8 +161,16 @@ impl Files {
         self.openings.lock().open.get(&id).cloned().ok_or(Errno(libc::EBADF))
     }
 
-    /// The last use of an opening has ended.
-    pub async fn close_file(&self, cpu: &Processor, id: OpeningId) {
+    /// The last use of an opening has ended. What no close has flushed is made durable in a while: a host does not pass on
+    /// those of users whom it refuses, and what is written to a mapping may come after all of them.
+    pub async fn close_file(self: &Arc<Self>, cpu: &Processor, id: OpeningId) {
+        if let Some(open) = self.opening(id).ok().filter(|open| open.writes && !open.node.is_clean()) {
+            self.commit_later(cpu, &open.node);
+        }
+        self.end_opening(cpu, id).await;
+    }
+
+    pub(super) async fn end_opening(&self, cpu: &Processor, id: OpeningId) {
         let Some(open) = self.openings.lock().open.remove(&id) else { return };
         let node = &open.node;
         let hidden = {

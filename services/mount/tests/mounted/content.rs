@@ -248,6 +248,25 @@ fn what_fsync_promised_outlives_a_client_that_is_killed() {
 }
 
 #[test]
+fn what_is_closed_without_a_flush_is_durable_soon() {
+    for_seeds("what_is_closed_without_a_flush_is_durable_soon", 6, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        let own = Arc::clone(&files);
+        scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &own, "a").await;
+            model.write(&cpu, 0, &[3; 5000], Stability::Unstable).await;
+            model.write_ahead(&cpu, 5000, &[3; 5000]);
+            own.close_file(&cpu, model.opening).await;
+            cpu.sleep(Duration::from_secs(4)).await;
+        });
+        let found = scene.world.tree_durable_content(scene.tree, "a").expect("it is there");
+        assert!(found == [3; 10_000], "seed {seed}: {} bytes", found.len());
+        assert_eq!(files.unstored().files, 0, "seed {seed}");
+    });
+}
+
+#[test]
 fn a_file_that_is_found_again_while_its_last_writes_are_sent_has_them() {
     for_seeds("a_file_that_is_found_again_while_its_last_writes_are_sent_has_them", 8, |seed| {
         let mut scene = Scene::new(seed);
