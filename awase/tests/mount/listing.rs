@@ -47,39 +47,46 @@ fn attributes(number: u64) -> Vec<u8> {
 }
 
 fn entry(number: u64) -> Vec<u8> {
+    let is_there = 1u32.to_be_bytes();
+    [&named(number)[..], &is_there, &attributes(number), &is_there, &handle(number)].concat()
+}
+
+/// An entry of which the server says no more than it must.
+fn bare_entry(number: u64) -> Vec<u8> {
+    [&named(number)[..], &[0; 8]].concat()
+}
+
+fn named(number: u64) -> Vec<u8> {
     let (is_there, name) = (1u32.to_be_bytes(), format!("entry-{number:07}"));
     let (file, cookie) = ((FIRST_FILE + number).to_be_bytes(), (number + 1).to_be_bytes());
-    [
-        &is_there[..],
-        &file,
-        &opaque(name.as_bytes()),
-        &cookie,
-        &is_there,
-        &attributes(number),
-        &is_there,
-        &handle(number),
-    ]
-    .concat()
+    [&is_there[..], &file, &opaque(name.as_bytes()), &cookie].concat()
+}
+
+/// A reply to READDIRPLUS of a directory of so many entries.
+fn listed(entries: u64, arguments: &[u8], entry: fn(u64) -> Vec<u8>) -> Fate {
+    let (ok, is_not) = (0u32.to_be_bytes(), 0u32.to_be_bytes());
+    let first = split_opaque(arguments).1.first_chunk().map_or(0, |cookie| u64::from_be_bytes(*cookie));
+    let end = entries.min(first + ENTRIES_PER_REPLY);
+    let is_end = u32::from(end == entries).to_be_bytes();
+    let mut results = [&ok[..], &is_not, &[0; 8]].concat();
+    (first..end).for_each(|number| results.extend(entry(number)));
+    Fate::Answered([&results[..], &is_not, &is_end].concat())
+}
+
+/// Which entry LOOKUP asks for.
+fn looked_up(arguments: &[u8]) -> Option<u64> {
+    let name = split_opaque(split_opaque(arguments).1).0;
+    std::str::from_utf8(name).ok()?.strip_prefix("entry-")?.parse().ok()
 }
 
 /// A call about a directory of so many entries.
 fn made_up(entries: u64, procedure: u32, arguments: &[u8]) -> Fate {
-    let (object, rest) = split_opaque(arguments);
+    let (object, _) = split_opaque(arguments);
     let (ok, is_there, is_not) = (0u32.to_be_bytes(), 1u32.to_be_bytes(), 0u32.to_be_bytes());
     match procedure {
-        READDIRPLUS => {
-            let first = rest.first_chunk().map_or(0, |cookie| u64::from_be_bytes(*cookie));
-            let end = entries.min(first + ENTRIES_PER_REPLY);
-            let is_end = u32::from(end == entries).to_be_bytes();
-            let mut results = [&ok[..], &is_not, &[0; 8]].concat();
-            (first..end).for_each(|number| results.extend(entry(number)));
-            Fate::Answered([&results[..], &is_not, &is_end].concat())
-        }
+        READDIRPLUS => listed(entries, arguments, entry),
         LOOKUP => {
-            let name = String::from_utf8_lossy(split_opaque(rest).0).into_owned();
-            let Some(number) = name.strip_prefix("entry-").and_then(|number| number.parse().ok()) else {
-                return Fate::Passed;
-            };
+            let Some(number) = looked_up(arguments) else { return Fate::Passed };
             Fate::Answered([&ok[..], &handle(number), &is_there, &attributes(number), &is_not].concat())
         }
         GETATTR if object.starts_with(MADE_UP) => {
@@ -106,4 +113,22 @@ fn a_million_entries_are_listed_in_bounded_memory() {
     }
     // And what was forgotten is found again.
     assert_eq!(fs::metadata(f.path("entry-0000000")).expect("stat").len(), 0);
+}
+
+#[test]
+fn a_listing_goes_on_behind_entries_that_are_removed_meanwhile() {
+    const ENTRIES: u64 = 3 * ENTRIES_PER_REPLY;
+    // All of the first reply, and some of the second.
+    const GONE: u64 = ENTRIES_PER_REPLY + 7;
+    let Some((f, between)) = with_between("") else { return };
+    between.set(|procedure, arguments| match procedure {
+        READDIRPLUS => listed(ENTRIES, arguments, bare_entry),
+        LOOKUP if looked_up(arguments).is_some_and(|number| number < GONE) => Fate::Refused(libc::ENOENT as u32),
+        _ => made_up(ENTRIES, procedure, arguments),
+    });
+    for list in ["ls -f", "ls -lU"] {
+        let lines: u64 =
+            shell(&f.mount.directory, &format!("{list} | grep -c entry-")).trim().parse().expect("a number");
+        assert_eq!(lines, ENTRIES - GONE, "{list}");
+    }
 }

@@ -39,6 +39,15 @@ pub trait Sink {
     fn add(&mut self, entry: &Listed<'_>) -> bool;
 }
 
+/// What became of an entry.
+enum Given {
+    Taken,
+    /// The sink takes no more.
+    Full,
+    /// It was removed meanwhile.
+    Gone,
+}
+
 #[derive(Default)]
 pub(super) struct Streams {
     open: BTreeMap<StreamId, Arc<Stream>>,
@@ -115,12 +124,14 @@ impl Files {
             let (part, first) = self.part_after(cpu, &stream, at).await?;
             let listing = &part.listing;
             for entry in &listing.entries[first..] {
-                let is_taken = self.give(cpu, &stream.directory, part.asked, (entry, refers), sink).await?;
-                if !is_taken {
-                    return Ok(());
+                match self.give(cpu, &stream.directory, part.asked, (entry, refers), sink).await? {
+                    Given::Taken => is_empty = false,
+                    Given::Full => return Ok(()),
+                    Given::Gone => {}
                 }
-                (at, is_empty) = (entry.cookie, false);
+                at = entry.cookie;
             }
+            // With nothing in it, the host would take it for the end.
             if listing.is_end || !is_empty {
                 return Ok(());
             }
@@ -157,7 +168,6 @@ impl Files {
         Ok((part, 0))
     }
 
-    /// Returns whether the sink has taken the entry.
     async fn give(
         &self,
         cpu: &Processor,
@@ -165,19 +175,19 @@ impl Files {
         asked: Instant,
         (entry, refers): (&Entry, bool),
         sink: &mut impl Sink,
-    ) -> Result<bool, Errno> {
+    ) -> Result<Given, Errno> {
+        let given = |is_taken| if is_taken { Given::Taken } else { Given::Full };
         let Entry { file_id, name, cookie, .. } = entry;
         let mut listed = Listed { name, cookie: *cookie, file_id: *file_id, found: None, kind: Kind::Directory };
         if name == b"." || name == b".." {
-            return Ok(sink.add(&listed));
+            return Ok(given(sink.add(&listed)));
         }
         if let Some(attributes) = entry.attributes.filter(|_| !refers) {
             listed.kind = attributes.kind;
-            return Ok(sink.add(&listed));
+            return Ok(given(sink.add(&listed)));
         }
         let Some(node) = self.node_listed(cpu, directory, asked, entry).await? else {
-            // It was removed meanwhile.
-            return Ok(true);
+            return Ok(Given::Gone);
         };
         listed.kind = node.kind;
         listed.found = refers.then(|| self.described(cpu, directory, &node));
@@ -188,7 +198,7 @@ impl Files {
         } else {
             self.forget_unused(&node);
         }
-        Ok(is_taken)
+        Ok(given(is_taken))
     }
 
     /// The object of an entry; a server may leave out what it does not have at hand.
