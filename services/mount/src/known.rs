@@ -103,7 +103,8 @@ impl Known {
             }
             state.version = version;
         }
-        (state.attributes, state.asked, state.fetched) = (attributes, asked, now);
+        // What the server's clock shows to be newer is so, whenever it was asked for: what is older stays older.
+        (state.attributes, state.asked, state.fetched) = (attributes, asked.max(state.asked), now);
     }
 
     /// A write of ours begins, or a change of a directory's names.
@@ -299,6 +300,15 @@ mod tests {
         known.note(at(3), at(2), file(7, 3));
         known.note(at(4), early, file(1, 1));
         assert_eq!(known.attributes().size, 7);
+    }
+
+    #[test]
+    fn an_older_answer_is_ignored_also_after_a_newer_one_that_was_asked_for_before_it() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.begin_write(at(3)).end(at(4), Change { before: None, after: Some(file(100, 3)) });
+        known.note(at(5), at(1), file(200, 4));
+        known.note(at(6), at(2), file(50, 2));
+        assert_eq!(known.attributes().size, 200);
     }
 
     #[test]
