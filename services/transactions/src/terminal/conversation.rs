@@ -178,7 +178,6 @@ impl Conversation {
             }
         }
         self.cycle.bytes = 0;
-        self.block.await_client(&self.cpu, self.settings.idle_timeout());
     }
 
     /// The client waits for replies from now on.

@@ -120,6 +120,7 @@ impl Conversation {
         if until == Until::Sync {
             self.end_implicit().await;
         }
+        self.block.await_client(&self.cpu, self.settings.idle_timeout());
     }
 
     /// # Errors

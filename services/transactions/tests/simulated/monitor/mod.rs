@@ -3,6 +3,7 @@
 //! serializable, over every crash.
 
 mod program;
+mod sessions;
 mod terminal;
 mod workload;
 
