@@ -54,7 +54,7 @@ impl Conversation {
         }
         let statement = statements.pop().unwrap_or(Statement::Nothing(""));
         let prepared = Prepared::new(&self.monitor, &self.programs(), statement, &parse_message.type_oids)?;
-        let bytes = parse_message.query.len() + size_of_val(&*prepared.parameters);
+        let bytes = prepared.bytes();
         self.statements.insert(&name, Rc::new(prepared), bytes)?;
         self.cycle.made.push((self.cycle.items.len(), name));
         put(self.cycle.reply(), &ParseComplete::new());
@@ -68,7 +68,8 @@ impl Conversation {
             return Err(Refusal::new(SqlState::DUPLICATE_PORTAL, format!("portal {name:?} already exists")));
         }
         let bound = Bound::new(prepared, &bind.formats, bind.values(), &bind.results)?;
-        let bytes = bound.values.iter().map(Value::bytes).sum();
+        // The statement is kept by the portal, also when its name is another's.
+        let bytes = bound.prepared.bytes() + bound.values.iter().map(Value::bytes).sum::<usize>();
         self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())

@@ -23,6 +23,8 @@ pub struct Prepared {
     pub columns: Option<Vec<Column>>,
     /// Of each column that is a call.
     functions: Vec<Option<Resolved>>,
+    /// In memory, about.
+    bytes: usize,
 }
 
 struct Resolved {
@@ -59,7 +61,8 @@ impl Prepared {
     ) -> Result<Prepared, Refusal> {
         drop_results(&mut statement, declared);
         let mut types = Types::new(declared)?;
-        let mut prepared = Prepared { statement, parameters: Vec::new(), columns: None, functions: Vec::new() };
+        let (parameters, functions) = (Vec::new(), Vec::new());
+        let mut prepared = Prepared { statement, parameters, columns: None, functions, bytes: 0 };
         if let Statement::Query(query) = &prepared.statement {
             let mut columns = Vec::new();
             for column in &query.columns {
@@ -82,7 +85,19 @@ impl Prepared {
             prepared.columns = Some(columns);
         }
         prepared.parameters = types.all()?;
+        let columns = prepared.columns.as_deref().unwrap_or_default();
+        prepared.bytes = size_of::<Prepared>()
+            + prepared.statement.bytes()
+            + size_of_val(&*prepared.parameters)
+            + size_of_val(&*prepared.functions)
+            + size_of_val(columns)
+            + columns.iter().map(|column| column.name.len()).sum::<usize>();
         Ok(prepared)
+    }
+
+    /// In memory, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub fn query(&self) -> Option<&Query> {

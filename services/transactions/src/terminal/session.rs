@@ -23,7 +23,7 @@ use crate::Monitor;
 const NAMED_MAX: usize = 1024;
 /// Names whose memory is kept.
 const NAMED_REUSED: usize = 3;
-/// The texts of prepared statements, and the values in portals, of one session at most. Bytes.
+/// What prepared statements take, and what portals do with their statements and values, of one session at most. Bytes.
 const NAMED_BYTES_MAX: usize = 4 << 20;
 
 /// What has a name in a session. The empty name, which most portals have, is found without a search.

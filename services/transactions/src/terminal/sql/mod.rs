@@ -34,6 +34,21 @@ pub enum Statement {
     Nothing(&'static str),
 }
 
+impl Statement {
+    /// In memory beside itself, about.
+    pub fn bytes(&self) -> usize {
+        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        match self {
+            Statement::Query(query) => {
+                query.columns.iter().map(|column| column.what.bytes() + len(&column.alias)).sum()
+            }
+            Statement::Set { name, value } => name.len() + len(value),
+            Statement::Show(name) | Statement::Deallocate(name) => len(name),
+            _ => 0,
+        }
+    }
+}
+
 /// A statement with one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query {
@@ -60,6 +75,27 @@ pub enum Expression {
     Call(Call),
     /// What is known of the session.
     Known(Known),
+}
+
+impl Expression {
+    fn bytes(&self) -> usize {
+        let of = |constant: &Constant| {
+            let text = match &constant.literal {
+                Literal::Number(text) | Literal::Text(text) => text.len(),
+                Literal::Null | Literal::Bool(_) | Literal::Parameter(_) => 0,
+            };
+            text + size_of_val(&*constant.casts)
+        };
+        size_of::<Column>()
+            + match self {
+                Expression::Constant(constant) => of(constant),
+                Expression::Call(call) => {
+                    let arguments = call.arguments.iter().map(of).sum::<usize>();
+                    call.function.len() + size_of_val(&*call.arguments) + arguments
+                }
+                Expression::Known(_) => 0,
+            }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

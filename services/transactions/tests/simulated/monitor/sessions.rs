@@ -9,7 +9,7 @@ use testkit::rounds::for_seeds;
 use testkit::scene::run_beside;
 use transactions::Monitor;
 
-use super::terminal::{Terminal, step, sync};
+use super::terminal::{Terminal, bind, parse, step, sync};
 use super::{FEW_KEYS, Scene};
 
 /// Longer than `idle_in_transaction_session_timeout`, which is a minute.
@@ -59,5 +59,32 @@ fn each_statement_of_a_block_ends_the_time_for_which_its_client_was_idle() {
             cpu.sleep(TOO_LONG).await;
             assert_eq!(terminal.ask("COMMIT").await.expect("a reply").error.as_deref(), Some("25P03"));
         });
+    });
+}
+
+/// Has these made one after the other in a block, until one is refused with this code.
+async fn first_refusal(terminal: &Terminal, all: impl Iterator<Item = Vec<u8>>) -> Option<String> {
+    terminal.ask("BEGIN").await.expect("a reply");
+    for made in all {
+        terminal.send([made, sync()].concat()).await.expect("sent");
+        let reply = terminal.reply().await.expect("a reply");
+        if reply.error.is_some() {
+            terminal.ask("ROLLBACK").await.expect("a reply");
+            return reply.error;
+        }
+    }
+    None
+}
+
+#[test]
+fn statements_and_portals_count_as_what_they_take() {
+    alone(1, async |_, terminal, _| {
+        let columns = format!("SELECT {}", vec!["1"; 100].join(","));
+        let statements = (0..1000).map(|number| parse(&format!("s{number}"), &columns));
+        assert_eq!(first_refusal(&terminal, statements).await.as_deref(), Some("54000"));
+        // A portal has its statement also when the next one has its name.
+        let long = format!("SELECT '{}'", "x".repeat(900_000));
+        let portals = (0..8).map(|number| [parse("", &long), bind(&format!("p{number}"))].concat());
+        assert_eq!(first_refusal(&terminal, portals).await.as_deref(), Some("54000"));
     });
 }

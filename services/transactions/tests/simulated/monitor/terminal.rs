@@ -18,8 +18,17 @@ pub fn query(text: &str) -> Vec<u8> {
 
 /// A statement in the extended protocol, to be followed by [`sync`].
 pub fn step(text: &str) -> Vec<u8> {
-    let parse = message(b'P', format!("\0{text}\0\0\0").as_bytes());
-    [parse, message(b'B', b"\0\0\0\0\0\0\0\0"), message(b'E', b"\0\0\0\0\0")].concat()
+    [parse("", text), bind(""), message(b'E', b"\0\0\0\0\0")].concat()
+}
+
+/// A statement of this name.
+pub fn parse(name: &str, text: &str) -> Vec<u8> {
+    message(b'P', format!("{name}\0{text}\0\0\0").as_bytes())
+}
+
+/// A portal of this name, for the statement without one.
+pub fn bind(name: &str) -> Vec<u8> {
+    message(b'B', format!("{name}\0\0\0\0\0\0\0\0").as_bytes())
 }
 
 pub fn sync() -> Vec<u8> {
