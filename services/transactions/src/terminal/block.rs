@@ -1,7 +1,7 @@
 //! The transaction that is open between two messages of a client.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use kernel::Processor;
@@ -121,8 +121,8 @@ impl Block {
         self.used.set(Some(cpu.now()));
         self.timeout.set(timeout);
         if timeout.is_some() && !self.is_watched.replace(true) {
-            let (here, block) = (cpu.clone(), Rc::clone(self));
-            cpu.spawn(async move { block.watch(&here).await });
+            let (here, block) = (cpu.clone(), Rc::downgrade(self));
+            cpu.spawn(async move { Block::watch(block, &here).await });
         }
     }
 
@@ -136,17 +136,23 @@ impl Block {
     }
 
     /// Ends the transaction when its client is idle for too long. Ends when there is none: a task for each transaction
-    /// would outlive it by the timeout.
-    async fn watch(&self, cpu: &Processor) {
-        while let (Some(used), Some(timeout)) = (self.used.get(), self.timeout.get()) {
-            self.expire(cpu);
-            if !matches!(&*self.state.borrow(), State::Open { .. } | State::Busy { .. }) {
-                break;
-            }
-            let (now, deadline) = (cpu.now(), used + timeout);
-            let look = now + LOOK_INTERVAL_MAX.min(timeout);
-            cpu.sleep_until(if now < deadline { deadline.min(look) } else { look }).await;
+    /// would outlive it by the timeout. The transaction of a client that is gone is not kept by it.
+    async fn watch(block: Weak<Block>, cpu: &Processor) {
+        while let Some(next) = block.upgrade().and_then(|block| block.look(cpu)) {
+            cpu.sleep_until(next).await;
         }
-        self.is_watched.set(false);
+    }
+
+    /// Returns when to look again.
+    fn look(&self, cpu: &Processor) -> Option<Instant> {
+        self.expire(cpu);
+        let is_open = matches!(&*self.state.borrow(), State::Open { .. } | State::Busy { .. });
+        let (Some(used), Some(timeout), true) = (self.used.get(), self.timeout.get(), is_open) else {
+            self.is_watched.set(false);
+            return None;
+        };
+        let (now, deadline) = (cpu.now(), used + timeout);
+        let look = now + LOOK_INTERVAL_MAX.min(timeout);
+        Some(if now < deadline { deadline.min(look) } else { look })
     }
 }

@@ -62,6 +62,21 @@ fn each_statement_of_a_block_ends_the_time_for_which_its_client_was_idle() {
     });
 }
 
+#[test]
+fn nothing_is_kept_of_the_block_of_a_client_that_is_gone() {
+    for_seeds("nothing_is_kept_of_the_block_of_a_client_that_is_gone", 4, |seed| {
+        alone(seed, async |cpu, terminal, monitor| {
+            let before = Arc::strong_count(monitor.database());
+            let begin = "SET idle_in_transaction_session_timeout = '1d'; BEGIN; SELECT write(1, 1, 16)";
+            assert_eq!(terminal.ask(begin).await.expect("a reply").error, None);
+            assert_eq!(Arc::strong_count(monitor.database()), before + 1, "that of the transaction");
+            terminal.close();
+            cpu.sleep(Duration::from_secs(1)).await;
+            assert_eq!(Arc::strong_count(monitor.database()), before);
+        });
+    });
+}
+
 /// Has these made one after the other in a block, until one is refused with this code.
 async fn first_refusal(terminal: &Terminal, all: impl Iterator<Item = Vec<u8>>) -> Option<String> {
     terminal.ask("BEGIN").await.expect("a reply");
