@@ -28,7 +28,7 @@ pub enum State {
     /// It failed, and its end is awaited.
     Failed,
     /// Its client was idle for too long.
-    Expired,
+    Expired { explicit: bool },
 }
 
 /// A session's transaction block.
@@ -45,12 +45,12 @@ pub struct Block {
 
 impl Block {
     pub fn status(&self) -> TransactionStatus {
+        if !self.is_explicit() {
+            return TransactionStatus::Idle;
+        }
         match &*self.state.borrow() {
-            State::None | State::Open { explicit: false, .. } | State::Busy { explicit: false } => {
-                TransactionStatus::Idle
-            }
-            State::Open { explicit: true, .. } | State::Busy { explicit: true } => TransactionStatus::Transaction,
-            State::Failed | State::Expired => TransactionStatus::Error,
+            State::Failed | State::Expired { .. } => TransactionStatus::Error,
+            _ => TransactionStatus::Transaction,
         }
     }
 
@@ -58,8 +58,8 @@ impl Block {
     pub fn is_explicit(&self) -> bool {
         match &*self.state.borrow() {
             State::None => false,
-            State::Open { explicit, .. } | State::Busy { explicit } => *explicit,
-            State::Failed | State::Expired => true,
+            State::Open { explicit, .. } | State::Busy { explicit } | State::Expired { explicit } => *explicit,
+            State::Failed => true,
         }
     }
 
@@ -130,8 +130,10 @@ impl Block {
     pub fn expire(&self, cpu: &Processor) {
         let (Some(used), Some(timeout)) = (self.used.get(), self.timeout.get()) else { return };
         let mut state = self.state.borrow_mut();
-        if matches!(&*state, State::Open { .. }) && cpu.now() >= used + timeout {
-            *state = State::Expired;
+        if let State::Open { explicit, .. } = *state
+            && cpu.now() >= used + timeout
+        {
+            *state = State::Expired { explicit };
         }
     }
 

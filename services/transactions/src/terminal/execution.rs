@@ -324,7 +324,7 @@ impl Conversation {
                 SqlState::IN_FAILED_TRANSACTION,
                 "current transaction is aborted, commands ignored until end of transaction block",
             )),
-            State::Expired => Err(Refusal::new(
+            State::Expired { .. } => Err(Refusal::new(
                 SqlState::IDLE_IN_TRANSACTION_TIMEOUT,
                 "the transaction was idle for longer than idle_in_transaction_session_timeout, and was rolled back",
             )),
@@ -348,7 +348,7 @@ impl Conversation {
                 self.complete("BEGIN");
             }
             Control::Commit => {
-                if matches!(&*self.block.state.borrow(), State::Expired) {
+                if matches!(&*self.block.state.borrow(), State::Expired { .. }) {
                     self.refuse_after_failure()?;
                 }
                 self.commit_block().await?;
@@ -408,11 +408,16 @@ impl Conversation {
         if self.block.is_explicit() {
             return;
         }
-        if let Some((transaction, ..)) = self.block.take() {
-            self.block.set(State::None);
-            if let Err(refusal) = self.commit(transaction).await {
-                refusal.write(&mut self.cycle.out);
+        let ended = match self.block.take() {
+            Some((transaction, ..)) => {
+                self.block.set(State::None);
+                self.commit(transaction).await
             }
+            // It may have expired since a Flush.
+            None => self.refuse_after_failure().inspect_err(|_| self.block.set(State::None)),
+        };
+        if let Err(refusal) = ended {
+            refusal.write(&mut self.cycle.out);
         }
     }
 }

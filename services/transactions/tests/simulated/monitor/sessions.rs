@@ -9,7 +9,7 @@ use testkit::rounds::for_seeds;
 use testkit::scene::run_beside;
 use transactions::Monitor;
 
-use super::terminal::{Terminal, bind, parse, step, sync};
+use super::terminal::{Terminal, bind, flush, parse, step, sync};
 use super::{FEW_KEYS, Scene};
 
 /// Longer than `idle_in_transaction_session_timeout`, which is a minute.
@@ -73,6 +73,24 @@ fn nothing_is_kept_of_the_block_of_a_client_that_is_gone() {
             terminal.close();
             cpu.sleep(Duration::from_secs(1)).await;
             assert_eq!(Arc::strong_count(monitor.database()), before);
+        });
+    });
+}
+
+#[test]
+fn who_let_a_transaction_without_begin_expire_is_told_so() {
+    for_seeds("who_let_a_transaction_without_begin_expire_is_told_so", 4, |seed| {
+        alone(seed, async |cpu, terminal, _| {
+            for rest in [sync(), [step("SELECT look(1)"), sync()].concat()] {
+                terminal.send([step("SELECT write(1, 1, 16)"), flush()].concat()).await.expect("sent");
+                cpu.sleep(TOO_LONG).await;
+                terminal.send(rest).await.expect("sent");
+                let reply = terminal.reply().await.expect("a reply");
+                assert_eq!((reply.error.as_deref(), reply.status), (Some("25P03"), b'I'));
+                // It is over, with all that it wrote.
+                let reply = terminal.ask("SELECT look(1)").await.expect("a reply");
+                assert_eq!((reply.values, reply.error, reply.status), (vec![None], None, b'I'));
+            }
         });
     });
 }

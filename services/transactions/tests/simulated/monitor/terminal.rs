@@ -31,6 +31,10 @@ pub fn bind(name: &str) -> Vec<u8> {
     message(b'B', format!("{name}\0\0\0\0\0\0\0\0").as_bytes())
 }
 
+pub fn flush() -> Vec<u8> {
+    message(b'H', b"")
+}
+
 pub fn sync() -> Vec<u8> {
     message(b'S', b"")
 }
@@ -43,6 +47,8 @@ pub struct Reply {
     pub tags: Vec<String>,
     /// SQLSTATE.
     pub error: Option<String>,
+    /// `I`, `T` or `E`: whether there is a block, and it has failed.
+    pub status: u8,
 }
 
 /// A session, and what others need to cancel what it does.
@@ -98,7 +104,10 @@ impl Terminal {
                 (b'D', body) => reply.values.push(value(&body)),
                 (b'C', body) => reply.tags.push(text(&body)),
                 (b'E', body) => reply.error = Some(code(&body)),
-                (b'Z', _) => return Ok(reply),
+                (b'Z', body) => {
+                    reply.status = body[0];
+                    return Ok(reply);
+                }
                 _ => {}
             }
         }
