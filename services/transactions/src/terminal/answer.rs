@@ -9,7 +9,7 @@ use super::prepared::{Bound, Prepared};
 use super::refusal::{Refusal, SqlState};
 use super::reply::{complete, describe, row};
 use super::session::Conversation;
-use super::settings::report;
+use super::settings::{Lasts, report};
 use super::sql::{QueryKind, Statement};
 use super::types::Format;
 use super::wire::put;
@@ -64,7 +64,9 @@ impl Conversation {
     /// Would [`Conversation::local`] fail?
     pub(super) fn check(&self, statement: &Statement) -> Result<(), Refusal> {
         match statement {
-            Statement::Set { name, value } => self.settings.clone().set(name, value.as_deref()).map(drop),
+            Statement::Set { name, value, .. } => {
+                self.settings.clone().set(name, value.as_deref(), Lasts::Session).map(drop)
+            }
             Statement::Show(Some(name)) => self.settings.get(name).map(drop),
             Statement::Deallocate(Some(name)) if self.statements.get(name).is_none() => {
                 let message = format!("prepared statement {name:?} does not exist");
@@ -81,10 +83,8 @@ impl Conversation {
     /// Executes a statement that is about the session alone. It was checked: it does not fail.
     fn local(&mut self, step: &Step) {
         let tag = match &step.bound.prepared.statement {
-            Statement::Set { name, value } => {
-                if let Ok(Some((name, value))) = self.settings.set(name, value.as_deref()) {
-                    report(&mut self.cycle.out, name, &value);
-                }
+            Statement::Set { name, value, local } => {
+                self.set(name, value.as_deref(), *local);
                 if value.is_some() { "SET" } else { "RESET" }
             }
             Statement::ResetAll => {
@@ -112,13 +112,26 @@ impl Conversation {
         self.complete(tag);
     }
 
-    fn reset_settings(&mut self) {
-        let before = std::mem::take(&mut self.settings);
-        for (name, _) in before.changed() {
-            if let Ok((name, value)) = self.settings.get(name) {
-                report(&mut self.cycle.out, name, value);
+    fn set(&mut self, name: &str, value: Option<&str>, local: bool) {
+        let lasts = match (self.block.is_explicit(), local) {
+            (true, true) => Lasts::Block,
+            (true, false) => Lasts::Committed,
+            (false, false) => Lasts::Session,
+            (false, true) => {
+                let message = "SET LOCAL can only be used in transaction blocks";
+                return self.warn(SqlState::NO_ACTIVE_TRANSACTION, message);
             }
+        };
+        if let Ok(Some((name, value))) = self.settings.set(name, value, lasts) {
+            report(&mut self.cycle.out, name, &value);
         }
+    }
+
+    fn reset_settings(&mut self) {
+        let before = self.settings.clone();
+        let lasts = if self.block.is_explicit() { Lasts::Committed } else { Lasts::Session };
+        self.settings.reset_all(lasts);
+        self.settings.report_since(&before, &mut self.cycle.out);
     }
 
     fn show(&mut self, name: Option<&str>, step: &Step) {

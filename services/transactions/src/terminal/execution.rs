@@ -360,6 +360,7 @@ impl Conversation {
                     self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
                 }
                 self.block.set(State::None);
+                self.settings.end_block(false, &mut self.cycle.out);
                 self.complete("ROLLBACK");
             }
         }
@@ -374,11 +375,14 @@ impl Conversation {
                 self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
             }
             self.block.set(State::None);
+            self.settings.end_block(false, &mut self.cycle.out);
             self.complete(if has_failed { "ROLLBACK" } else { "COMMIT" });
             return Ok(());
         };
         self.block.set(State::None);
-        self.commit(transaction).await?;
+        let committed = self.commit(transaction).await;
+        self.settings.end_block(committed.is_ok(), &mut self.cycle.out);
+        committed?;
         if !explicit {
             self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
         }

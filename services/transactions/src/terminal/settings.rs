@@ -79,10 +79,38 @@ const SETTINGS: &[Setting] = &[
     setting("transaction_read_only", "off", OFF, false),
 ];
 
-/// Those of a session: the ones that differ from their defaults.
+/// Values that differ from their defaults.
+type Changed = Vec<(&'static str, String)>;
+
+/// How long a change lasts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lasts {
+    Session,
+    /// For the session, if the block in which it is made is committed.
+    Committed,
+    /// Until that block ends.
+    Block,
+}
+
+/// Those of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    changed: Vec<(&'static str, String)>,
+    changed: Changed,
+    /// As the client chose them when it began, to which they are reset.
+    initial: Changed,
+    /// If the block has changed some.
+    after: Option<Box<After>>,
+}
+
+/// What they are when the block is over.
+#[derive(Clone, Debug)]
+struct After {
+    commit: Changed,
+    rollback: Changed,
+}
+
+fn find_in<'a>(changed: &'a Changed, setting: &Setting) -> Option<&'a str> {
+    changed.iter().find(|(name, _)| *name == setting.name).map(|(_, value)| value.as_str())
 }
 
 fn find(name: &str) -> Result<&'static Setting, Refusal> {
@@ -94,11 +122,21 @@ fn find(name: &str) -> Result<&'static Setting, Refusal> {
 }
 
 impl Settings {
+    /// The client has said what it chooses when it begins.
+    pub fn begin(&mut self) {
+        self.initial = self.changed.clone();
+    }
+
     /// Sets one, or with `None` resets it. Returns the name and value that the client must be told.
     ///
     /// # Errors
     /// If there is none of that name, or it does not take the value.
-    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<Option<(&'static str, String)>, Refusal> {
+    pub fn set(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+        lasts: Lasts,
+    ) -> Result<Option<(&'static str, String)>, Refusal> {
         let setting = find(name)?;
         let invalid = || {
             let shown: String = value.unwrap_or_default().chars().take(80).collect();
@@ -110,7 +148,7 @@ impl Settings {
                 let message = format!("parameter {:?} cannot be changed", setting.name);
                 return Err(Refusal::new(SqlState("55P02"), message));
             }
-            (_, None) => None,
+            (_, None) => find_in(&self.initial, setting),
             (_, Some(text)) if text.len() > VALUE_BYTES_MAX => return Err(invalid()),
             (Takes::Only(all), Some(text)) => {
                 let is_known = all.iter().any(|one| one.eq_ignore_ascii_case(text));
@@ -132,15 +170,37 @@ impl Settings {
             }
             (Takes::Any, Some(text)) => Some(text),
         };
-        self.changed.retain(|(own, _)| *own != setting.name);
-        self.changed
-            .extend(value.filter(|value| *value != setting.default).map(|value| (setting.name, value.to_owned())));
+        let value = value.filter(|value| *value != setting.default).map(str::to_owned);
+        self.change(lasts, |changed| {
+            changed.retain(|(own, _)| *own != setting.name);
+            changed.extend(value.clone().map(|value| (setting.name, value)));
+        });
         Ok(setting.reported.then(|| (setting.name, self.value(setting).to_owned())))
     }
 
-    /// Those that have other values than their defaults.
-    pub fn changed(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.changed.iter().map(|(name, value)| (*name, value.as_str()))
+    pub fn reset_all(&mut self, lasts: Lasts) {
+        let initial = self.initial.clone();
+        self.change(lasts, |changed| changed.clone_from(&initial));
+    }
+
+    fn change(&mut self, lasts: Lasts, make: impl Fn(&mut Changed)) {
+        if lasts != Lasts::Session {
+            let now = &self.changed;
+            let after = || Box::new(After { commit: now.clone(), rollback: now.clone() });
+            let after = self.after.get_or_insert_with(after);
+            if lasts == Lasts::Committed {
+                make(&mut after.commit);
+            }
+        }
+        make(&mut self.changed);
+    }
+
+    /// The block is over, if there is one. Appends what the client must be told.
+    pub fn end_block(&mut self, is_committed: bool, out: &mut BytesMut) {
+        let Some(after) = self.after.take() else { return };
+        let before = self.clone();
+        self.changed = if is_committed { after.commit } else { after.rollback };
+        self.report_since(&before, out);
     }
 
     /// Its name as shown, and its value.
@@ -156,7 +216,7 @@ impl Settings {
     }
 
     fn value(&self, setting: &Setting) -> &str {
-        self.changed.iter().find(|(name, _)| *name == setting.name).map_or(setting.default, |(_, value)| value)
+        find_in(&self.changed, setting).unwrap_or(setting.default)
     }
 
     /// `None`: unlimited.
@@ -181,6 +241,15 @@ impl Settings {
     pub fn report(&self, out: &mut BytesMut) {
         for setting in SETTINGS.iter().filter(|setting| setting.reported) {
             report(out, setting.name, self.value(setting));
+        }
+    }
+
+    /// What it is told when many may have changed.
+    pub fn report_since(&self, before: &Settings, out: &mut BytesMut) {
+        for setting in SETTINGS.iter().filter(|setting| setting.reported) {
+            if self.value(setting) != before.value(setting) {
+                report(out, setting.name, self.value(setting));
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use super::cancel::Registered;
 use super::refusal::{Refusal, SqlState};
 use super::reply::ready;
 use super::scram::{Exchange, MECHANISM};
-use super::settings::Settings;
+use super::settings::{Lasts, Settings};
 use super::shape::{self, Misshapen};
 use super::terminals::Terminals;
 use super::wire::put;
@@ -223,9 +223,10 @@ fn settings(startup: &Startup) -> Result<Settings, Refusal> {
             "replication" if matches!(value.as_str(), "false" | "off" | "no" | "0") => {}
             "replication" => return Err(Refusal::new(SqlState::NOT_SUPPORTED, "replication is not served")),
             name if name.starts_with("_pq_.") => {}
-            name => drop(settings.set(name, Some(value))?),
+            name => drop(settings.set(name, Some(value), Lasts::Session)?),
         }
     }
+    settings.begin();
     Ok(settings)
 }
 
@@ -241,7 +242,7 @@ fn set_options(settings: &mut Settings, options: &str) -> Result<(), Refusal> {
         let (name, value) = assigned.and_then(|assigned| assigned.split_once('=')).ok_or_else(|| {
             Refusal::new(SqlState::SYNTAX, format!("invalid command-line argument for server process: {word}"))
         })?;
-        settings.set(&name.replace('-', "_"), Some(value))?;
+        settings.set(&name.replace('-', "_"), Some(value), Lasts::Session)?;
     }
     Ok(())
 }

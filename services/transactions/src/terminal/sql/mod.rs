@@ -22,6 +22,8 @@ pub enum Statement {
     Set {
         name: String,
         value: Option<String>,
+        /// Until the block ends.
+        local: bool,
     },
     ResetAll,
     /// `None`: all.
@@ -42,7 +44,7 @@ impl Statement {
             Statement::Query(query) => {
                 query.columns.iter().map(|column| column.what.bytes() + len(&column.alias)).sum()
             }
-            Statement::Set { name, value } => name.len() + len(value),
+            Statement::Set { name, value, .. } => name.len() + len(value),
             Statement::Show(name) | Statement::Deallocate(name) => len(name),
             _ => 0,
         }

@@ -18,7 +18,7 @@ impl Parser {
             "rollback" | "abort" => self.ended().map(|()| Statement::Rollback),
             "set" => self.set(),
             "reset" if self.takes_word("all") => Ok(Statement::ResetAll),
-            "reset" => Ok(Statement::Set { name: self.setting()?, value: None }),
+            "reset" => Ok(Statement::Set { name: self.setting()?, value: None, local: false }),
             "show" if self.takes_word("all") => Ok(Statement::Show(None)),
             "show" => Ok(Statement::Show(Some(self.setting()?))),
             "discard" if self.takes_word("all") => Ok(Statement::DiscardAll),
@@ -91,29 +91,26 @@ impl Parser {
         if self.takes_word("transaction") {
             return self.modes().map(|()| Statement::Nothing("SET"));
         }
-        if self.takes_word("session") {
-            if self.takes_word("characteristics") {
-                let is_whole = self.takes_word("as") && self.takes_word("transaction");
-                return if is_whole {
-                    self.modes().map(|()| Statement::Nothing("SET"))
-                } else {
-                    Err(self.unexpected())
-                };
-            }
-        } else {
-            self.takes_word("local");
+        let local = self.takes_word("local");
+        if !local && self.takes_word("session") && self.takes_word("characteristics") {
+            let is_whole = self.takes_word("as") && self.takes_word("transaction");
+            return if is_whole { self.modes().map(|()| Statement::Nothing("SET")) } else { Err(self.unexpected()) };
         }
         if self.takes_word("time") {
-            return if self.takes_word("zone") { self.set_to("timezone".into()) } else { Err(self.unexpected()) };
+            return if self.takes_word("zone") {
+                self.set_to("timezone".into(), local)
+            } else {
+                Err(self.unexpected())
+            };
         }
         if self.takes_word("names") {
-            return self.set_to("client_encoding".into());
+            return self.set_to("client_encoding".into(), local);
         }
         let name = self.setting()?;
         if !self.takes_symbol('=') && !self.takes_word("to") {
             return Err(self.unexpected());
         }
-        self.set_to(name)
+        self.set_to(name, local)
     }
 
     /// The name of a setting; those of two words are shown as one.
@@ -132,9 +129,9 @@ impl Parser {
     }
 
     /// A value, or several with commas between them.
-    fn set_to(&mut self, name: String) -> Result<Statement, Refusal> {
+    fn set_to(&mut self, name: String, local: bool) -> Result<Statement, Refusal> {
         if self.takes_word("default") {
-            return Ok(Statement::Set { name, value: None });
+            return Ok(Statement::Set { name, value: None, local });
         }
         let mut values = Vec::new();
         loop {
@@ -150,7 +147,7 @@ impl Parser {
                 }
             }
             if !self.takes_symbol(',') {
-                return Ok(Statement::Set { name, value: Some(values.join(", ")) });
+                return Ok(Statement::Set { name, value: Some(values.join(", ")), local });
             }
         }
     }

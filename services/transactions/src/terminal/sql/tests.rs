@@ -65,7 +65,13 @@ fn casts_come_in_three_forms() {
 
 #[test]
 fn statements_about_transactions_and_the_session_are_known() {
-    let set = |name: &str, value: Option<&str>| Statement::Set { name: name.into(), value: value.map(Into::into) };
+    let lasting = |local: bool| {
+        move |name: &str, value: Option<&str>| {
+            let (name, value) = (name.into(), value.map(Into::into));
+            Statement::Set { name, value, local }
+        }
+    };
+    let (set, set_local) = (lasting(false), lasting(true));
     for (query, expected) in [
         ("BEGIN", Statement::Begin),
         ("begin transaction isolation level read committed, read write", Statement::Begin),
@@ -75,7 +81,9 @@ fn statements_about_transactions_and_the_session_are_known() {
         ("ROLLBACK AND NO CHAIN", Statement::Rollback),
         ("ABORT", Statement::Rollback),
         ("SET extra_float_digits = 3", set("extra_float_digits", Some("3"))),
-        ("SET LOCAL a TO 'x', y, -1", set("a", Some("x, y, -1"))),
+        ("SET LOCAL a TO 'x', y, -1", set_local("a", Some("x, y, -1"))),
+        ("SET LOCAL TIME ZONE DEFAULT", set_local("timezone", None)),
+        ("RESET a", set("a", None)),
         ("SET SESSION DateStyle TO DEFAULT", set("datestyle", None)),
         ("SET TIME ZONE 'UTC'", set("timezone", Some("UTC"))),
         ("SET NAMES 'UTF8'", set("client_encoding", Some("UTF8"))),

@@ -121,3 +121,34 @@ fn statements_and_portals_count_as_what_they_take() {
         assert_eq!(first_refusal(&terminal, portals).await.as_deref(), Some("54000"));
     });
 }
+
+#[test]
+fn settings_last_as_long_as_they_were_meant_to_and_clients_are_told_of_each() {
+    alone(1, async |_, terminal, _| {
+        for (text, shown, told) in [
+            ("BEGIN; SET LOCAL application_name = a", "a", &["a"][..]),
+            ("BEGIN; SET LOCAL application_name = a; SELECT write(1, 1, 16); COMMIT", "test", &["a", "test"]),
+            ("BEGIN; SET application_name = a; COMMIT", "a", &["a"]),
+            ("BEGIN; SET application_name = a; ROLLBACK", "test", &["a", "test"]),
+            ("BEGIN; SET LOCAL application_name = a; SET application_name = b; COMMIT", "b", &["a", "b"]),
+            ("BEGIN; SET application_name = b; SET LOCAL application_name = a; COMMIT", "b", &["b", "a", "b"]),
+            ("SET application_name = a; BEGIN; RESET ALL; ROLLBACK", "a", &["a", "test", "a"]),
+            ("SET LOCAL application_name = a", "test", &[]),
+            ("SET application_name = a; RESET application_name", "test", &["a", "test"]),
+            ("SET application_name = a; SET application_name TO DEFAULT", "test", &["a", "test"]),
+            ("SET application_name = a; SET statement_timeout = 5; RESET ALL", "test", &["a", "test"]),
+            ("SET application_name = a; DISCARD ALL", "test", &["a", "test"]),
+        ] {
+            let reply = terminal.ask(text).await.expect("a reply");
+            assert_eq!((reply.error, reply.settings), (None, named(told)), "{text}");
+            let reply = terminal.ask("SHOW application_name").await.expect("a reply");
+            assert_eq!(reply.values, [Some(shown.to_owned())], "{text}");
+            terminal.ask("ROLLBACK").await.expect("a reply");
+            terminal.ask("DISCARD ALL").await.expect("a reply");
+        }
+    });
+}
+
+fn named(values: &[&str]) -> Vec<String> {
+    values.iter().map(|value| format!("application_name={value}")).collect()
+}

@@ -47,6 +47,8 @@ pub struct Reply {
     pub tags: Vec<String>,
     /// SQLSTATE.
     pub error: Option<String>,
+    /// Those that it tells of, each as `name=value`.
+    pub settings: Vec<String>,
     /// `I`, `T` or `E`: whether there is a block, and it has failed.
     pub status: u8,
 }
@@ -63,7 +65,8 @@ impl Terminal {
     pub async fn open(cpu: &Processor, world: &World, from: HostId, to: HostId) -> Option<Terminal> {
         let connection = world.connect(from, to, PORT).ok()?;
         let mut terminal = Terminal { cpu: cpu.clone(), connection, key: Vec::new() };
-        let body = [&(3_u32 << 16).to_be_bytes()[..], b"user\0ann\0database\0bank\0\0"].concat();
+        let body =
+            [&(3_u32 << 16).to_be_bytes()[..], b"user\0ann\0database\0bank\0application_name\0test\0\0"].concat();
         let startup = [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat();
         match terminal.begin(&startup).await {
             Ok(()) => Some(terminal),
@@ -104,6 +107,7 @@ impl Terminal {
                 (b'D', body) => reply.values.push(value(&body)),
                 (b'C', body) => reply.tags.push(text(&body)),
                 (b'E', body) => reply.error = Some(code(&body)),
+                (b'S', body) => reply.settings.push(text(&body).replace('\0', "=")),
                 (b'Z', body) => {
                     reply.status = body[0];
                     return Ok(reply);
