@@ -186,6 +186,7 @@ impl SqlType {
             (Format::Binary, SqlType::Int2, Value::BigInt(number)) => out.put_i16(*number as i16),
             (Format::Binary, SqlType::Int4, Value::BigInt(number)) => out.put_i32(*number as i32),
             (Format::Binary, SqlType::Numeric, Value::BigInt(number)) => numeric::write(*number, out),
+            (Format::Binary, SqlType::Numeric, Value::DoublePrecision(number)) => numeric::write_float(*number, out),
             (Format::Binary, SqlType::Float4, Value::DoublePrecision(number)) => out.put_f32(*number as f32),
             (Format::Binary, _, Value::BigInt(number)) => out.put_i64(*number),
             (Format::Binary, _, Value::DoublePrecision(number)) => out.put_f64(*number),

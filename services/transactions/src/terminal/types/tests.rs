@@ -35,6 +35,32 @@ fn values_are_written_as_postgresql_writes_them() {
 }
 
 #[test]
+fn numerics_are_written_in_binary_form_as_postgresql_writes_them() {
+    for (number, expected) in [
+        (1.5, &[2, 0, 0, 1, 1, 5000][..]),
+        (-0.001, &[1, 0xffff, 0x4000, 3, 10]),
+        (12345.678, &[3, 1, 0, 3, 1, 2345, 6780]),
+        (1e20, &[1, 5, 0, 0, 1]),
+        (0.0, &[0, 0, 0, 0]),
+        (f64::NAN, &[0, 0, 0xc000, 0]),
+        (f64::INFINITY, &[0, 0, 0xd000, 0]),
+        (f64::NEG_INFINITY, &[0, 0, 0xf000, 0]),
+    ] {
+        let expected: Vec<u8> = expected.iter().flat_map(|word: &u16| word.to_be_bytes()).collect();
+        assert_eq!(binary(SqlType::Numeric, &Value::DoublePrecision(number)), expected, "{number}");
+    }
+}
+
+/// The number that a numeric in binary form means.
+fn meant(bytes: &[u8]) -> f64 {
+    let words: Vec<u16> = bytes.chunks_exact(2).map(|word| u16::from_be_bytes([word[0], word[1]])).collect();
+    let digits: String = words[4..].iter().map(|digit| format!("{digit:04}")).collect();
+    let exponent = 4 * (i32::from(words[1] as i16) + 1);
+    let sign = if words[2] == 0x4000 { "-" } else { "" };
+    format!("{sign}0.{digits}e{exponent}").parse().expect("a number")
+}
+
+#[test]
 fn what_is_no_value_of_a_type_is_refused_with_its_code() {
     for (of, wrong, state) in [
         (SqlType::Int8, "x", "22P02"),
@@ -102,6 +128,15 @@ proptest! {
         let value = Value::DoublePrecision(number);
         prop_assert_eq!(SqlType::Float8.read(Format::Binary, &binary(SqlType::Float8, &value)), Ok(value.clone()));
         prop_assert_eq!(SqlType::Float8.read(Format::Text, text(SqlType::Float8, &value).as_bytes()), Ok(value));
+    }
+
+    #[test]
+    fn floats_survive_as_numerics(bits: u64) {
+        let number = f64::from_bits(bits);
+        prop_assume!(number.is_finite());
+        let written = binary(SqlType::Numeric, &Value::DoublePrecision(number));
+        prop_assert_eq!(usize::from(u16::from_be_bytes([written[0], written[1]])), (written.len() - 8) / 2);
+        prop_assert_eq!(meant(&written), number);
     }
 
     #[test]
