@@ -192,8 +192,10 @@ impl Commands {
     /// Starts a request without payload. `began`: its start, if already recorded.
     pub(crate) async fn start(self: &Rc<Self>, request: &Request, release: Release, began: Option<Timed>) {
         let began = began.unwrap_or_else(|| self.begin(request));
-        let is_single = request.len > 0 && self.pieces(request).nth(1).is_none() && !self.outbound.is_exclusive();
-        if self.cpu.switches().hottest_first && request.kind == cmd::READ && is_single {
+        // The range of a flush means nothing, and may have no end.
+        let is_read = request.kind == cmd::READ && request.len > 0;
+        let is_single = || self.pieces(request).nth(1).is_none() && !self.outbound.is_exclusive();
+        if self.cpu.switches().hottest_first && is_read && is_single() {
             return self.read_single(request, release, began).await;
         }
         let (commands, request) = (Rc::clone(self), *request);

@@ -74,6 +74,18 @@ fn a_payload_that_is_refused_is_read_over_and_the_next_request_is_understood() {
 }
 
 #[test]
+fn what_a_flush_says_of_its_range_means_nothing() {
+    serve(Setup::new(15, MIB), async |cpu, route| {
+        let good = bystander(&cpu, &route).await;
+        let mut peer = route.peer_of(&cpu, "disk").await;
+        for (offset, len) in [(u64::MAX, 1), (u64::MAX, u32::MAX), (2 * MIB, 4096)] {
+            assert_eq!(peer.error_of(request(cmd::FLUSH, offset, len), &[]).await, Ok(0), "{offset}+{len}");
+        }
+        assert_unharmed(&cpu, &good).await;
+    });
+}
+
+#[test]
 fn a_write_longer_than_allowed_is_refused_before_memory_is_taken_for_it() {
     serve(Setup { memory: 4 * MIB, ..Setup::new(3, 1 << 40) }, async |cpu, route| {
         let good = bystander(&cpu, &route).await;
