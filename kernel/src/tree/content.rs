@@ -40,18 +40,17 @@ impl FileTree {
             return Ok(());
         }
         // Boxed, as what follows: large and rare.
-        Box::pin(self.ask_host(cpu, file)).await?;
-        let is_current = file.known().stale == Stale::No;
-        if is_current { Ok(()) } else { Box::pin(self.follow_host(cpu, file)).await }
+        let result = Box::pin(self.ask_and_follow_host(cpu, file)).await;
+        if result == Err(Errno::STALE) {
+            self.close_unknown(cpu, file);
+        }
+        result
     }
 
-    async fn ask_host(&self, cpu: &Processor, file: &Vnode) -> Result<(), Errno> {
-        if file.device.ask_host(cpu).await? {
-            return Ok(());
-        }
-        // Only our descriptor keeps the file alive.
-        self.forget(cpu, file.node);
-        Err(Errno::STALE)
+    async fn ask_and_follow_host(&self, cpu: &Processor, file: &Vnode) -> Result<(), Errno> {
+        file.device.ask_host(cpu).await?;
+        let is_current = file.known().stale == Stale::No;
+        if is_current { Ok(()) } else { Box::pin(self.follow_host(cpu, file)).await }
     }
 
     /// Drops cached content if others changed the file.
@@ -65,7 +64,7 @@ impl FileTree {
         }
         let found_stale = Cell::new(0);
         let ask = async {
-            self.ask_host(cpu, file).await?;
+            file.device.ask_host(cpu).await?;
             let known = file.known();
             found_stale.set(known.found_stale);
             file.device.set_size(known.host.size);
@@ -155,7 +154,7 @@ impl FileTree {
         let (content, names) = self.commit_both(cpu, file, context).await;
         let is_current = file.device.reported(true) == file.known().reported && file.device.is_watched();
         // The result stands even if the revalidation fails.
-        if is_current || self.ask_host(cpu, file).await.is_ok() {
+        if is_current || file.device.ask_host(cpu).await.is_ok() {
             let _ = self.follow_host(cpu, file).await;
         }
         content.and(names)
@@ -182,7 +181,7 @@ impl FileTree {
 
     /// A change of the size has failed: the host may have made it, before something else failed.
     async fn look_at_size(&self, cpu: &Processor, file: &Vnode) {
-        let is_known = file.device.ask_host(cpu).await == Ok(true);
+        let is_known = file.device.ask_host(cpu).await.is_ok();
         let mut known = file.known();
         if !is_known || known.host.size != file.device.size() {
             known.find_stale(cpu.now(), true);

@@ -132,17 +132,17 @@ impl GrowingFile {
         self.known.lock()
     }
 
-    /// Asks the host for the file's attributes. Returns false if it has lost its last name.
+    /// Asks the host for the file's attributes.
     ///
     /// # Errors
-    /// The host's.
-    pub(super) async fn ask_host(&self, cpu: &Processor) -> Result<bool, Errno> {
+    /// The host's; [`Errno::STALE`] if it has lost its last name.
+    pub(super) async fn ask_host(&self, cpu: &Processor) -> Result<(), Errno> {
         let question = self.question(Asked { at: cpu.now(), changes: false });
         match cpu.tree(self.tree, None, TreeCall::Attributes { node: self.node }).await? {
-            TreeReply::Attributes(host) if host.links == 0 => Ok(false),
+            TreeReply::Attributes(host) if host.links == 0 => Err(Errno::STALE),
             TreeReply::Attributes(host) => {
                 self.note(cpu.now(), host, question);
-                Ok(true)
+                Ok(())
             }
             _ => Err(Errno::IO),
         }
@@ -206,9 +206,7 @@ impl GrowingFile {
         zero_part(&frames, read as usize, (range.len - read) as usize);
         // Newer content next to older cached blocks would be a version of the file that never existed.
         // Boxed: writes need less memory.
-        if !Box::pin(self.ask_host(cpu)).await? {
-            return Err(Errno::STALE);
-        }
+        Box::pin(self.ask_host(cpu)).await?;
         if self.known().stale == Stale::Yes {
             let is_outrun = self.outrun.fetch_add(1, Ordering::Relaxed) >= OUTRUN_MAX;
             return Ok(if is_outrun { Outcome::Done } else { Outcome::Changed });

@@ -25,6 +25,10 @@ pub(super) struct Files {
     open: Vec<(Node, Arc<Vnode>)>,
     /// Position of the clock algorithm that finds a file to close.
     hand: usize,
+    /// Position of the last look at files that clients do not use.
+    looked_at: usize,
+    /// Is there a task that looks at them?
+    pub(super) are_looked_at: bool,
     pub(super) syncs: SyncsUnderWay,
     pub(super) lost: LostFiles,
 }
@@ -74,7 +78,7 @@ pub(super) enum Victim {
     /// Already removed from the table.
     Clean(Arc<Vnode>),
     /// Must be written first.
-    Dirty(Node, Arc<Vnode>),
+    Dirty(Arc<Vnode>),
 }
 
 impl Files {
@@ -167,17 +171,24 @@ impl Files {
                 let node = *node;
                 return self.retire(node).map(Victim::Clean);
             }
-            dirty.get_or_insert((*node, Arc::clone(file)));
+            dirty.get_or_insert(Arc::clone(file));
         }
-        dirty.map(|(node, file)| Victim::Dirty(node, file))
+        dirty.map(Victim::Dirty)
     }
 
     /// Removes the caller's file if it has no other user and is clean.
-    pub(super) fn take_idle(&mut self, node: Node, file: &Arc<Vnode>) -> bool {
-        let is_same = matches!(self.slots.get(&node), Some(&Slot::Open(at)) if Arc::ptr_eq(&self.open[at].1, file));
+    pub(super) fn take_idle(&mut self, file: &Vnode) -> bool {
+        let Some(&Slot::Open(at)) = self.slots.get(&file.node) else { return false };
+        let open = &self.open[at].1;
         // The table's reference, and the caller's.
-        let is_idle = is_same && Arc::strong_count(file) == 2 && file.is_clean();
-        is_idle && self.retire(node).is_some()
+        let is_idle = std::ptr::eq(&raw const **open, file) && Arc::strong_count(open) == 2 && file.is_clean();
+        is_idle && self.retire(file.node).is_some()
+    }
+
+    /// The next file in a round through all.
+    pub(super) fn look_at_next(&mut self) -> Option<Arc<Vnode>> {
+        self.looked_at = if self.looked_at + 1 < self.open.len() { self.looked_at + 1 } else { 0 };
+        self.open.get(self.looked_at).map(|(_, file)| Arc::clone(file))
     }
 
     /// Removes a file that may be opened again: its loss is remembered.

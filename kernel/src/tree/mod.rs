@@ -16,6 +16,7 @@ mod lost;
 mod open_files;
 mod opening;
 mod ordered;
+mod removed;
 mod siblings;
 mod sync;
 mod verifier;

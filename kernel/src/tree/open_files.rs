@@ -88,12 +88,12 @@ impl OpenFiles {
                         self.end(1);
                         return true;
                     }
-                    Some(Victim::Dirty(_, _)) if written == WRITTEN_MAX => return false,
-                    Some(Victim::Dirty(node, file)) => {
+                    Some(Victim::Dirty(_)) if written == WRITTEN_MAX => return false,
+                    Some(Victim::Dirty(file)) => {
                         written += 1;
                         // Unless it came into use meanwhile.
                         let is_written = file.flush(cpu, Context::synchronous(cpu.job())).await.is_ok();
-                        if is_written && files.lock().take_idle(node, &file) {
+                        if is_written && files.lock().take_idle(&file) {
                             file.abandon(cpu);
                             self.end(1);
                             return true;

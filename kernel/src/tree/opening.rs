@@ -109,6 +109,9 @@ impl<'a> Opening<'a> {
             }
         };
         self.end(Some(opened.clone()));
+        if opened.is_ok() {
+            self.tree.look_at_unused(cpu);
+        }
         opened
     }
 

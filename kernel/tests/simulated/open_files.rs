@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use kernel::tree::OpenFiles;
 use machine::Errno;
+use machine::tree::TreeCall;
 use sim::{OpClass, TreeConfig};
-use testkit::scene::files::{context, file, open, open_within, read, served, server, stable, write};
+use testkit::scene::files::{context, file, open, open_within, read, root, served, server, stable, write};
 use testkit::scene::run;
 
 #[test]
@@ -64,6 +65,38 @@ fn all_trees_have_one_budget_of_open_files_and_give_way_to_each_other_also_what_
         }
         assert_eq!(budget.open(), 0);
     });
+}
+
+#[test]
+fn a_file_that_the_host_removes_is_closed_when_that_is_seen() {
+    for (is_asked, is_dirty) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (world, host, id) = server(13);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let budget = OpenFiles::new(100);
+            let tree = open_within(&seen, &cpu, id, &budget);
+            let (_, stays) = file(&cpu, &tree, "stays").await;
+            let (_, removed) = file(&cpu, &tree, "removed").await;
+            write(&cpu, &tree, &removed, 0, &[7; 5000], stable()).await.expect("durable");
+            if is_dirty {
+                write(&cpu, &tree, &removed, 0, &[8; 5000], context()).await.expect("cached");
+            }
+            let dir = root(&cpu, &tree).await;
+            let call = TreeCall::Remove { dir, name: "removed".into() };
+            seen.call_tree(id, None, &call).expect("removed beside");
+            cpu.sleep(Duration::from_secs(1)).await;
+            let told = if is_asked { tree.refresh(&cpu, &removed).await.map(drop) } else { Err(Errno::STALE) };
+            assert_eq!(told, Err(Errno::STALE));
+            if !is_asked || is_dirty {
+                drop(removed);
+                assert_eq!(budget.open(), 2, "it cannot be known yet, or must be written first");
+                cpu.sleep(Duration::from_secs(80)).await;
+            }
+            assert_eq!(budget.open(), 1, "asked: {is_asked}, dirty: {is_dirty}");
+            tree.refresh(&cpu, &stays).await.expect("still there");
+            tree.close(&cpu).await.expect("flushed");
+        });
+    }
 }
 
 #[test]
