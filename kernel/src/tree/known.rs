@@ -180,7 +180,9 @@ impl Known {
         if set.modified.is_some() || set.size.is_some() && !was_written || is_changed {
             self.modified = host.modified;
         }
-        self.changed = self.changed.max(host.changed);
+        // Who has seen the time of before notices this change, also one in the same step of the host's clock.
+        let is_none = *set == SetAttributes::default();
+        self.changed = if is_none { self.changed.max(host.changed) } else { later(self.changed, host.changed) };
         self.host = host;
         self.writes = question.writes;
         self.answered = if is_overtaken { None } else { Some(now) };

@@ -226,6 +226,8 @@ impl FileTree {
                 other => Ok(other),
             };
         };
+        // Of two callers that saw the same time only one may succeed.
+        let _one_at_a_time = if guard.is_some() { Some(file.guarded.lock().await) } else { None };
         // The guard is a time from the clients' view, which a change by the host must have reached.
         if guard.is_some() {
             self.refresh(cpu, &file).await?;

@@ -31,6 +31,8 @@ pub struct Vnode {
     used: AtomicBool,
     /// Held while the cache is revalidated.
     pub(super) following: TaskMutex,
+    /// Held while attributes are set under a guard, from the comparison on.
+    pub(super) guarded: TaskMutex,
 }
 
 impl Vnode {
@@ -49,6 +51,7 @@ impl Vnode {
             failures: AtomicU64::new(0),
             used: AtomicBool::new(true),
             following: TaskMutex::default(),
+            guarded: TaskMutex::default(),
         })
     }
 

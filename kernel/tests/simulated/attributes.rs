@@ -64,6 +64,30 @@ fn a_size_that_the_host_has_set_before_it_failed_is_seen() {
 }
 
 #[test]
+fn of_two_callers_that_saw_the_same_time_of_change_only_one_sets_attributes() {
+    for is_written in [false, true] {
+        served(3, 100, async move |cpu, tree, _, _| {
+            let (node, file) = file(&cpu, &tree, "file").await;
+            if is_written {
+                write(&cpu, &tree, &file, 0, &[1; 5000], context()).await.expect("cached");
+            }
+            let guard = Some(attributes(&cpu, &tree, node).await.changed);
+            let guarded = |mode: u32| {
+                let (same, attributes) = (Arc::clone(&tree), SetAttributes { mode: Some(mode), ..NONE });
+                let call = TreeCall::SetAttributes { node, attributes, guard };
+                spawn(&cpu, async move |cpu| same.call(&cpu, None, call).await)
+            };
+            let (first, second) = (guarded(0o600), guarded(0o640));
+            let is_set = |reply| matches!(reply, Ok(TreeReply::Attributes(_)));
+            assert!(is_set(ended(&cpu, &first).await), "written: {is_written}");
+            let refused = ended(&cpu, &second).await;
+            assert!(matches!(refused, Ok(TreeReply::GuardFailed)), "written: {is_written}");
+            assert_eq!(attributes(&cpu, &tree, node).await.mode, 0o600);
+        });
+    }
+}
+
+#[test]
 fn what_was_written_stays_when_the_host_cannot_be_asked_after_a_file_was_renamed() {
     for error in [Errno(libc::EMFILE), Errno(libc::EBUSY), Errno::IO] {
         served(2, 100, async move |cpu, tree, seen, id| {
