@@ -262,7 +262,11 @@ pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let _held = op.around.is_some().then(hold_directory);
     let changed = op.call.directory_changed().filter(|_| op.around.is_some());
     let before = changed.and_then(|dir| tree.attributes_before(&dir));
-    let reply = tree.answer(op.caller.as_ref(), &op.call)?;
+    let reply = tree.answer(op.caller.as_ref(), &op.call);
+    if let Some(search) = &tree.search {
+        search.tidy();
+    }
+    let reply = reply?;
     if let Some(Around { nodes, attributes }) = &op.around {
         let after: Vec<_> = nodes.iter().map(|node| tree.attributes_after(node)).collect();
         // Asked last: others' changes until then may be in the attributes.

@@ -29,6 +29,7 @@ searched!(
     a_node_moved_on_the_host_is_synced,
     one_search_finds_all_moved_nodes_of_a_large_tree,
     a_node_moved_out_of_the_tree_is_stale_until_it_is_back,
+    the_file_of_places_has_a_bound_whoever_moves_nodes,
 );
 
 /// Files in nested directories, with their paths.
@@ -208,6 +209,21 @@ fn a_node_moved_out_of_the_tree_is_stale_until_it_is_back(mut served: ServedTree
     // Back in the tree it has its identifier again.
     fs::rename(outside.path().join("file"), served.path("back")).expect("moved");
     assert!(number(&mut served, file).is_ok());
+}
+
+fn the_file_of_places_has_a_bound_whoever_moves_nodes(mut served: ServedTree) {
+    if !served.acts_for_others() {
+        return;
+    }
+    let (root, who) = (served.root, caller(5001, 6001, &[]));
+    let name = |number: usize| format!("{number:0>250}");
+    assert!(served.node(Some(&who), create(root, &name(0), Creation::Guarded, mode(0o600))).is_ok());
+    // Places of more than 2 MB, of which one is current.
+    for number in 0..8000 {
+        assert!(served.ask(Some(&who), rename(root, &name(number), root, &name(number + 1))).is_ok());
+    }
+    let size = fs::metadata(places_in(served.state.path())).expect("state").len();
+    assert!(size < 3 << 19, "{size} bytes");
 }
 
 fn one_search_finds_all_moved_nodes_of_a_large_tree(mut served: ServedTree) {

@@ -148,6 +148,10 @@ impl Places {
         }
         self.on_record(&record, self.end, bytes.len() as u64);
         self.end += bytes.len() as u64;
+    }
+
+    /// To be called now and then by a thread that acts as the server: the directory of the file is the server's.
+    pub(super) fn tidy(&mut self) {
         if self.compact_if_needed().is_err() {
             // Retried when the file has doubled.
             self.current_bytes = self.end;
@@ -340,6 +344,7 @@ mod tests {
         places.put(InodeNo(1), place(9, "stays"));
         for k in 0..100_000u64 {
             places.put(InodeNo(2), place(k, "moves"));
+            places.tidy();
         }
         assert!(places.end < 2 * WASTE_BYTES_MIN, "{} bytes", places.end);
         drop(places);

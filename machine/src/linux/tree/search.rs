@@ -172,6 +172,11 @@ impl Search {
         self.gone.lock().contains(node)
     }
 
+    /// After a call. The thread acts as the server.
+    pub(super) fn tidy(&self) {
+        self.places.lock().tidy();
+    }
+
     /// While this is held, a node may not be at its recorded place.
     pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
         self.moving.write()
