@@ -11,6 +11,7 @@ use policy::unit::ProcessorId;
 
 use crate::listeners::Sockets as Listening;
 use crate::processors::Processors;
+use crate::tell::tell;
 
 /// The sockets of this host.
 pub struct HostSockets;
@@ -41,7 +42,7 @@ fn note_refusal(error: Errno) {
         _ => "",
     };
     let before = if missed == 0 { String::new() } else { format!(" ({missed} times more since this was last said)") };
-    eprintln!("awase: a client could not be accepted: {error}{hint}{before}");
+    tell(format_args!("a client could not be accepted: {error}{hint}{before}"));
 }
 
 /// Between two messages about the same.

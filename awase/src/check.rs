@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::config::{Config, Overrides, Problems, show_bytes};
+use crate::tell::tell;
 use crate::{directories, media};
 
 /// Prints what would be served, or all problems.
@@ -14,7 +15,7 @@ pub fn check(overrides: &Overrides) -> ExitCode {
         }
         Err(problems) => {
             for problem in &problems.0 {
-                eprintln!("awase: {problem}");
+                tell(problem);
             }
             ExitCode::from(2)
         }

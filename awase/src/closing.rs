@@ -8,6 +8,7 @@ use machine::Errno;
 use policy::unit::ProcessorId;
 
 use crate::processors::Processors;
+use crate::tell::tell;
 
 pub struct Closing {
     name: String,
@@ -39,7 +40,7 @@ impl Closing {
     /// Is it over? Then a failure is printed.
     pub fn tell_end(&self) -> bool {
         if let Some(Err(error)) = self.result.get() {
-            eprintln!("awase: export {:?} could not be written to its disk: {error}", self.name);
+            tell(format_args!("export {:?} could not be written to its disk: {error}", self.name));
         }
         self.result.get().is_some()
     }

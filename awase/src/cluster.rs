@@ -24,6 +24,7 @@ use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
 use crate::guard::{self, Guard};
 use crate::membership::{self, Claims, Member};
 use crate::processors::Processors;
+use crate::tell::tell;
 use dial::Addresses;
 pub use joined::Replace;
 use volume::volume_of;
@@ -125,7 +126,7 @@ impl Cluster {
             is_volatile: export.path().is_none(),
             timeout: dsm::TIMEOUT,
         };
-        let shared = Shared::new(config, me, storage, Box::new(|line| eprintln!("awase: {line}")));
+        let shared = Shared::new(config, me, storage, Box::new(|line| tell(line)));
         let volume = volume_of(kernel, export, &shared, home)?;
         self.dsm.add(&shared);
         let dsm = Arc::clone(&self.dsm);

@@ -34,6 +34,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::membership::now;
+use crate::tell::tell;
 
 /// The command that a guard is.
 const COMMAND: &str = "guard";
@@ -134,7 +135,7 @@ impl Guard {
     fn tell(&self) {
         let Some(lapsed) = self.lapsed.get().cloned() else { return };
         if let Err(error) = std::thread::Builder::new().name("guard".into()).spawn(move || lapsed()) {
-            eprintln!("awase: programs that have mapped shared disks may have to be started again: {error}");
+            tell(format_args!("programs that have mapped shared disks may have to be started again: {error}"));
         }
     }
 
@@ -153,9 +154,9 @@ impl Guard {
         // Before the guard hears of it: what it empties is never taken for what programs have written.
         self.lapses.fetch_add(1, Ordering::Release);
         let _ = socket.shutdown(std::net::Shutdown::Both);
-        eprintln!(
-            "awase: the process that guards mapped memory has ended, or does not answer: all mappings of shared disks begin \
-             anew"
+        tell(
+            "the process that guards mapped memory has ended, or does not answer: all mappings of shared disks begin \
+             anew",
         );
     }
 

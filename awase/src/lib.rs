@@ -35,5 +35,6 @@ pub mod serve;
 pub mod server;
 pub mod stable_writes;
 pub mod stack;
+pub mod tell;
 pub mod top;
 pub mod trace;

@@ -16,6 +16,7 @@ use transactions::terminal::Terminals;
 
 use crate::config::{Config, Database, Directory, Place, Problem, Problems, Settings};
 use crate::predecessor::Deadline;
+use crate::tell::tell;
 
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
@@ -100,7 +101,7 @@ impl Sockets {
         if !directories.is_empty() && !self.has(Nfs::NAME) {
             match for_directories(settings, deadline) {
                 Err(refused) if directories.iter().all(|directory| directory.optional) => {
-                    eprintln!("awase: no directory is served: {refused}");
+                    tell(format_args!("no directory is served: {refused}"));
                 }
                 result => made.add(Nfs::NAME, problems.note_all(result).into_iter().flatten()),
             }
@@ -108,7 +109,7 @@ impl Sockets {
         if !databases.is_empty() && !self.has(Terminals::NAME) {
             match for_databases(settings, deadline) {
                 Err(refused) if databases.iter().all(|database| database.optional) => {
-                    eprintln!("awase: no database can be reached: {refused}");
+                    tell(format_args!("no database can be reached: {refused}"));
                 }
                 result => made.add(Terminals::NAME, problems.note_all(result).into_iter().flatten()),
             }

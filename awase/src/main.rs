@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
+use awase::tell::tell;
 use awase::{check, control, generate, guard, iotest, lab, load, mount, program, serve, top, trace};
 use clap::Parser;
 
@@ -14,7 +15,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("awase: {error:#}");
+            tell(format_args!("{error:#}"));
             // Problems of the configuration have an exit code of their own.
             if error.is::<Problems>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }

@@ -8,6 +8,7 @@ use transactions::program::{self, Function, Programs};
 
 use crate::cli::{InstallArguments, ProgramArguments, ProgramCommand};
 use crate::control::client::{Client, LoadedDatabase};
+use crate::tell::tell;
 
 /// Does what the command line says.
 ///
@@ -28,7 +29,7 @@ fn check(files: &[PathBuf]) -> ExitCode {
         match program::check(file) {
             Ok((program, functions)) => show(program.name(), &functions),
             Err(fault) => {
-                eprintln!("awase: {fault}");
+                tell(fault);
                 code = ExitCode::FAILURE;
             }
         }
@@ -55,7 +56,7 @@ fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
         return Ok(());
     };
     let loaded = client.load_programs()?;
-    loaded.faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
+    loaded.faults.iter().for_each(tell);
     let installed = std::fs::canonicalize(directory(arguments))?;
     let is_from_there = |of: &LoadedDatabase| of.directory.as_ref().is_none_or(|directory| *directory == installed);
     let (from_there, others): (Vec<_>, Vec<_>) = loaded.databases.into_iter().partition(is_from_there);
@@ -84,7 +85,7 @@ fn list(arguments: &ProgramArguments) -> anyhow::Result<ExitCode> {
         let functions = programs.functions().into_iter().filter(|of| of.program().name() == program.name());
         show(program.name(), &functions.collect::<Vec<_>>());
     }
-    faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
+    faults.iter().for_each(tell);
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

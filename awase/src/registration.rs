@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use machine::linux::net::Address;
 use nfs::rpcbind::Rpcbind;
 
+use crate::tell::tell;
+
 pub struct Registration {
     rpcbind: Rpcbind,
     listening: SocketAddr,
@@ -21,7 +23,7 @@ impl Registration {
         match rpcbind.register(listening) {
             Ok(()) => Some(Registration { rpcbind, listening }),
             Err(error) => {
-                eprintln!("awase: {error}");
+                tell(error);
                 None
             }
         }
@@ -31,7 +33,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Err(error) = self.rpcbind.unregister(self.listening) {
-            eprintln!("awase: {error}");
+            tell(error);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
 use crate::predecessor::Deadline;
 use crate::server::Server;
+use crate::tell::tell;
 
 /// How often retired exports are checked, while there are any.
 const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let metrics = metrics.serve(server.view()).context("cannot start a thread")?;
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
     for notice in notices.into_iter().chain(unserved).chain(limits.into_iter().flatten()) {
-        eprintln!("awase: {notice}");
+        tell(notice);
     }
     let mut front = Front { server, config, overrides, metrics };
     print(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
@@ -113,10 +114,10 @@ impl Front<'_> {
             }
             Err(error) => {
                 match error.downcast_ref::<Problems>() {
-                    Some(problems) => problems.0.iter().for_each(|problem| eprintln!("awase: {problem}")),
-                    None => eprintln!("awase: {error:#}"),
+                    Some(problems) => problems.0.iter().for_each(tell),
+                    None => tell(format_args!("{error:#}")),
                 }
-                eprintln!("awase: the configuration was not changed");
+                tell("the configuration was not changed");
             }
         }
         notify(&[NotifyState::Ready]);
@@ -153,14 +154,14 @@ impl Front<'_> {
             match events.recv()? {
                 Event::Signal(SIGHUP) => {}
                 Event::Signal(_) => {
-                    eprintln!("awase: ended at once by a second signal; what was not flushed may be lost");
+                    tell("ended at once by a second signal; what was not flushed may be lost");
                     self.server.abandon();
                     // Processors are not waited for.
                     std::process::exit(1);
                 }
                 Event::Drained(failures) => {
                     for (name, error) in &failures {
-                        eprintln!("awase: export {name:?} could not be written to its disk: {error}");
+                        tell(format_args!("export {name:?} could not be written to its disk: {error}"));
                     }
                     self.server.stop();
                     return Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -193,7 +194,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
 /// Notifies systemd, if it asked for it. A failure is printed and no error.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        eprintln!("awase: systemd cannot be notified: {error}");
+        tell(format_args!("systemd cannot be notified: {error}"));
     }
 }
 

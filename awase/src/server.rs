@@ -32,6 +32,7 @@ use crate::programs::Programs;
 use crate::registration::Registration;
 use crate::secret;
 use crate::stable_writes::Measured;
+use crate::tell::tell;
 use crate::trace::file::{self, TraceFile};
 
 pub struct Server {
@@ -310,7 +311,7 @@ impl Server {
             let defaults = nfs::Limits::default();
             let connection = limits(&self.settings, defaults.connection);
             let nfs = Nfs::new(secret, nfs::Limits { connection, ..defaults }, Vec::new());
-            nfs.report_to(|line| eprintln!("awase: {line}"));
+            nfs.report_to(|line| tell(line));
             self.nfs = Some(nfs);
         }
         match &self.nfs {
@@ -449,7 +450,7 @@ impl Server {
             .collect();
         self.processors.start_task(ProcessorId(0), move |cpu| async move {
             if !acceptor.drain(&cpu, bound).await {
-                eprintln!("awase: some requests did not end within {bound:?}; their clients were not answered");
+                tell(format_args!("some requests did not end within {bound:?}; their clients were not answered"));
             }
             let mut failures = Vec::new();
             for shared in protocol.iter().flat_map(|protocol| protocol.volumes()) {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
-use testkit::nbd::Client;
+use testkit::nbd::{self, Client};
 use testkit::server::{AWASE, Sandbox};
 
 const RAM: &str = "name=r,kind=ram,size=1MiB";
@@ -172,6 +172,29 @@ fn sigterm_writes_everything_and_ends_with_exit_code_0() {
         assert!(image[12_345..][..data.len()] == data[..], "an acknowledged write is not in the file");
         assert!(!sandbox.file("awase-data/nbd.sock").exists(), "the socket is not removed");
     }
+}
+
+#[test]
+fn a_server_whose_standard_error_nobody_reads_any_more_writes_everything() {
+    let sandbox = Sandbox::new();
+    let config = "[limits]\ndrain_timeout = \"1s\"\n";
+    sandbox.write("awase.toml", config);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let mut client = Client::connect(&server.socket(), "disk").expect("connect");
+    client.write(4096, &[7; 8192]).expect("write into the cache");
+    // The server waits for the rest of this write, and says so in the end.
+    let mut stalled = Client::connect(&server.socket(), "disk").expect("connect");
+    stalled.send(nbd::Command::Write, 0, 1 << 20, 8192, &[8; 100]).expect("a part of a request");
+    server.close_errors();
+    sandbox.write("awase.toml", &format!("{config}nonsense = 1\n"));
+    server.signal(libc::SIGHUP);
+    server.await_notice("RELOADING=1");
+    server.await_notice("READY=1");
+    server.signal(libc::SIGTERM);
+    let (status, _, _) = server.wait();
+    assert_eq!(status.code(), Some(0), "{status}");
+    let image = std::fs::read(sandbox.file("awase-data/disk.img")).expect("image");
+    assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use super::dial::Addresses;
 use super::volume::volume_of;
 use crate::config::{Export, Problem};
 use crate::membership::{Event, Fence, Peer, Releases};
+use crate::tell::tell;
 
 /// Parts of the pages of all shared disks whose home moves as one. With 64 nodes each has at least 4.
 pub const SHARDS: u16 = 256;
@@ -135,7 +136,7 @@ impl Node {
                 if state.me.replace(me) != Some(me) {
                     self.begin_anew(&mut state, me);
                 }
-                print_line(&format!(
+                tell(format_args!(
                     "this node serves as a member of the cluster {:?} (epoch {})",
                     self.cluster, me.incarnation.0
                 ));
@@ -163,9 +164,9 @@ impl Node {
             Event::Problem(problem) => {
                 // An earlier process of this node is one for at most a lease: that is worth waiting for.
                 state.has_problem |= !matches!(problem, crate::membership::Problem::Occupied(_));
-                print_line(&problem.to_string());
+                tell(problem);
             }
-            Event::Recovered => print_line("etcd answers again"),
+            Event::Recovered => tell("etcd answers again"),
         }
         drop(state);
         self.changed.notify_all();
@@ -206,7 +207,7 @@ impl Node {
             match self.open_as(state, &disk, Some(me)) {
                 Ok(next) => state.disks.push(next),
                 Err(problem) => {
-                    print_line(&problem.to_string());
+                    tell(problem);
                     state.disks.push(disk);
                 }
             }
@@ -300,7 +301,7 @@ impl Node {
             homes: state.homes.iter().filter(|_| is_on_device).map(|(shard, home)| (*shard, *home)).collect(),
             before,
         };
-        let shared = Shared::join(config, me, Arc::clone(storage), Box::new(print_line), joined);
+        let shared = Shared::join(config, me, Arc::clone(storage), Box::new(|line| tell(line)), joined);
         shared.limit_mapped(self.mapped_pages_max);
         shared
     }
@@ -363,10 +364,6 @@ impl State {
 
 fn print_if(is_news: bool, line: &str) {
     if is_news {
-        print_line(line);
+        tell(line);
     }
-}
-
-fn print_line(line: &str) {
-    eprintln!("awase: {line}");
 }

@@ -21,6 +21,7 @@ use crate::config::{Database, Problem};
 use crate::exports::{self, OpenDisk};
 use crate::membership::{Claim, Claims};
 use crate::processors;
+use crate::tell::tell;
 
 /// The longest time between two questions whose it is; a change of the membership is a reason to ask, too.
 const RETRY: Duration = Duration::from_secs(1);
@@ -169,7 +170,7 @@ impl SharedDatabase {
             Err(error) => return Err(Absence::Problem(unusable(&self.database, &error))),
         };
         let (programs, faults) = programs(&self.database).map_err(Absence::Problem)?;
-        faults.iter().for_each(|fault| eprintln!("awase: {fault}"));
+        faults.iter().for_each(tell);
         let monitor = Monitor::counting(self.database.name.clone(), store, programs, Arc::clone(&self.counters));
         let disk = OpenDisk { volume, ..self.disk.clone() };
         self.publish(OpenDatabase { database: self.database.clone(), disk, monitor });
@@ -216,7 +217,7 @@ impl SharedDatabase {
     }
 
     fn print(&self, what: &str) {
-        eprintln!("awase: database {:?} {what}", self.database.name);
+        tell(format_args!("database {:?} {what}", self.database.name));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::io::{Write as _, stderr};
 use std::iter::repeat_n;
 use std::mem::MaybeUninit;
 use std::sync::Barrier;
@@ -100,7 +101,9 @@ fn watch(shared: &Shared<'_>, progress: Progress, interrupted: &AtomicBool, is_o
             shown = passed.as_secs();
             let ended = shared.ended.load(Ordering::Relaxed);
             let warm_up = if passed < shared.mix.warm_up { ", warming up" } else { "" };
-            eprintln!("{shown:>4} s  {:>8} transactions in the last second{warm_up}", ended - before);
+            let rate = ended - before;
+            // Nobody may read it any more.
+            let _ = writeln!(stderr(), "{shown:>4} s  {rate:>8} transactions in the last second{warm_up}");
             before = ended;
         }
     }

@@ -20,6 +20,8 @@ use super::problem::Problem;
 use super::settings::Settings;
 use super::watch::{Peer, Seen, Watcher};
 
+use crate::tell::tell;
+
 /// Pause between attempts to get this node's number.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -171,7 +173,7 @@ impl Own {
         let (_watching, end) = channel();
         match self.start(node, asked, end) {
             Ok(()) => self.serve(inputs, &questions),
-            Err(error) => eprintln!("awase: cluster: cannot start a thread: {error}"),
+            Err(error) => tell(format_args!("cluster: cannot start a thread: {error}")),
         }
         self.fence.shut();
         *self.membership.lock() = None;

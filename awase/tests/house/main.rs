@@ -171,6 +171,16 @@ fn no_source_file_is_longer_than_fits_in_a_head() {
     none(&wrong);
 }
 
+/// `eprintln!` panics when standard error is closed or full, and a server that panics loses what is not written yet.
+#[test]
+fn the_product_writes_to_standard_error_only_where_that_may_fail() {
+    let product = members().into_iter().filter(|member| !["lab", "papers"].contains(&member.as_str()));
+    let product = product.filter(|member| !member.starts_with("proof/"));
+    let files = product.flat_map(|member| sources(&format!("{member}/src")));
+    let prints = |(path, text): &(String, String)| !is_of_tests(path) && code_outside_tests(text).contains("eprint");
+    none(&files.filter(prints).map(|(path, _)| format!("{path} uses eprintln!")).collect::<Vec<_>>());
+}
+
 #[test]
 fn every_crate_obeys_the_lints_of_the_workspace() {
     let obeys = |member: &String| {

@@ -219,6 +219,11 @@ impl Server {
         self.errors.clear();
     }
 
+    /// From now on nobody reads standard error: what is written there fails.
+    pub fn close_errors(&mut self) {
+        drop(self.child.stderr.take());
+    }
+
     pub fn signal(&self, signal: i32) {
         let signal = Signal::from_named_raw(signal).expect("a signal");
         rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("kill");
