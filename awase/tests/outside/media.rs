@@ -1,8 +1,9 @@
-//! A database on other media than files.
+//! A database on other media than files, and a disk's file that changes beside the server.
 
 use std::fs::File;
 use std::time::Duration;
 
+use testkit::nbd::Client;
 use testkit::server::Sandbox;
 use testkit::skip;
 
@@ -68,4 +69,18 @@ fn a_database_in_memory_or_on_the_papers_device_is_right_as_long_as_its_server_r
             server.crash();
         }
     }
+}
+
+#[test]
+fn a_disk_whose_file_the_host_makes_shorter_reads_as_zeroes_beyond_its_end() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.file("disk.img");
+    std::fs::write(&path, vec![7; 1 << 20]).expect("an image");
+    let server = sandbox.serve(&["--export", "name=disk,kind=file,path=disk.img"]);
+    let mut client = Client::connect(&server.socket(), "disk").expect("connect");
+    // The end lies 576 bytes into a block: no multiple of what direct I/O wants.
+    File::options().write(true).open(&path).and_then(|file| file.set_len(1_000_000)).expect("shorter");
+    let read = client.read(1_000_000 - 576, 4096).expect("read across the end");
+    assert!(read[..576] == [7; 576] && read[576..].iter().all(|byte| *byte == 0), "{read:?}");
+    assert_eq!(client.read(1_000_000, 8192).expect("read beyond the end"), vec![0; 8192]);
 }

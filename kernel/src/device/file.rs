@@ -31,21 +31,13 @@ impl FileDevice {
         if self.open.facts.direct { len.next_multiple_of(u64::from(self.open.facts.align)) } else { len }
     }
 
-    async fn read(&self, cpu: &Processor, range: ByteRange, mut frames: Frames) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < range.len {
-            let into = segments(&frames, done as usize, self.aligned(range.len - done) as usize);
-            let op = |into| Op::Read { file: self.open.file, at: range.at + done, into };
-            let result;
-            (result, frames) = transfer(cpu, frames, into, op).await;
-            let read = result?;
-            if read == 0 {
-                // The file was truncated by others: its missing part reads as zeroes, like a hole.
-                zero_part(&frames, done as usize, (range.len - done) as usize);
-                return Ok(());
-            }
-            done += read;
-        }
+    async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<(), Errno> {
+        let into = segments(&frames, 0, self.aligned(range.len) as usize);
+        let op = |into| Op::Read { file: self.open.file, at: range.at, into };
+        let (result, frames) = transfer(cpu, frames, into, op).await;
+        let read = result?.min(range.len);
+        // The file was truncated by others: its missing part reads as zeroes, like a hole.
+        zero_part(&frames, read as usize, (range.len - read) as usize);
         Ok(())
     }
 
