@@ -1,6 +1,6 @@
 //! The command line of the server: messages, signals, reloading, sockets, generated output.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,6 +24,12 @@ fn refusals(sandbox: &Sandbox, arguments: &[&str]) -> String {
     let message = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(2), "{message}");
     message
+}
+
+/// The port at loopback that a banner shows.
+fn nbd_port(banner: &str) -> u16 {
+    let port = banner.split_once("nbd://127.0.0.1:").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
+    port.parse().expect("a port")
 }
 
 #[test]
@@ -122,17 +128,27 @@ fn a_port_in_use_is_refused() {
 
 #[test]
 fn without_descriptors_clients_wait_and_one_message_is_printed() {
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", "none", "--nfs", "none"]);
-    command.args(["--metrics", "none", "--export", RAM]);
-    let mut server = Sandbox::new().start(command);
-    let crowd: Vec<_> = (0..100).map(|_| UnixStream::connect(server.socket()).expect("in the queue")).collect();
-    server.await_error("could not be accepted");
-    drop(crowd);
-    Client::connect(&server.socket(), "r").expect("descriptors are free again");
-    let errors = server.end();
-    assert!(errors.contains("limits.connections is 2048, but the limit of 64 open files"), "{errors}");
-    assert_eq!(errors.matches("could not be accepted").count(), 1, "{errors}");
+    for is_tcp in [false, true] {
+        let address = if is_tcp { "127.0.0.1:0" } else { "none" };
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", address, "--nfs", "none"]);
+        command.args(["--metrics", "none", "--export", RAM]);
+        let mut server = Sandbox::new().start(command);
+        let connect: Box<dyn Fn() -> OwnedFd> = if is_tcp {
+            let port = nbd_port(&server.banner());
+            Box::new(move || TcpStream::connect(("127.0.0.1", port)).expect("in the queue").into())
+        } else {
+            let socket = server.socket();
+            Box::new(move || UnixStream::connect(&socket).expect("in the queue").into())
+        };
+        let crowd: Vec<_> = (0..100).map(|_| connect()).collect();
+        server.await_error("could not be accepted");
+        drop(crowd);
+        Client::connect(&server.socket(), "r").expect("descriptors are free again");
+        let errors = server.end();
+        assert!(errors.contains("limits.connections is 2048, but the limit of 64 open files"), "{errors}");
+        assert_eq!(errors.matches("could not be accepted").count(), 1, "{errors}");
+    }
 }
 
 #[test]
@@ -273,8 +289,7 @@ fn one_client_cannot_take_all_connections() {
     let sandbox = Sandbox::new();
     sandbox.write("few.toml", "[limits]\nconnections = 8\n");
     let mut server = sandbox.serve(&["--config", "few.toml", "--nbd", "127.0.0.1:0", "--export", RAM]);
-    let banner = server.banner();
-    let port = banner.split_once("nbd://127.0.0.1:").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
+    let port = nbd_port(&server.banner());
     let connect = |_| Client::connect(&server.socket(), "r").ok();
     let taken: Vec<_> = (0..8).map_while(connect).collect();
     assert_eq!(taken.len(), 4, "a user of this host, through the socket");

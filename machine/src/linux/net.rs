@@ -253,7 +253,7 @@ pub fn peer_core(connection: Connection) -> Option<usize> {
     {
         return core_of(&std::fs::read_to_string(format!("/proc/{}/stat", credentials.pid)).ok()?);
     }
-    let peer = TcpStream::from(socket.try_clone_to_owned().ok()?).peer_addr().ok()?;
+    let peer = tcp_peer(socket).ok()?;
     let core = getsockopt::<libc::c_int>(socket, libc::SO_INCOMING_CPU).ok().filter(|_| peer.ip().is_loopback())?;
     usize::try_from(core).ok()
 }
@@ -313,8 +313,14 @@ pub fn peer_address(connection: Connection) -> Result<Address, Errno> {
     if option(socket, libc::SO_DOMAIN)? == libc::AF_UNIX {
         return Ok(Address::Unnamed);
     }
-    let address = socket.try_clone_to_owned().and_then(|socket| TcpStream::from(socket).peer_addr());
-    address.map(Address::Tcp).map_err(|error| syscall::errno(&error))
+    tcp_peer(socket).map(Address::Tcp)
+}
+
+/// Without a descriptor of its own, which there may be none for.
+fn tcp_peer(socket: BorrowedFd<'_>) -> Result<SocketAddr, Errno> {
+    let errno = |error: rustix::io::Errno| Errno(error.raw_os_error());
+    let peer = rustix::net::getpeername(socket).map_err(errno)?.ok_or(Errno(libc::ENOTCONN))?;
+    SocketAddr::try_from(peer).map_err(errno)
 }
 
 /// Sends the acknowledgement that TCP delays (RFC 1122, section 4.2.3.2). Nothing happens on other sockets.
