@@ -7,6 +7,7 @@ use nfs3_types::nfs3::{NFS_PROGRAM, stable_how};
 use nfs3_types::xdr_codec::Unpack;
 use policy::unit::ByteOffset;
 
+use crate::mount_list::LIST_BYTES_MAX;
 use crate::program::{Program, TRANSFER_BYTES_MAX};
 
 /// Longest file handle, in bytes (RFC 1813, section 2.4: `NFS3_FHSIZE`).
@@ -57,8 +58,11 @@ pub(crate) fn fits(program: Program, procedure: u32, arguments: &[u8]) -> bool {
     parts(program, procedure).iter().all(|part| at.pass(*part).is_some())
 }
 
-/// Bytes of data that the results may contain: the count of a READ or READDIR, limited to the maximum.
+/// Bytes of data that the results may contain: the count of a READ or READDIR, limited to the maximum; a list of mounts.
 pub(crate) fn results_bytes(program: Program, procedure: u32, arguments: &[u8]) -> u64 {
+    if program == Program::Mount && procedure == MOUNT_PROGRAM::MOUNTPROC3_DUMP as u32 {
+        return LIST_BYTES_MAX as u64;
+    }
     let before_count = match (program, NFS_PROGRAM::try_from(procedure)) {
         (Program::Nfs, Ok(NFS_PROGRAM::NFSPROC3_READ)) => 8,
         (Program::Nfs, Ok(NFS_PROGRAM::NFSPROC3_READDIR)) => 16,
@@ -237,6 +241,14 @@ mod tests {
             bytes[stable] = 3;
             prop_assert_eq!(WriteArguments::look(&bytes), Look::Malformed);
         }
+    }
+
+    #[test]
+    fn results_count_as_what_they_may_hold() {
+        let read = [&4_u32.to_be_bytes()[..], &[0; 4], &[0; 8], &70_000_u32.to_be_bytes()].concat();
+        assert_eq!(results_bytes(Program::Nfs, READ, &read), 70_000);
+        assert_eq!(results_bytes(Program::Nfs, GETATTR, &read[..8]), 0);
+        assert_eq!(results_bytes(Program::Mount, MOUNT_PROGRAM::MOUNTPROC3_DUMP as u32, &[]), LIST_BYTES_MAX as u64);
     }
 
     #[test]

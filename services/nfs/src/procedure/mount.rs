@@ -44,7 +44,7 @@ async fn mnt(call: &Call) -> Result<Results, Refusal> {
     let path: dirpath<'_> = arguments(&call.arguments)?;
     let mounted = mount(call, &path.0).await;
     if mounted.is_ok() {
-        call.nfs.mounts().add(client_name(call), path.0.to_vec());
+        call.nfs.mounts().add(client_name(call), &path.0);
     }
     Ok(packed(&match mounted {
         Ok(mounted) => mountres3::Ok(mounted),
@@ -131,7 +131,7 @@ async fn ask(
 
 fn umnt(call: &Call) -> Result<Results, Refusal> {
     let path: dirpath<'_> = arguments(&call.arguments)?;
-    call.nfs.mounts().remove(&client_name(call), &path.0);
+    call.nfs.mounts().remove(client_name(call), &path.0);
     Ok(Results::Bytes(Vec::new()))
 }
 
