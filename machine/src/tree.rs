@@ -149,6 +149,9 @@ pub struct SetAttributes {
     pub accessed: Option<SetTime>,
     /// Last change of the content.
     pub modified: Option<SetTime>,
+    /// Take from a file what its mode gives to those who run it (set-user-id, and set-group-id unless it means mandatory locks), as
+    /// a write by another user does. The rest of the mode stays what it is at that time.
+    pub drops_set_id: bool,
 }
 
 /// How to make a regular file.

@@ -17,7 +17,7 @@ use testkit::scene::{ended, spawn};
 const BLOCK: u64 = 4096;
 
 const NONE: SetAttributes =
-    SetAttributes { mode: None, uid: None, gid: None, size: None, accessed: None, modified: None };
+    SetAttributes { mode: None, uid: None, gid: None, size: None, accessed: None, modified: None, drops_set_id: false };
 
 /// The host reports no changes.
 fn silent() -> TreeConfig {

@@ -95,6 +95,7 @@ pub(crate) fn to_set(wire: sattr3) -> Result<SetAttributes, nfsstat3> {
             set_mtime::SET_TO_SERVER_TIME => Some(SetTime::Now),
             set_mtime::SET_TO_CLIENT_TIME(time) => Some(SetTime::To(from_wire(time)?)),
         },
+        drops_set_id: false,
     })
 }
 

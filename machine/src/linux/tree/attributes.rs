@@ -74,7 +74,8 @@ impl HostTree {
         }
         let _modes = self.modes.lock();
         let acting = self.identity.act_as(caller)?;
-        if attributes.uid.is_some() || attributes.gid.is_some() {
+        // The host drops these bits, and no others, for whoever sets an owner, also one that stays.
+        if attributes.uid.is_some() || attributes.gid.is_some() || attributes.drops_set_id {
             call::chown(found.fd(), attributes.uid, attributes.gid)?;
         }
         // After the owner, whose change clears bits. Symbolic links have no permissions.

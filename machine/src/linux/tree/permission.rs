@@ -86,8 +86,8 @@ impl HostTree {
             return Ok(());
         };
         let to_now = |time: Option<SetTime>| time.is_none_or(|time| time == SetTime::Now);
-        let SetAttributes { mode, uid, gid, size: _, accessed, modified } = *attributes;
-        if mode.is_some() || uid.is_some() || gid.is_some() || !to_now(accessed) || !to_now(modified) {
+        let SetAttributes { mode, uid, gid, size: _, accessed, modified, drops_set_id } = *attributes;
+        if drops_set_id || mode.is_some() || uid.is_some() || gid.is_some() || !to_now(accessed) || !to_now(modified) {
             return Err(Errno(libc::EPERM));
         }
         let times = accessed.is_some() || modified.is_some();
@@ -110,7 +110,7 @@ impl HostTree {
         found: &Found,
         attributes: &SetAttributes,
     ) -> Result<(), Errno> {
-        let SetAttributes { mode, uid, gid, size: _, accessed, modified } = *attributes;
+        let SetAttributes { mode, uid, gid, size: _, accessed, modified, drops_set_id } = *attributes;
         let is_valid = |time| !matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= 1_000_000_000);
         if [uid, gid].contains(&Some(u32::MAX)) || !is_valid(accessed) || !is_valid(modified) {
             return Err(Errno::INVALID);
@@ -120,8 +120,12 @@ impl HostTree {
         }
         let Attributes { uid: owner, gid: group, .. } = found.attributes();
         let is_chosen = |time| matches!(time, Some(SetTime::To(_)));
-        let takes_owner =
-            mode.is_some() || uid.is_some() || gid.is_some() || is_chosen(accessed) || is_chosen(modified);
+        let takes_owner = drops_set_id
+            || mode.is_some()
+            || uid.is_some()
+            || gid.is_some()
+            || is_chosen(accessed)
+            || is_chosen(modified);
         let gives_away = uid.is_some_and(|uid| uid != owner)
             || gid.is_some_and(|gid| gid != group && !self.identity.is_acting_in(caller, gid));
         if gives_away || takes_owner && !self.is_owner(caller, found) { Err(Errno(libc::EPERM)) } else { Ok(()) }

@@ -90,6 +90,12 @@ impl SimTree {
         }
         self.check_size(cred, inode, attributes)?;
         plan_owner(cred, inode, attributes, &mut stat)?;
+        if attributes.drops_set_id {
+            if !cred.owns(&inode.stat) {
+                return Err(Errno(EPERM));
+            }
+            strip_privileges(inode.kind, &mut stat);
+        }
         // Symbolic links have no permissions.
         if let Some(mode) = attributes.mode.filter(|_| inode.kind != Kind::SymbolicLink) {
             if !cred.owns(&inode.stat) {

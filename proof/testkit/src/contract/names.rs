@@ -298,6 +298,7 @@ pub fn attributes_are_set_and_returned(mut served: impl Tree) {
         size: Some(5_000_000_000),
         accessed: Some(SetTime::To(at(1_000_000_000, 1))),
         modified: Some(SetTime::To(at(2_000_000_000, 999_999_999))),
+        drops_set_id: false,
     };
     let reported = attributes_in(served.ask(None, set(node, all))).expect("set");
     assert_eq!((reported.mode, reported.uid, reported.gid, reported.size), (0o6751, 12345, 70_000, 5_000_000_000));

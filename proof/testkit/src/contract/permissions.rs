@@ -21,6 +21,7 @@ macro_rules! promises_of_permissions {
             attributes_are_changed_by_owners_only,
             who_may_write_sets_any_time_to_now_and_empties_the_file,
             what_is_refused_leaves_the_content,
+            what_a_mode_gives_to_those_who_run_a_file_is_dropped_and_the_rest_of_it_stays,
             an_owner_truncates_its_file_whatever_the_mode,
             new_nodes_in_a_set_group_id_directory_have_its_group,
             only_root_gets_the_owner_that_it_requests,
@@ -222,6 +223,23 @@ pub fn who_may_write_sets_any_time_to_now_and_empties_the_file(mut served: impl 
     assert!(emptied.size == 0 && emptied.modified > past && emptied.accessed == past);
     for one in [SetAttributes { accessed: now, ..none }, SetAttributes { modified: now, ..none }] {
         assert_eq!(served.ask(Some(&alice()), set(node, one)).err(), Some(EACCES), "{one:?}");
+    }
+}
+
+pub fn what_a_mode_gives_to_those_who_run_a_file_is_dropped_and_the_rest_of_it_stays(mut served: impl Tree) {
+    let drops = SetAttributes { drops_set_id: true, ..SetAttributes::default() };
+    served.put("file", b"abc");
+    let node = served.lookup(served.root(), "file").expect("there").0;
+    for (before, after) in [(0o4755, 0o755), (0o6711, 0o711), (0o2644, 0o2644), (0o640, 0o640)] {
+        for who in [Some(alice()), None] {
+            let all = SetAttributes { uid: Some(5001), gid: Some(6001), ..mode(before) };
+            assert!(served.ask(None, set(node, all)).is_ok());
+            if before != after {
+                assert_eq!(served.ask(Some(&bob()), set(node, drops)).err(), Some(EPERM), "{before:o}");
+            }
+            let told = attributes_in(served.ask(who.as_ref(), set(node, drops))).expect("set");
+            assert_eq!((told.mode, told.uid, told.gid), (after, 5001, 6001), "{before:o}");
+        }
     }
 }
 

@@ -153,19 +153,19 @@ fn holding(mut frames: Frames, range: ByteRange) -> Frames {
 /// A program must not retain its owner's permissions with content from another user (`S_ISUID`, and `S_ISGID` unless it
 /// means mandatory locks). The host would ensure that if it saw the write as the caller's.
 async fn drop_set_id(object: &Object<'_>, mode: u32) -> Result<(), Errno> {
-    let Some(mode) = without_set_id(mode).filter(|_| object.caller.uid != 0) else { return Ok(()) };
-    let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    if object.caller.uid == 0 || !has_set_id(mode) {
+        return Ok(());
+    }
+    // The host may have been told another mode since, of which these bits alone are to go.
+    let attributes = SetAttributes { drops_set_id: true, ..SetAttributes::default() };
     let call = TreeCall::SetAttributes { node: object.node, attributes, guard: None };
     // Boxed: large and rare.
     Box::pin(object.ask_as_server(call)).await?;
     Ok(())
 }
 
-/// The mode after a write; `None` if unchanged.
-fn without_set_id(mode: u32) -> Option<u32> {
-    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-    let cleared = mode & !(libc::S_ISUID | group);
-    (cleared != mode).then_some(cleared)
+fn has_set_id(mode: u32) -> bool {
+    mode & libc::S_ISUID != 0 || mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0
 }
 
 pub(super) async fn commit(call: &Call) -> Answer {
@@ -228,11 +228,11 @@ mod tests {
 
     #[test]
     fn a_written_program_loses_the_rights_of_its_owner() {
-        assert_eq!(without_set_id(0o4755), Some(0o755));
-        assert_eq!(without_set_id(0o2755), Some(0o755));
-        assert_eq!(without_set_id(0o6711), Some(0o711));
-        assert_eq!(without_set_id(0o2744), None);
-        assert_eq!(without_set_id(0o1777), None);
+        assert!(has_set_id(0o4755));
+        assert!(has_set_id(0o2755));
+        assert!(has_set_id(0o6711));
+        assert!(!has_set_id(0o2744));
+        assert!(!has_set_id(0o1777));
     }
 
     fn attributes() -> fattr3 {

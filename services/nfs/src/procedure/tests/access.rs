@@ -109,6 +109,17 @@ fn a_program_loses_the_rights_of_its_owner_when_it_is_written() {
 }
 
 #[test]
+fn what_the_host_has_taken_from_a_programs_mode_meanwhile_is_not_given_back_by_a_write() {
+    let scene = Scene::new(0);
+    let (owner, other) = (scene.user(1000), scene.user(1001));
+    let file = owner.create(&owner.root(), "file", 0o4777).expect("made");
+    other.read(&file, 0, 10).expect("it is open");
+    scene.chmod_beside("file", 0o4700);
+    assert_eq!(unstable(&other, &file), Ok(()), "it is not known yet that it may not");
+    assert_eq!(owner.getattr(&file).expect("there").mode, 0o700);
+}
+
+#[test]
 fn nothing_changes_in_a_read_only_export() {
     let (user, root) = user();
     let file = user.create(&root, "file", 0o666).expect("made");

@@ -71,7 +71,7 @@ impl Scene {
         // All users may create entries in the root directories.
         let scene = Scene { world, server, trees, xid: Cell::new(1) };
         for tree in trees {
-            scene.chmod_root(tree);
+            scene.chmod_in(tree, "", 0o777);
         }
         Rc::new(scene)
     }
@@ -84,12 +84,17 @@ impl Scene {
         Ref::map(self.server.borrow(), |server| &server.host)
     }
 
-    fn chmod_root(&self, tree: TreeId) {
+    /// As a process of the host, in the first tree.
+    pub(super) fn chmod_beside(&self, path: &str, mode: u32) {
+        self.chmod_in(self.trees[0], path, mode);
+    }
+
+    fn chmod_in(&self, tree: TreeId, path: &str, mode: u32) {
         use machine::tree::{SetAttributes, TreeCall};
-        let node = self.world.tree_node(tree, "").expect("a root");
-        let attributes = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
+        let node = self.world.tree_node(tree, path).expect("it exists");
+        let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
-        self.world.call_tree(tree, None, &call).expect("a root");
+        self.world.call_tree(tree, None, &call).expect("set");
     }
 
     /// Changes the configuration of `/files`.
