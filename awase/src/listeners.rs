@@ -117,6 +117,20 @@ impl Sockets {
         problems.or(made)
     }
 
+    /// Without users, everybody who reaches a database may use it: those are on this host.
+    ///
+    /// # Errors
+    /// The first socket at which others reach databases.
+    pub fn check_reach(&self, settings: &Settings) -> Result<(), Problem> {
+        let is_reached = |address: &&Address| matches!(address, Address::Tcp(at) if !at.ip().is_loopback());
+        let Some(address) = self.of(Terminals::NAME).map(ListeningSocket::address).find(is_reached) else {
+            return Ok(());
+        };
+        let what = format!("is open at {address}, which other hosts reach, and there are no users with passwords");
+        let allowed = "a table [[user]] for each who may connect, or a start with sockets of loopback";
+        Err(problem(settings, POSTGRES_KEY, what).allowed(allowed))
+    }
+
     fn add(&mut self, protocol: &'static str, sockets: impl IntoIterator<Item = ListeningSocket>) {
         self.0.extend(sockets.into_iter().map(|socket| (protocol, socket)));
     }

@@ -18,7 +18,7 @@ use transactions::terminal::Terminals;
 use crate::accepting::{self, HostSockets};
 use crate::closing::Closing;
 use crate::cluster::{self, Cluster};
-use crate::config::{Config, Control, Database, Directory, Export, Problems, Settings};
+use crate::config::{Config, Control, Database, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
 use crate::databases::Databases;
 use crate::directories::{self, Directories, Report};
@@ -166,7 +166,6 @@ impl Server {
         };
         notices.extend(Programs::await_earlier(config)?);
         server.cluster = Cluster::start(config, &server.processors)?;
-        server.terminals.set_users(config.users.clone());
         if let Some(cluster) = &server.cluster {
             let (nbd, panel) = (Arc::clone(&server.nbd), Arc::clone(&server.panel));
             cluster.on_replace(Box::new(move |name, volume, shared| {
@@ -174,7 +173,7 @@ impl Server {
                 panel.replace_volume(name, volume, shared);
             }));
         }
-        let report = server.change_on(sockets, &config.exports, &config.directories, &config.databases)?;
+        let report = server.change_on(sockets, config)?;
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
         notices.extend(server.listen_for_programs()?);
@@ -251,15 +250,13 @@ impl Server {
     /// Everything that stands in the way; then nothing has changed.
     pub fn change(&mut self, config: &Config) -> anyhow::Result<Vec<String>> {
         self.note_replaced();
-        let (disks, directories, databases) = (&config.exports, &config.directories, &config.databases);
         let served = self.disks().map(|served| &served.export);
         let served = served.chain(self.databases().map(|(database, _)| &database.volume));
         cluster::refuse_changes(served, config.volumes()).map_err(Problems::from)?;
-        let any_disks = !disks.is_empty();
+        let (any_disks, directories, databases) = (!config.exports.is_empty(), &config.directories, &config.databases);
         let sockets =
             self.sockets.make_missing(&self.settings, any_disks, directories, databases, Deadline::passed())?;
-        let report = self.change_on(sockets, disks, directories, databases)?;
-        self.terminals.set_users(config.users.clone());
+        let report = self.change_on(sockets, config)?;
         Ok(report.notices.into_iter().chain(report.changes).collect())
     }
 
@@ -278,29 +275,31 @@ impl Server {
     }
 
     /// The same, with these sockets more.
-    fn change_on(
-        &mut self,
-        mut sockets: Sockets,
-        disks: &[Export],
-        directories: &[Directory],
-        databases: &[Database],
-    ) -> anyhow::Result<Report> {
+    fn change_on(&mut self, mut sockets: Sockets, config: &Config) -> anyhow::Result<Report> {
+        // Databases that are open, and addresses at which they are reached, stay until a restart.
+        let any_databases = !config.databases.is_empty() || self.databases().next().is_some();
+        if any_databases && config.users.is_empty() {
+            let mut all = [&self.sockets, &sockets].into_iter();
+            all.try_for_each(|sockets| sockets.check_reach(&config.settings)).map_err(Problems::from)?;
+        }
         let is_reached = self.sockets.has(Nfs::NAME) || sockets.has(Nfs::NAME);
-        let directories = if is_reached { directories } else { &[] };
-        let plan = self.directories.plan(directories, disks, &self.settings.data)?;
+        let directories = if is_reached { &*config.directories } else { &[] };
+        let plan = self.directories.plan(directories, &config.exports, &self.settings.data)?;
         let secret = match self.nfs {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,
         };
         let cluster = self.cluster.as_ref();
-        let databases = self.databases.plan(&self.processors, &mut self.measured, cluster, databases)?;
-        let changes = match self.change_disks(disks) {
+        let databases = self.databases.plan(&self.processors, &mut self.measured, cluster, &config.databases)?;
+        let changes = match self.change_disks(&config.exports) {
             Ok(changes) => changes,
             Err(problems) => {
                 databases.abandon(&self.processors);
                 return Err(problems.into());
             }
         };
+        // Before there are databases and sockets for which they are.
+        self.terminals.set_users(config.users.clone());
         let files_max = open_files::files_max(&self.settings.limits);
         let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
         report.changes.splice(0..0, changes);

@@ -1,8 +1,11 @@
 //! psql and pgbench.
 
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Command;
 
-use testkit::server::{Sandbox, attempt};
+use testkit::server::{AWASE, Sandbox, attempt};
 
 use crate::bank::Bank;
 
@@ -207,6 +210,52 @@ fn databases_are_added_by_a_reload_and_users_take_effect() {
     let (_, said, _) = bank.server.wait();
     let fault = "database \"bank\": awase-data/programs/bank/broken.wasm: it is no WebAssembly module";
     assert!(said.contains(fault), "{said}");
+}
+
+/// Without its flags of sockets.
+const SERVE: [&str; 9] = ["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none", "--config", "awase.toml"];
+const DISK: &str = "[[export]]\nname = \"r\"\nkind = \"ram\"\nsize = \"1MiB\"\n";
+const DATABASE: &str = "[[database]]\nname = \"bank\"\nkind = \"ram\"\nsize = \"64MiB\"\n";
+const USER: &str = "[[user]]\nname = \"ann\"\npassword = \"p\"\n";
+
+/// Of a server that is reached at this address.
+fn at(address: &str, tables: &[&str]) -> String {
+    let listen = format!("[listen]\npostgres = \"{address}:0\"\npostgres_unix = \"awase-data/.s.PGSQL.5433\"\n");
+    listen + &tables.concat()
+}
+
+#[test]
+fn users_stay_while_other_hosts_reach_a_database_that_is_open() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", &at("0.0.0.0", &[DISK, DATABASE, USER]));
+    let mut command = Command::new(&*AWASE);
+    command.args(SERVE);
+    let server = sandbox.start(command);
+    let mut bank = Bank { sandbox, server };
+    for (address, tables) in [("0.0.0.0", &[DISK][..]), ("127.0.0.1", &[DISK, DATABASE])] {
+        bank.sandbox.write("awase.toml", &at(address, tables));
+        bank.server.forget_errors();
+        bank.server.signal(libc::SIGHUP);
+        bank.server.await_notice("RELOADING=1");
+        bank.server.await_notice("READY=1");
+        assert!(bank.refusal("SELECT 1").contains("password"), "{address}");
+        bank.server.await_error("listen.postgres is open at 0.0.0.0:");
+        bank.server.await_error("the configuration was not changed");
+    }
+}
+
+#[test]
+fn a_socket_of_systemd_that_other_hosts_reach_needs_users() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", &[DISK, DATABASE].concat());
+    let socket: OwnedFd = TcpListener::bind("0.0.0.0:0").expect("bind").into();
+    let script = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=postgres exec \"$0\" \"$@\" 3<&0 </dev/null";
+    let mut command = Command::new("timeout");
+    command.args(["60", "sh", "-c", script, &AWASE]).args(SERVE).stdin(socket).current_dir(sandbox.path());
+    let output = command.output().expect("run awase");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("which other hosts reach, and there are no users"), "{errors}");
 }
 
 #[test]
