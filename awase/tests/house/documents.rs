@@ -94,6 +94,21 @@ fn the_example_configurations_are_valid() {
     none(&wrong);
 }
 
+/// systemd removes a runtime directory with all that is in it when the service stops, unless it is told otherwise.
+#[test]
+fn sockets_of_systemd_outlive_the_service() {
+    let (service, socket) = (read("packaging/awase.service"), read("packaging/awase.socket"));
+    let values = |text: &str, key: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned())).collect()
+    };
+    let directories = values(&service, "RuntimeDirectory");
+    let is_inside =
+        |path: &String| directories.iter().any(|of| Path::new(path).starts_with(Path::new("/run").join(of)));
+    if values(&socket, "ListenStream").iter().any(is_inside) {
+        assert_eq!(values(&service, "RuntimeDirectoryPreserve"), ["yes"]);
+    }
+}
+
 #[test]
 fn every_path_that_a_document_names_exists() {
     let mut wrong = Vec::new();
