@@ -39,7 +39,8 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
             media.push(medium);
         }
     }
-    let notices = problems.note_all(directories::inspect(&config.directories, &config.exports)).unwrap_or_default();
+    let volumes: Vec<_> = config.volumes().collect();
+    let notices = problems.note_all(directories::inspect(&config.directories, &volumes)).unwrap_or_default();
     for directory in config.directories.iter().filter(|_| notices.is_empty()) {
         let (path, mode) = (directory.path.display(), if directory.read_only { ", read-only" } else { "" });
         summary += &format!("  {:<26}  directory {path}{mode}\n", directory.mount);

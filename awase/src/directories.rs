@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -132,10 +132,10 @@ impl Directories {
     ///
     /// # Errors
     /// All problems.
-    pub fn plan(&self, wanted: &[Directory], disks: &[Export], data: &Path) -> Result<Plan, Problems> {
+    pub fn plan(&self, wanted: &[Directory], volumes: &[&Export], data: &Path) -> Result<Plan, Problems> {
         let mut problems = Problems::default();
         let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), notices: Vec::new() };
-        let located = locate(wanted, disks, true, &mut problems);
+        let located = locate(wanted, volumes, true, &mut problems);
         let deadline = Deadline::for_takeover();
         for wanted in &located {
             let directory = wanted.directory;
@@ -316,9 +316,9 @@ fn open_tree(processors: &Processors, open: OpenTree, config: FileTreeConfig) ->
 ///
 /// # Errors
 /// All problems; those of a default directory are returned as notices.
-pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Problems> {
+pub fn inspect(wanted: &[Directory], volumes: &[&Export]) -> Result<Vec<String>, Problems> {
     let (mut problems, mut report) = (Problems::default(), Vec::new());
-    for Located { directory, path, .. } in locate(wanted, disks, false, &mut problems) {
+    for Located { directory, path, .. } in locate(wanted, volumes, false, &mut problems) {
         // A directory that would be created will be on the file system of its parent.
         let existing = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         match tree::open(existing, true, None) {
@@ -336,10 +336,10 @@ pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Pr
 }
 
 /// Resolves the paths of directories, creates missing ones if configured and `may_create`, and refuses those that
-/// overlap.
+/// overlap, and those with a volume's medium, which may be yet to be made.
 fn locate<'a>(
     wanted: &'a [Directory],
-    disks: &[Export],
+    volumes: &[&Export],
     may_create: bool,
     problems: &mut Problems,
 ) -> Vec<Located<'a>> {
@@ -356,12 +356,13 @@ fn locate<'a>(
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             problems.0.push(problem.allowed("directories that do not contain each other, or read_only = true in both"));
         }
-        let image = disks.iter().find(|disk| {
-            let image = disk.path().and_then(|image| fs::canonicalize(image).ok());
-            image.is_some_and(|image| image.starts_with(&path)) && !(disk.read_only && directory.read_only)
+        let contained = volumes.iter().find(|volume| {
+            let medium = volume.path().map(resolve);
+            medium.is_some_and(|medium| medium.starts_with(&path)) && !(volume.read_only && directory.read_only)
         });
-        if let Some(disk) = image {
-            let what = format!("contains the medium of export {:?}", disk.name);
+        if let Some(volume) = contained {
+            let table = if volume.is_database { "database" } else { "export" };
+            let what = format!("contains the medium of {table} {:?}", volume.name);
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             problems.0.push(problem.allowed("a directory without it, or read_only = true in both"));
         }
@@ -381,12 +382,27 @@ fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
     }
     match fs::canonicalize(&directory.path) {
         Ok(path) => Ok(path),
-        Err(_) if directory.create => Ok(std::path::absolute(&directory.path).unwrap_or(directory.path.clone())),
+        Err(_) if directory.create => Ok(resolve(&directory.path)),
         Err(error) => {
             let problem = problem(format!("= {:?} cannot be served: {error}", directory.path));
             Err(problem.allowed("an existing directory, or create = true"))
         }
     }
+}
+
+/// The path without symbolic links, also of what does not exist yet.
+fn resolve(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut real = PathBuf::new();
+    for component in absolute.components() {
+        if component == Component::ParentDir {
+            real.pop();
+        } else {
+            real.push(component);
+        }
+        real = fs::canonicalize(&real).unwrap_or(real);
+    }
+    real
 }
 
 /// Creates a directory that every user may write to, as to `/tmp`: clients may be any user, and their root is squashed.

@@ -284,7 +284,8 @@ impl Server {
         }
         let is_reached = self.sockets.has(Nfs::NAME) || sockets.has(Nfs::NAME);
         let directories = if is_reached { &*config.directories } else { &[] };
-        let plan = self.directories.plan(directories, &config.exports, &self.settings.data)?;
+        let volumes: Vec<_> = config.volumes().chain(self.databases().map(|(open, _)| &open.volume)).collect();
+        let plan = self.directories.plan(directories, &volumes, &self.settings.data)?;
         let secret = match self.nfs {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,

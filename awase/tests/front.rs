@@ -115,6 +115,37 @@ fn check_prints_all_problems_or_what_would_be_served() {
 }
 
 #[test]
+fn a_directory_with_the_medium_of_a_disk_or_database_is_refused_also_before_that_is_made() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("c");
+    std::os::unix::fs::symlink("c", sandbox.file("link")).expect("a link");
+    let directory = |more: &str| format!("[[export]]\nname = \"n\"\nkind = \"directory\"\nsecure = false\n{more}\n");
+    let disk = |path: &str| {
+        format!("[[export]]\nname = \"m\"\nkind = \"file\"\npath = {path:?}\nsize = \"1MiB\"\ncreate = true\n")
+    };
+    let database = "[[database]]\nname = \"m\"\npath = \"c/new\"\nsize = \"64MiB\"\n".to_owned();
+    let existing = directory("path = \"c\"");
+    for (table, medium, directory) in [
+        ("export", disk("c/new"), &existing),
+        ("export", disk("link/below/new"), &existing),
+        ("export", disk("none/../c/new"), &existing),
+        ("export", disk("made/new"), &directory("path = \"made\"\ncreate = true")),
+        ("database", database, &existing),
+    ] {
+        let listen = "[listen]\nnbd = []\nnfs = \"127.0.0.1:0\"\npostgres = []\nmetrics = []\n";
+        sandbox.write("awase.toml", &[listen, &medium, directory].concat());
+        for command in ["check", "serve"] {
+            let output = sandbox.run(&[command, "--config", "awase.toml"]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command}, {medium}: {errors}");
+            let message = format!("export \"n\" path contains the medium of {table} \"m\"");
+            assert!(errors.contains(&message) && errors.lines().count() == 1, "{command}, {medium}: {errors}");
+        }
+        assert!(std::fs::read_dir(sandbox.file("c")).expect("directory").next().is_none(), "something was made");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_refused() {
     let sandbox = Sandbox::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("bind");
