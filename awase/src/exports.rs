@@ -98,11 +98,18 @@ pub fn change(
 }
 
 fn open(export: &Export, old: Option<&OpenDisk>, deadline: Deadline) -> Result<Medium, Problem> {
-    if old.is_some_and(|old| old.export.path().is_some() && old.export.path() == export.path()) {
-        // Two caches over one file would not know of each other's changes.
+    let Some(old) = old.map(|old| &old.export) else { return media::prepare(export, deadline) };
+    let refused = |key, allowed| {
         let what = "stays the same while other keys change how it is served, and clients may be using it";
-        let problem = Problem::new(&export.place, export.key("path"), what);
-        return Err(problem.allowed("a restart of the server, or another file"));
+        Err(Problem::new(&export.place, export.key(key), what).allowed(allowed))
+    };
+    if old.path().is_some() && old.path() == export.path() {
+        // Two caches over one file would not know of each other's changes.
+        return refused("path", "a restart of the server, or another file");
+    }
+    if old.kind == export.kind && old.store == export.store {
+        // It would begin anew.
+        return refused("kind", "another name or size, with which memory is empty");
     }
     media::prepare(export, deadline)
 }

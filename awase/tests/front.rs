@@ -302,6 +302,27 @@ fn sighup_adds_removes_and_changes_exports_without_disconnecting() {
 }
 
 #[test]
+fn a_disk_in_memory_keeps_its_content_when_a_reload_would_serve_it_otherwise() {
+    let sandbox = Sandbox::new();
+    for (kind, more) in
+        [("ram", "read_only = true"), ("ram", "stable_writes = \"flush\""), ("testdev", "delay = \"1ms\"")]
+    {
+        let export = format!("[[export]]\nname = \"m\"\nkind = \"{kind}\"\nsize = \"1MiB\"\n");
+        sandbox.write("awase.toml", &export);
+        let mut server = sandbox.serve(&["--config", "awase.toml"]);
+        Client::connect(&server.socket(), "m").expect("connect").write(0, b"data").expect("write");
+        sandbox.write("awase.toml", &format!("{export}{more}\n"));
+        server.signal(libc::SIGHUP);
+        server.await_notice("RELOADING=1");
+        server.await_notice("READY=1");
+        let mut again = Client::connect(&server.socket(), "m").expect("connect");
+        assert_eq!(again.read(0, 4).expect("served"), b"data", "{kind}, {more}");
+        let errors = server.end();
+        assert!(errors.contains("awase.toml:1: export \"m\" kind stays the same while other keys change"), "{errors}");
+    }
+}
+
+#[test]
 fn a_bad_file_at_sighup_is_reported_and_changes_nothing() {
     let sandbox = Sandbox::new();
     sandbox.write("awase.toml", "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1MiB\"\n");
