@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use transactions::store::DATABASE_BYTES_MIN;
 use transactions::terminal::{User, Verifier};
 
 use super::document::TableEntries;
@@ -10,7 +11,7 @@ use super::draft::{Draft, OF_SHARED_DISKS, OF_VOLUMES};
 use super::export::{Behaviour, Export, Store};
 use super::export_keys::EXPORT_KEYS;
 use super::form::{Form, optional, path, text};
-use super::given::{Given, Refusal};
+use super::given::{Given, Refusal, show_bytes};
 use super::key::{Key, Keys, apply_all, keys, shown};
 use super::kind::{Disk, Kind, StableWrites};
 use super::problem::{Place, Problem, Problems};
@@ -128,6 +129,10 @@ impl Database {
         draft.refuse_keys_of_other_kinds(Kind::Disk(disk))?;
         if disk == Disk::File && draft.size.is_some() {
             draft.create = draft.create.or(Some(true));
+        }
+        if let Some(size) = draft.size.filter(|size| *size < DATABASE_BYTES_MIN) {
+            let what = format!("= {:?} is less than a database needs", show_bytes(size));
+            return Err(draft.problem("size", what).allowed(format!("a size from {}", show_bytes(DATABASE_BYTES_MIN))));
         }
         let programs = draft.programs.clone().unwrap_or_else(|| default_programs(data, &name));
         let place = draft.place.clone();
@@ -318,6 +323,10 @@ mod tests {
             (
                 "[[database]]\nname = \"a\"\nkind = \"directory\"\npath = \"/\"\n".into(),
                 "none that a database can be on",
+            ),
+            (
+                "[[database]]\nname = \"a\"\npath = \"a.db\"\nsize = \"4MiB\"\n".into(),
+                "awase.toml:4: database \"a\" size = \"4MiB\" is less than a database needs; allowed: a size from 8MiB",
             ),
             (format!("{BANK}read_only = true\n"), "read_only is not a known key"),
             (format!("{BANK}program = \"x\"\n"), "did you mean \"programs\"?"),
