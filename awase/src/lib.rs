@@ -32,6 +32,7 @@ pub mod programs;
 pub mod registration;
 pub mod secret;
 pub mod serve;
+pub mod served;
 pub mod server;
 pub mod stable_writes;
 pub mod stack;

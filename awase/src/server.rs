@@ -10,7 +10,7 @@ use kernel::job::Group;
 use kernel::trace::{Mode, Tracer};
 use machine::Errno;
 use machine::linux::net::{Address, ListeningSocket};
-use nbd::{Export as Shared, Nbd};
+use nbd::Nbd;
 use nfs::Nfs;
 use policy::unit::ProcessorId;
 use transactions::terminal::Terminals;
@@ -31,6 +31,7 @@ use crate::processors::Processors;
 use crate::programs::Programs;
 use crate::registration::Registration;
 use crate::secret;
+use crate::served::{Current, Retired, share};
 use crate::stable_writes::Measured;
 use crate::tell::tell;
 use crate::trace::file::{self, TraceFile};
@@ -60,39 +61,6 @@ pub struct Server {
     measured: Measured,
     /// Goes with the server.
     trace: Option<TraceFile>,
-}
-
-/// An export that new clients get.
-struct Current {
-    served: OpenDisk,
-    /// What clients hold while they use it.
-    shared: Arc<Shared>,
-    /// What clients hold who came when it was described otherwise.
-    earlier: Vec<Weak<Shared>>,
-}
-
-/// An export that only old clients have.
-struct Retired {
-    served: OpenDisk,
-    clients: Vec<Weak<Shared>>,
-}
-
-impl Current {
-    /// What all its clients hold.
-    fn clients(&self) -> Vec<Weak<Shared>> {
-        let earlier = self.earlier.iter().filter(|clients| clients.strong_count() > 0).cloned();
-        earlier.chain([Arc::downgrade(&self.shared)]).collect()
-    }
-}
-
-/// The export as clients hold it while they use it.
-fn share(served: &OpenDisk) -> Shared {
-    Shared {
-        name: served.export.name.clone(),
-        description: served.export.description.clone(),
-        block_size: served.export.block_size,
-        volume: Arc::clone(&served.volume),
-    }
 }
 
 /// Processors that record what happens, where they can. Nobody is refused service for want of a trace.
@@ -260,9 +228,22 @@ impl Server {
         Ok(report.notices.into_iter().chain(report.changes).collect())
     }
 
-    /// Takes over the volumes of shared disks that have begun anew.
-    fn note_replaced(&mut self) {
-        let Some(cluster) = &self.cluster else { return };
+    /// New clients get the disks, which are shown.
+    fn publish(&mut self) {
+        loop {
+            self.nbd.set_exports(self.served.iter().map(|current| Arc::clone(&current.shared)).collect());
+            self.panel.set_exports(self.shown());
+            // What had begun anew by then was replaced in what was published earlier.
+            if !self.note_replaced() {
+                return;
+            }
+        }
+    }
+
+    /// Takes over the volumes of shared disks that have begun anew. Were there any?
+    fn note_replaced(&mut self) -> bool {
+        let Some(cluster) = &self.cluster else { return false };
+        let mut is_any = false;
         for current in &mut self.served {
             let name = &current.served.export.name;
             let volume = cluster.current(name).filter(|volume| !Arc::ptr_eq(volume, &current.served.volume));
@@ -270,8 +251,10 @@ impl Server {
                 current.earlier = current.clients();
                 current.served.volume = volume;
                 current.shared = Arc::new(share(&current.served));
+                is_any = true;
             }
         }
+        is_any
     }
 
     /// The same, with these sockets more.
@@ -319,8 +302,8 @@ impl Server {
             // Nobody asked for directories, or this host cannot serve them.
             None => sockets.close(Nfs::NAME),
         }
+        self.publish();
         self.accept(sockets);
-        self.panel.set_exports(self.shown());
         self.panel.set_overlaid(self.overlaid());
         let programs = |database: &Database| (database.name.clone(), database.programs.clone());
         self.panel.set_databases(self.databases().map(|(database, _)| programs(database)).collect());
@@ -351,7 +334,6 @@ impl Server {
             let shared = Arc::new(share(&served));
             now.push(Current { served, shared, earlier: old.map_or_else(Vec::new, Current::clients) });
         }
-        self.nbd.set_exports(now.iter().map(|current| Arc::clone(&current.shared)).collect());
         for old in std::mem::replace(&mut self.served, now) {
             if change.retired.iter().any(|retired| Arc::ptr_eq(&retired.volume, &old.served.volume)) {
                 self.retired.push(Retired { clients: old.clients(), served: old.served });

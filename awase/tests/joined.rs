@@ -227,6 +227,33 @@ fn a_node_stopped_for_longer_than_its_lease_never_returns_old_data_and_its_clien
 }
 
 #[test]
+fn a_reload_in_which_the_lease_ends_leaves_new_clients_what_began_anew() {
+    let cluster = cluster!();
+    let mut a = cluster.start(0);
+    connect(&a).write_stable(0, &pattern(1)).expect("written");
+    let sandbox = &cluster.sandboxes[0];
+    // The reload waits for who writes this program.
+    let programs = sandbox.make_directory("programs");
+    let program = programs.join("late.wasm");
+    rustix::fs::mknodat(rustix::fs::CWD, &program, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+    let text = std::fs::read_to_string(sandbox.file("node.toml")).expect("written");
+    let database = "[[database]]\nname = \"d\"\npath = \"d.db\"\nsize = \"8MiB\"\nprograms = \"programs\"\n";
+    sandbox.write("node.toml", &(text + database));
+    a.signal(libc::SIGHUP);
+    let writer = std::fs::File::options().write(true).open(&program).expect("the reload has come to it");
+    a.forget_errors();
+    a.signal(libc::SIGSTOP);
+    std::thread::sleep(2 * LEASE);
+    a.signal(libc::SIGCONT);
+    a.await_error("this node serves as a member of the cluster");
+    let reads = |server: &Server| connect(server).read(0, BLOCK as u32);
+    await_that("new clients have what began anew", || reads(&a).is_ok());
+    drop(writer);
+    a.await_notice("READY=1");
+    assert_eq!(value(&reads(&a).expect("they still have")), 1);
+}
+
+#[test]
 fn nodes_leave_in_order_and_join_while_others_go_on_without_a_failure() {
     let cluster = cluster!();
     let (a, b) = (cluster.start(0), cluster.start(1));

@@ -329,10 +329,12 @@ impl Node {
         self.changed.wait_for(&mut self.state.lock(), most);
     }
 
-    /// A disk as it is now.
+    /// A disk as it is now; `None` before it is served, as which it must not be used.
     pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
         let state = self.state.lock();
-        state.disks.iter().find(|disk| disk.export.name == name).map(|disk| Arc::clone(&disk.volume))
+        let disk = state.disks.iter().find(|disk| disk.export.name == name)?;
+        let is_served = self.dsm.volumes().iter().any(|shared| Arc::ptr_eq(shared, &disk.shared));
+        is_served.then(|| Arc::clone(&disk.volume))
     }
 
     /// From now on it is no news that the lease ends.
