@@ -124,41 +124,47 @@ impl Overlay {
         Ok(())
     }
 
-    /// Reserves the space of `blocks`.
+    /// Reserves the space of `blocks`. Returns those of them that had it before.
     ///
     /// # Errors
     /// [`Errno::NO_SPACE`] if they are too many.
-    fn reserve(&self, blocks: BlockRange) -> Result<(), Errno> {
+    fn reserve(&self, blocks: BlockRange) -> Result<Vec<BlockRange>, Errno> {
         let mut changed = self.changed.lock();
-        let known: u64 = changed.written.runs_within(blocks).map(|run| run.len()).sum();
+        let before: Vec<BlockRange> = changed.written.runs_within(blocks).collect();
+        let known: u64 = before.iter().map(|run| run.len()).sum();
         if changed.written.len() + blocks.len() - known > self.blocks_max {
             return Err(Errno::NO_SPACE);
         }
         changed.written.insert(blocks);
-        Ok(())
+        Ok(before)
     }
 
     async fn change(&self, cpu: &Processor, range: ByteRange, request: Request) -> Result<Outcome, Errno> {
         let blocks = range.blocks();
         // Zeroes that must stay allocated are: what is written in their place later must not find the space gone.
-        let takes_space = matches!(request.action, Action::Write(..) | Action::Zero { may_release: false, .. });
-        if takes_space {
-            self.reserve(blocks)?;
-        }
+        let is_write = matches!(request.action, Action::Write(..));
+        let takes_space = is_write || matches!(request.action, Action::Zero { may_release: false, .. });
+        let before = if takes_space { self.reserve(blocks)? } else { Vec::new() };
         let request = match request.action {
             // Beside, it reads as zeroes; below it would not.
             Action::Discard(range) => Request { action: Action::Zero { range, may_release: true }, ..request },
             _ => request,
         };
-        let outcome = self.above.perform(cpu, request).await?;
-        if outcome == Outcome::Done {
-            let mut changed = self.changed.lock();
+        let outcome = self.above.perform(cpu, request).await;
+        let is_done = outcome == Ok(Outcome::Done);
+        let mut changed = self.changed.lock();
+        if is_done {
             changed.all.insert(blocks);
-            if !takes_space {
-                changed.written.remove(blocks);
+        }
+        // A write that failed may have taken space; zeroes that could not be had, or need not stay, have not.
+        if is_done && !takes_space || !is_done && takes_space && !is_write {
+            changed.written.remove(blocks);
+            for run in before {
+                changed.written.insert(run);
             }
         }
-        Ok(outcome)
+        drop(changed);
+        outcome
     }
 }
 

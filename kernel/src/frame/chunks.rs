@@ -124,24 +124,26 @@ impl Chunks {
     /// it was the last one: then the chunk is to be withdrawn.
     pub(super) fn count(&self, chunk: RegionId, mark: impl FnOnce()) -> (bool, bool) {
         let mut states = self.states.lock();
-        let is_counted = self.count_in(&mut states, chunk, mark);
-        (is_counted, is_counted && self.begin_withdrawing(&mut states, chunk))
+        if !self.count_in(&mut states, chunk) {
+            return (false, false);
+        }
+        mark();
+        (true, self.begin_withdrawing(&mut states, chunk))
     }
 
-    /// Counts what `free_lists` gives up: it calls its argument for each free frame's chunk, which returns whether the frame is
-    /// counted. Returns the chunks that are to be withdrawn.
-    pub(super) fn sweep(&self, free_lists: impl FnOnce(&mut dyn FnMut(RegionId, &dyn Fn()) -> bool)) -> Vec<RegionId> {
+    /// Counts free frames that are listed. `look_through` passes the chunk of each to its argument, which returns whether the
+    /// frame is counted, and so to be listed no more. Returns the chunks that are to be withdrawn.
+    pub(super) fn sweep(&self, look_through: impl FnOnce(&mut dyn FnMut(RegionId) -> bool)) -> Vec<RegionId> {
         let mut states = self.states.lock();
-        free_lists(&mut |chunk, mark| self.count_in(&mut states, chunk, mark));
+        look_through(&mut |chunk| self.count_in(&mut states, chunk));
         let chunks = (0..states.len()).map(|chunk| RegionId(chunk as u16));
         chunks.filter(|chunk| self.begin_withdrawing(&mut states, *chunk)).collect()
     }
 
-    fn count_in(&self, states: &mut [State], chunk: RegionId, mark: impl FnOnce()) -> bool {
+    fn count_in(&self, states: &mut [State], chunk: RegionId) -> bool {
         let State::Retiring { free } = &mut states[usize::from(chunk.0)] else { return false };
         *free += 1;
         self.frames_retired.fetch_add(1, Ordering::Relaxed);
-        mark();
         true
     }
 

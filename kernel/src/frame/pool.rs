@@ -384,7 +384,13 @@ impl Shared {
     /// Removes frames of retiring chunks from the free lists.
     fn sweep_retired(&self) {
         let free = self.chunks.sweep(|count| {
-            self.free.retain(|no| !count(self.region_of(no), &|| self.mark_counted(no)));
+            self.free.retain(|no| {
+                let is_counted = count(self.region_of(no));
+                if is_counted {
+                    self.mark_counted(no);
+                }
+                !is_counted
+            });
         });
         free.into_iter().for_each(|chunk| self.regions.withdraw(chunk));
     }

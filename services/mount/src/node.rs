@@ -67,8 +67,8 @@ pub(crate) struct State {
     pub host_is_stale: bool,
     /// When others were seen to have changed the content, until the host has asked for the size since.
     pub end_changed: Option<Instant>,
-    /// When somebody who was to append was refused, so that the host asks for the size.
-    pub end_refused: Instant,
+    /// Threads that were to append and were refused for that, so that the host asks for the size.
+    pub refused: Vec<u32>,
     names: SmallVec<[Name; 1]>,
     /// Its names since it was removed while it was open: one for each that it had.
     pub hidden: Vec<(Arc<Node>, Vec<u8>)>,
@@ -91,6 +91,13 @@ impl Node {
 
     pub fn content(&self) -> Option<Arc<Content>> {
         self.state.lock().content.clone()
+    }
+
+    /// Between our own writes others may have made it longer: what they wrote lies beyond the end that readers see.
+    pub fn find_longer(&self) {
+        if self.content().is_some_and(|content| content.volume.size() < self.known.attributes().size) {
+            self.known.begin_stale();
+        }
     }
 
     /// Has it nothing that is not durable?

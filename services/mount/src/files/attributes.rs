@@ -93,6 +93,7 @@ impl Files {
         if node.known.holds(cpu.now()).is_zero() {
             self.refresh(cpu, &node).await?;
         }
+        node.find_longer();
         self.follow(cpu, &node, true).await?;
         node.notices.until_taken().await;
         node.note_told(asked);
@@ -110,10 +111,6 @@ impl Files {
     /// Drops what is cached of the content if others have changed it. `tells`: the host's
     /// cache must go, too (at an opening it does so anyway).
     pub(super) async fn follow(&self, cpu: &Processor, node: &Arc<Node>, tells: bool) -> Result<(), Errno> {
-        // Between our own writes, others have made it longer: what they wrote would lie beyond the end that readers see.
-        if node.content().is_some_and(|content| content.volume.size() < node.known.attributes().size) {
-            node.known.begin_stale();
-        }
         if !node.known.is_stale() || node.kind != Kind::File {
             return Ok(());
         }

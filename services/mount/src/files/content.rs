@@ -95,6 +95,7 @@ impl Files {
             self.refresh(cpu, &node).await?;
         }
         node.ahead.until_done().await;
+        node.find_longer();
         self.follow(cpu, &node, true).await?;
         self.content_of(cpu, &node)
     }

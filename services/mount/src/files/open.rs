@@ -6,7 +6,6 @@ use std::sync::Arc;
 use kernel::Processor;
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::unit::Instant;
 
 use super::Files;
 use crate::client::Access;
@@ -17,6 +16,9 @@ use crate::node::{Node, NodeId};
 /// Files that are not open and whose content stays cached, at most.
 const CLOSED_MAX: usize = 4096;
 
+/// Threads that were refused and have not tried again yet, of one file. More at a time are refused twice.
+const REFUSED_MAX: usize = 64;
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
@@ -24,6 +26,8 @@ pub struct Opening {
     pub writes: bool,
     /// What is written comes at the end, wherever the host believes that to be.
     pub appends: bool,
+    /// Of the host, by number: which of them tries again is known by that.
+    pub thread: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +93,7 @@ impl Files {
     /// # Errors
     /// The server's, or `EACCES`. `ESTALE`: the host is to look the file up before it appends to it.
     pub async fn open_file(&self, cpu: &Processor, id: NodeId, opening: Opening) -> Result<Opened, Errno> {
-        let (node, asked) = (self.node(id)?, cpu.now());
+        let node = self.node(id)?;
         if opening.writes && self.options.read_only {
             return Err(Errno::READ_ONLY);
         }
@@ -100,8 +104,9 @@ impl Files {
         };
         let permitted = async {
             self.check_opening(cpu, &node, opening).await?;
+            node.find_longer();
             self.follow(cpu, &node, false).await?;
-            if opening.writes && opening.appends { self.check_end(cpu, &node, asked) } else { Ok(()) }
+            if opening.writes && opening.appends { check_end(&node, opening.thread) } else { Ok(()) }
         };
         if let Err(errno) = permitted.await {
             self.end_opening(cpu, id).await;
@@ -123,18 +128,6 @@ impl Files {
             return Err(Errno(libc::EACCES));
         }
         Ok(())
-    }
-
-    /// Does the host know where the file ends? It learns that from what it looks up or asks for, and not from an opening that
-    /// was `asked` for then: refused so, it looks the file up and opens it again. Once: some openings have no name to look up.
-    fn check_end(&self, cpu: &Processor, node: &Node, asked: Instant) -> Result<(), Errno> {
-        let mut state = node.state.lock();
-        if state.end_changed.take().is_some() {
-            state.end_refused = cpu.now();
-            return Err(Errno::STALE);
-        }
-        // Who was under way when another one was refused is, too.
-        if asked < state.end_refused { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Closes what nobody was given.
@@ -231,4 +224,23 @@ mod tests {
         assert_eq!(flushed().tell(), Err(Errno::IO));
         assert_eq!(flushed().tell(), Ok(()));
     }
+}
+
+/// Does the host know where the file ends? It learns that from what it looks up or asks for, and not from an opening: refused
+/// so, it looks the file up and opens it again, in the same thread, and is not refused a second time. Some openings have no name
+/// to look up, and others may change the file again meanwhile, as they may after it was opened.
+fn check_end(node: &Node, thread: u32) -> Result<(), Errno> {
+    let mut state = node.state.lock();
+    if let Some(at) = state.refused.iter().position(|refused| *refused == thread) {
+        state.refused.remove(at);
+        return Ok(());
+    }
+    if state.end_changed.is_none() {
+        return Ok(());
+    }
+    if state.refused.len() == REFUSED_MAX {
+        state.refused.remove(0);
+    }
+    state.refused.push(thread);
+    Err(Errno::STALE)
 }

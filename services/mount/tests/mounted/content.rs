@@ -16,7 +16,7 @@ use testkit::rounds::for_seeds;
 use crate::scene::{Scene, options};
 
 const NEW: Creation = Creation { mode: 0o644, is_exclusive: false, truncates: true };
-pub const BOTH: Opening = Opening { reads: true, writes: true, appends: false };
+pub const BOTH: Opening = Opening { reads: true, writes: true, appends: false, thread: 1 };
 pub const FILE_BYTES_MAX: usize = 300_000;
 
 /// A file and what it must contain.
@@ -350,7 +350,7 @@ fn who_may_write_a_file_and_not_read_it_writes_parts_of_it() {
             let mut random = Random(seed);
             let id = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there").id;
             assert_eq!(files.open_file(&cpu, id, BOTH).await.err(), Some(Errno(libc::EACCES)));
-            let writing = Opening { reads: false, writes: true, appends: false };
+            let writing = Opening { reads: false, writes: true, appends: false, thread: 1 };
             let opening = files.open_file(&cpu, id, writing).await.expect("opened").id;
             let mut model = Model { files: Arc::clone(&files), id, opening, content: theirs };
             for round in 0..60 {

@@ -93,7 +93,8 @@ fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
         let change = async |data: &[u8]| {
             others.write(&cpu, theirs, ByteOffset(0), data, Stability::Stable).await.tell().expect("written");
         };
-        let open = async || files.open_file(&cpu, model.id, appends).await.map(drop);
+        let open_in = async |thread| files.open_file(&cpu, model.id, Opening { thread, ..appends }).await.map(drop);
+        let open = async || open_in(1).await;
         assert_eq!(open().await, Ok(()));
         change(b"one").await;
         assert_eq!(files.open_file(&cpu, model.id, BOTH).await.map(drop), Ok(()), "it says where it writes");
@@ -105,7 +106,10 @@ fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
         files.attributes(&cpu, model.id).await.expect("asked");
         assert_eq!(open().await, Ok(()), "it was asked after that");
         change(b"fifteen").await;
-        assert_eq!(join(open(), open()).await, (Err(Errno::STALE), Err(Errno::STALE)), "at the same time");
+        assert_eq!(join(open_in(1), open_in(2)).await, (Err(Errno::STALE), Err(Errno::STALE)), "at the same time");
+        change(b"and twenty").await;
+        assert_eq!(join(open_in(1), open_in(2)).await, (Ok(()), Ok(())), "nobody is refused twice");
+        assert_eq!(open_in(3).await, Err(Errno::STALE), "the host has not asked yet");
         files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
         assert_eq!(open().await, Ok(()));
     });
