@@ -37,11 +37,16 @@ pub(super) fn fill(memory: &dyn Mapping, page: PageNo, loaded: &Loaded, is_writa
 
 impl Core {
     /// The host does not give a mapping a page for which a thread waits: it may have no memory for it now. Its accesses fail until
-    /// it can be had. If even that cannot be said, the program has ended, or does not want to have it.
-    pub(super) fn poison(&mut self, memory: &dyn Mapping, no: MappingNo, page: PageNo) {
-        if memory.poison(page.0).is_ok() {
-            self.mapped.set(no, page, Place::Poisoned, Instant::ZERO);
+    /// it can be had. If even that cannot be said, the program has ended, or does not want to have it, unless they fail already
+    /// by what it `had`: the host refuses to poison a page again.
+    pub(super) fn poison(&mut self, memory: &dyn Mapping, no: MappingNo, page: PageNo, had: Option<Place>) {
+        if memory.poison(page.0).is_err() {
+            if had != Some(Place::Poisoned) {
+                return;
+            }
+            let _ = memory.wake(page.0);
         }
+        self.mapped.set(no, page, Place::Poisoned, Instant::ZERO);
     }
 
     /// For the next pages to be filled.
@@ -94,7 +99,7 @@ impl Shared {
             if fill(&*memory, *page, content, false).is_err() {
                 core.mapped.remove(*no, *page);
                 if *is_awaited {
-                    core.poison(&*memory, *no, *page);
+                    core.poison(&*memory, *no, *page, None);
                 }
             }
         }

@@ -205,7 +205,7 @@ impl Shared {
                         core.mapped.set(fault.no, page, Place::Read, cpu.now());
                         self.make_room(cpu, core, fault.no, page);
                     } else {
-                        core.poison(&*memory, fault.no, page);
+                        core.poison(&*memory, fault.no, page, Some(Place::Poisoned));
                     }
                 }
             }
@@ -222,7 +222,8 @@ impl Shared {
         (fault, content): (Fault, Option<Loaded>),
     ) -> Served {
         let no = fault.no;
-        let has = core.mapped.place(no, page) == Some(Place::Read);
+        let had = core.mapped.place(no, page);
+        let has = had == Some(Place::Read);
         if !has && content.is_none() {
             return Served::Lacking;
         }
@@ -258,7 +259,7 @@ impl Shared {
                     self.put_back(cpu, core, volume, page, (frame, retained));
                 }
                 self.take_from(core, no, page);
-                core.poison(&*memory, no, page);
+                core.poison(&*memory, no, page, had);
                 Served::Given
             }
         }

@@ -411,6 +411,11 @@ fn a_page_for_which_the_host_has_no_memory_is_poisoned_until_it_has() {
         assert_eq!(program.load(&mut scene, 0), None, "seed {seed}");
         for page in [300, 700] {
             assert!(!program.store(&mut scene, page, 7), "seed {seed}: page {page}");
+            // Of another thread, that has waited since before.
+            let before = program.memory.wakes(page);
+            program.fault(&scene, page, true);
+            let memory = Arc::clone(&program.memory);
+            assert!(scene.run_until(None, |_| memory.wakes(page) > before), "seed {seed}: page {page}");
         }
         let read_ahead = (1..20).filter(|page| program.memory.state(*page).is_some()).count();
         assert_eq!(read_ahead, 0, "seed {seed}: nobody waits for it");

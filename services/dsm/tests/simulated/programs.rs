@@ -133,8 +133,13 @@ impl Mapping for Memory {
     }
 
     fn remove(&self, page: u64) -> Result<(), Errno> {
-        let before = self.pages().pages.remove(&page);
-        assert!(before.is_none_or(|(state, _)| state != State::Writable), "page {page} is removed while it is written");
+        let mut pages = self.pages();
+        let state = pages.pages.get(&page).map(|(state, _)| *state);
+        assert_ne!(state, Some(State::Writable), "page {page} is removed while it is written");
+        // As with Linux, poison stays.
+        if state == Some(State::ReadOnly) {
+            pages.pages.remove(&page);
+        }
         Ok(())
     }
 
@@ -149,9 +154,12 @@ impl Mapping for Memory {
             return Err(Errno::INVALID);
         }
         let mut pages = self.pages();
-        let before = pages.pages.insert(page, (State::Poisoned, Box::default()));
-        pages.wake(page);
-        assert!(before.is_none_or(|(state, _)| state == State::Poisoned), "page {page} is poisoned while it is there");
+        match pages.pages.insert(page, (State::Poisoned, Box::default())) {
+            None => pages.wake(page),
+            // Linux says that it is there.
+            Some((State::Poisoned, _)) => return Err(Errno::INVALID),
+            Some(_) => panic!("page {page} is poisoned while it is there"),
+        }
         Ok(())
     }
 
