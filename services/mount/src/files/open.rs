@@ -206,6 +206,25 @@ impl Files {
     }
 }
 
+/// Does the host know where the file ends? It learns that from what it looks up or asks for, and not from an opening: refused
+/// so, it looks the file up and opens it again, in the same thread, and is not refused a second time. Some openings have no name
+/// to look up, and others may change the file again meanwhile, as they may after it was opened.
+fn check_end(node: &Node, thread: u32) -> Result<(), Errno> {
+    let mut state = node.state.lock();
+    if let Some(at) = state.refused.iter().position(|refused| *refused == thread) {
+        state.refused.remove(at);
+        return Ok(());
+    }
+    if state.end_changed.is_none() {
+        return Ok(());
+    }
+    if state.refused.len() == REFUSED_MAX {
+        state.refused.remove(0);
+    }
+    state.refused.push(thread);
+    Err(Errno::STALE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,23 +243,4 @@ mod tests {
         assert_eq!(flushed().tell(), Err(Errno::IO));
         assert_eq!(flushed().tell(), Ok(()));
     }
-}
-
-/// Does the host know where the file ends? It learns that from what it looks up or asks for, and not from an opening: refused
-/// so, it looks the file up and opens it again, in the same thread, and is not refused a second time. Some openings have no name
-/// to look up, and others may change the file again meanwhile, as they may after it was opened.
-fn check_end(node: &Node, thread: u32) -> Result<(), Errno> {
-    let mut state = node.state.lock();
-    if let Some(at) = state.refused.iter().position(|refused| *refused == thread) {
-        state.refused.remove(at);
-        return Ok(());
-    }
-    if state.end_changed.is_none() {
-        return Ok(());
-    }
-    if state.refused.len() == REFUSED_MAX {
-        state.refused.remove(0);
-    }
-    state.refused.push(thread);
-    Err(Errno::STALE)
 }
