@@ -208,8 +208,8 @@ impl Queue {
         Some(self.number(in_flight))
     }
 
-    /// An asynchronous request becomes synchronous (a reader reached what is being read ahead). False when none of this
-    /// number waits in the queue. O(log n).
+    /// An asynchronous request becomes synchronous (a reader reached what is being read ahead). False when no such one of
+    /// this number waits in the queue. O(log n).
     pub fn promote(&mut self, now: Instant, id: RequestId) -> bool {
         let waits = self.waiting.get(id).is_some_and(|request| request.arrival.class == Class::Asynchronous);
         let Some(mut request) = waits.then(|| self.waiting.remove(id)).flatten() else {

@@ -138,7 +138,7 @@ impl Harness {
                 self.queue.on_completion(self.now, batch.id);
             }
             Event::Promote(id) => {
-                let waits = self.waiting.get_mut(&RequestId(id));
+                let waits = self.waiting.get_mut(&RequestId(id)).filter(|waiting| waiting.class == Class::Asynchronous);
                 prop_assert_eq!(self.queue.promote(self.now, RequestId(id)), waits.is_some());
                 if let Some(request) = waits {
                     request.class = Class::Synchronous;
