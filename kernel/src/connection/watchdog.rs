@@ -1,7 +1,8 @@
 //! Ends connections whose peer exceeds its timeout.
 
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -14,8 +15,7 @@ use crate::connection::Sessions;
 use crate::trace::Event;
 use crate::{Frames, Processor};
 
-/// Checks per timeout, at intervals within these bounds. The watchdog may outlive its connection, or be late for a
-/// shorter deadline, by one interval.
+/// Checks per timeout, at intervals within these bounds. The watchdog may be late for a shorter deadline by one interval.
 const LOOKS: u32 = 32;
 const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
@@ -53,6 +53,8 @@ pub struct Watchdog {
     over: Cell<bool>,
     /// Waits for a deadline, or for the end.
     sleeper: Cell<Option<Waker>>,
+    /// Sleeps between two checks, or until the end.
+    between_checks: Cell<Option<Waker>>,
 }
 
 impl Watchdog {
@@ -69,7 +71,7 @@ impl Watchdog {
                     return;
                 }
                 let interval = (deadline.timeout / LOOKS).clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX);
-                here.sleep_until((deadline.since + deadline.timeout).min(here.now() + interval)).await;
+                own.sleep_until(&here, (deadline.since + deadline.timeout).min(here.now() + interval)).await;
             }
         });
         watchdog
@@ -87,11 +89,24 @@ impl Watchdog {
         .await
     }
 
+    /// Until then, or the end: of many connections that last for a moment nothing must be kept for an interval.
+    async fn sleep_until(&self, cpu: &Processor, at: Instant) {
+        let mut sleep = pin!(cpu.sleep_until(at));
+        poll_fn(|cx| {
+            if self.over.get() {
+                return Poll::Ready(());
+            }
+            self.between_checks.set(Some(cx.waker().clone()));
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+    }
+
     /// Sets a deadline `timeout` from now, unless one is set.
     pub fn arm(&self, cpu: &Processor, timeout: Duration, holds: Holds) {
         if self.deadline.get().is_none() {
             self.deadline.set(Some(Deadline { since: cpu.now(), timeout, holds }));
-            self.wake();
+            wake(&self.sleeper);
         }
     }
 
@@ -106,12 +121,13 @@ impl Watchdog {
     /// The connection is closing and must not be touched any more.
     pub fn end(&self) {
         self.over.set(true);
-        self.wake();
+        wake(&self.sleeper);
+        wake(&self.between_checks);
     }
+}
 
-    fn wake(&self) {
-        if let Some(waker) = self.sleeper.take() {
-            waker.wake();
-        }
+fn wake(waiting: &Cell<Option<Waker>>) {
+    if let Some(waker) = waiting.take() {
+        waker.wake();
     }
 }

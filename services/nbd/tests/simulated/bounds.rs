@@ -335,11 +335,16 @@ fn what_does_not_begin_at_a_multiple_of_the_block_is_refused_at_the_end_of_the_d
 #[test]
 fn of_connections_that_have_ended_nothing_is_left() {
     let scene = Scene::new(Setup::new(5, MIB));
-    let tasks = scene.disk.tasks();
-    scene.run(async |cpu, route| {
+    // What the server does at its start has ended then.
+    scene.run(async |cpu, _| cpu.sleep(Duration::from_millis(100)).await);
+    let (processors, tasks) = (scene.disk.processors.clone(), scene.disk.tasks());
+    scene.run(async move |cpu, route| {
         for turn in 0..1000 {
             drop(if turn % 2 == 0 { route.peer_of(&cpu, "disk").await } else { route.peer(&cpu) });
         }
+        cpu.sleep(Duration::from_millis(100)).await;
+        let left: usize = processors.iter().map(Processor::tasks).sum();
+        assert_eq!(left, tasks);
     });
     scene.assert_all_ends();
     scene.assert_nothing_is_left(tasks);
