@@ -156,8 +156,9 @@ impl Overlay {
         if is_done {
             changed.all.insert(blocks);
         }
-        // A write that failed may have taken space; zeroes that could not be had, or need not stay, have not.
-        if is_done && !takes_space || !is_done && takes_space && !is_write {
+        // A write that failed may have taken it.
+        let keeps_space = if takes_space { is_done || is_write } else { !is_done };
+        if !keeps_space {
             changed.written.remove(blocks);
             for run in before {
                 changed.written.insert(run);

@@ -120,15 +120,14 @@ impl Chunks {
         true
     }
 
-    /// Counts a free frame of `chunk`, if that is retiring; `mark` notes that it is. Returns whether it was counted, and whether
-    /// it was the last one: then the chunk is to be withdrawn.
-    pub(super) fn count(&self, chunk: RegionId, mark: impl FnOnce()) -> (bool, bool) {
+    /// Counts a free frame of `chunk`; `mark` notes that it is. `None` if that is not retiring, otherwise whether it was the last
+    /// one: then the chunk is to be withdrawn.
+    pub(super) fn count(&self, chunk: RegionId, mark: impl FnOnce()) -> Option<bool> {
         let mut states = self.states.lock();
-        if !self.count_in(&mut states, chunk) {
-            return (false, false);
-        }
-        mark();
-        (true, self.begin_withdrawing(&mut states, chunk))
+        self.count_in(&mut states, chunk).then(|| {
+            mark();
+            self.begin_withdrawing(&mut states, chunk)
+        })
     }
 
     /// Counts free frames that are listed. `look_through` passes the chunk of each to its argument, which returns whether the

@@ -357,14 +357,13 @@ impl Shared {
 
     fn put_back(&self, no: FrameNo) {
         let chunk = self.region_of(no);
-        if self.chunks.is_retiring(chunk) {
-            let (is_counted, is_last) = self.chunks.count(chunk, || self.mark_counted(no));
+        if self.chunks.is_retiring(chunk)
+            && let Some(is_last) = self.chunks.count(chunk, || self.mark_counted(no))
+        {
             if is_last {
                 self.regions.withdraw(chunk);
             }
-            if is_counted {
-                return;
-            }
+            return;
         }
         self.list_as_free(&[no]);
     }

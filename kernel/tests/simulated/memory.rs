@@ -64,6 +64,18 @@ fn the_cache_grows_into_free_memory_and_gives_it_back_within_a_second() {
     assert!(after <= 4 * MIB, "it kept {after} of {before}");
 }
 
+/// Has the cache grow, and keeps a frame of each of its chunks, as idle clients do.
+async fn one_of_each_chunk(cpu: &Processor, volume: &Volume) -> Vec<kernel::Frames> {
+    let mut held = Vec::new();
+    for at in 0..200 {
+        volume.read(cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
+        held.push(cpu.kernel().allocate(cpu, 16).await);
+        cpu.sleep(Duration::from_millis(1)).await;
+    }
+    held.iter_mut().for_each(|frames| frames.truncate(1));
+    held
+}
+
 #[test]
 fn frames_that_are_held_for_long_do_not_keep_the_rest_of_the_cache() {
     /// What others leave to the cache.
@@ -72,14 +84,7 @@ fn frames_that_are_held_for_long_do_not_keep_the_rest_of_the_cache() {
     let (host, volume) = boot(&world, 64 * MIB, Switches::default());
     let (server, kernel, knob) = (host.id, Arc::clone(&host.kernel), world.clone());
     let (before, after) = run(&world, &host, async move |cpu| {
-        let mut held = Vec::new();
-        for at in 0..200 {
-            volume.read(&cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
-            held.push(kernel.allocate(&cpu, 16).await);
-            cpu.sleep(Duration::from_millis(1)).await;
-        }
-        // One of each chunk.
-        held.iter_mut().for_each(|frames| frames.truncate(1));
+        let _held = one_of_each_chunk(&cpu, &volume).await;
         let before = kernel.frames().bytes_held();
         // Others take more and more. A quarter of memory is the reserve.
         for step in 0..1000 {
@@ -100,26 +105,16 @@ fn memory_that_could_not_be_returned_is_of_use_again_although_some_of_it_is_held
     let (host, volume) = boot(&world, 64 * MIB, Switches::default());
     let (server, kernel, knob) = (host.id, Arc::clone(&host.kernel), world.clone());
     run(&world, &host, async move |cpu| {
-        let mut held = Vec::new();
-        for at in 0..200 {
-            volume.read(&cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
-            held.push(kernel.allocate(&cpu, 16).await);
-            cpu.sleep(Duration::from_millis(1)).await;
-        }
-        // One of each chunk, as idle clients have.
-        held.iter_mut().for_each(|frames| frames.truncate(1));
+        let held = one_of_each_chunk(&cpu, &volume).await;
         knob.set_memory(server, MemoryFacts { total: GIB, available: 20 * MIB, group: None });
         cpu.sleep(Duration::from_secs(1)).await;
         let (kept, few) = (kernel.frames().chunks_retiring(), kernel.frames().chunks_active());
         assert!(kept > 100 && few < 100, "{kept} cannot be returned, {few} are in use");
         knob.set_memory(server, MemoryFacts { total: GIB, available: GIB, group: None });
         cpu.sleep(Duration::from_secs(1)).await;
-        for at in 0..200 {
-            volume.read(&cpu, ByteRange::new(at * 262_144, 262_144), context()).await.expect("read");
-            cpu.sleep(Duration::from_millis(1)).await;
-        }
+        drop(one_of_each_chunk(&cpu, &volume).await);
         assert_eq!(kernel.frames().chunks_retiring(), 0, "all are of use again");
-        held.clear();
+        drop(held);
         let all = kernel.frames().bytes_held() / FRAME_BYTES as u64;
         let (mut one, mut taken) = (kernel::Frames::new(), std::collections::BTreeSet::new());
         let mut frames = Vec::new();

@@ -41,7 +41,10 @@ fn over(server: &Server, blocks_max: u64) -> DeviceRef {
 }
 
 fn beside(server: &Server) -> DeviceRef {
-    let config = DiskConfig::new(BLOCKS * BLOCK_BYTES);
+    added(server, DiskConfig::new(BLOCKS * BLOCK_BYTES))
+}
+
+fn added(server: &Server, config: DiskConfig) -> DeviceRef {
     let beside = server.world.add_disk(server.host.id, config);
     Arc::new(FileDevice::new(server.world.open(beside, true)))
 }
@@ -239,6 +242,25 @@ fn zeroes_that_must_stay_allocated_take_space_beside() {
         put(3).await.expect("it has its space");
         zero(most, true).await.expect("a disk that works");
         put(101).await.expect("room again");
+    });
+}
+
+#[test]
+fn zeroes_that_the_disk_beside_cannot_make_take_no_space() {
+    let server = Server::with_disk(1, DiskConfig::new(BLOCKS * BLOCK_BYTES));
+    let most = 64;
+    let beside = added(&server, DiskConfig { zero_supported: false, ..DiskConfig::new(BLOCKS * BLOCK_BYTES) });
+    let over = Overlay::new(server.file(), beside, most);
+    let volume = server.volume_on(Arc::new(over), ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
+        let put = async |number| fill(&cpu, &volume, block(number), 7, stable()).await;
+        put(3).await.expect("room");
+        let all = ByteRange::new(0, most * BLOCK_BYTES);
+        assert_eq!(volume.zero(&cpu, all, false, true, stable()).await, Err(Errno::NOT_SUPPORTED));
+        for number in 100..99 + most {
+            put(number).await.expect("what was asked for was not had");
+        }
+        assert_eq!(put(200).await, Err(Errno::NO_SPACE), "but what was written before is");
     });
 }
 
