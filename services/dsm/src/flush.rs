@@ -21,7 +21,6 @@ use policy::unit::Instant;
 use crate::Shared;
 use crate::core::Core;
 use crate::flush_moving::MOVED;
-use crate::home::FlushingAll;
 use crate::mapping::Written;
 use crate::member::ENDED;
 use crate::unflushed::{Asked, Scope};
@@ -151,7 +150,7 @@ impl Shared {
     /// Flushes this home's storage for `from`. False if something was lost since that node heard of it last, or if others
     /// did not store in time what they wrote.
     async fn flush_home(&self, cpu: &Processor, from: Address, (scope, since): (Scope, Mark)) -> (bool, Mark) {
-        let _flushing = (scope == Scope::All).then(|| FlushingAll::begin(self));
+        let losses = self.core.lock().flushes.home.losses;
         let deadline = cpu.now() + self.config.timeout;
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();
@@ -168,6 +167,7 @@ impl Shared {
         is_stored = is_stored && self.make_durable(cpu).await.is_ok();
         let home = &self.core.lock().flushes.home;
         let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
+        is_stored &= scope == Scope::Own || home.losses == losses;
         (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
     }
 
@@ -213,6 +213,10 @@ impl Shared {
             let home = &mut self.core.lock().flushes.home;
             // The other waits end by themselves.
             let is_stuck = home.running.is_some_and(|since| cpu.now().since(since) >= self.config.timeout);
+            let is_lost = home.lost_for.get(&from.node).is_some_and(|last| (from.incarnation, number) <= *last);
+            if scope == Scope::All && is_lost {
+                return self.send_word(from, Word::Flushed { number, ok: false, mark: since }, None);
+            }
             (home.requests.insert((from, number)), is_stuck)
         };
         if !is_new {
@@ -223,12 +227,20 @@ impl Shared {
         }
         let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
         cpu.spawn(async move {
+            let losses = shared.core.lock().flushes.home.losses;
             let (ok, mark) = match shared.config.shards {
                 Some(_) if scope == Scope::Own => (shared.make_durable(&here).await.is_ok(), since),
                 Some(_) => shared.flush_moving_home(&here, from, since.incarnation).await,
                 None => shared.flush_home(&here, from, (scope, since)).await,
             };
-            shared.core.lock().flushes.home.requests.remove(&(from, number));
+            {
+                let home = &mut shared.core.lock().flushes.home;
+                home.requests.remove(&(from, number));
+                if scope == Scope::All && home.losses != losses {
+                    let last = home.lost_for.entry(from.node).or_default();
+                    *last = (from.incarnation, number).max(*last);
+                }
+            }
             shared.send_word(from, Word::Flushed { number, ok, mark }, None);
         });
     }

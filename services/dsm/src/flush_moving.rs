@@ -14,7 +14,6 @@ use policy::coherence::{Address, Incarnation, NodeId, ShardNo};
 
 use crate::Shared;
 use crate::core::Core;
-use crate::home::FlushingAll;
 use crate::unflushed::{Scope, Touched};
 use crate::wire::Mark;
 
@@ -144,15 +143,22 @@ impl Shared {
     /// Has all stored, as the home of what the map of this term says, that others may have written. The mark is another
     /// one if the map has changed meanwhile, or is about to.
     pub(crate) async fn flush_moving_home(&self, cpu: &Processor, from: Address, seen: Incarnation) -> (bool, Mark) {
-        let _flushing = FlushingAll::begin(self);
+        let losses = self.core.lock().flushes.home.losses;
         let deadline = cpu.now() + self.config.timeout;
         let settled = |core: &Core| core.node.is_settled().then(|| core.node.seen());
         let settled_then = |core: &Core| settled(core).filter(|now| *now >= seen);
         let Ok(begun) = self.until(cpu, deadline, settled_then).await else { return (false, Mark::default()) };
         let has_moved = |core: &Core| settled(core) != Some(begun);
-        let moved = (true, Mark { incarnation: begun, failures: MOVED });
+        let moved = || {
+            let core = &mut *self.core.lock();
+            // The flush goes on at other homes, which do not know that something was lost.
+            if core.flushes.home.losses != losses {
+                self.note_failure(core);
+            }
+            (true, Mark { incarnation: begun, failures: MOVED })
+        };
         if begun != seen {
-            return moved;
+            return moved();
         }
         let (died, failures) = {
             let core = self.core.lock();
@@ -162,7 +168,7 @@ impl Shared {
         match self.until_all_stored(cpu, awaited, has_moved).await {
             Ok(true) => {}
             // Even if all is settled again: not all is stored.
-            Ok(false) => return moved,
+            Ok(false) => return moved(),
             Err(_) => return (false, Mark::default()),
         }
         // A flush of a device may cover only what came from the same host.
@@ -171,10 +177,12 @@ impl Shared {
         }
         let core = self.core.lock();
         if has_moved(&core) {
-            return moved;
+            drop(core);
+            return moved();
         }
         // What a node had written when it died is lost.
         let ok = core.node.dead_writers() == died && core.flushes.home.failures == failures;
+        let ok = ok && core.flushes.home.losses == losses;
         (ok, Mark { incarnation: begun, failures: 0 })
     }
 }

@@ -121,37 +121,19 @@ impl Shared {
     }
 
     /// Nobody has what a node had written. It may have been acknowledged, at that node or one that had written before: a flush
-    /// that covers it must not succeed, also if its answer is lost and it is asked for again. One that begins later is not
-    /// concerned: whoever reads the page is told.
+    /// of all nodes that is under way must not succeed, also if its answer is lost and it is asked for again. Others are not
+    /// concerned: the device has not failed, and whoever reads the page is told.
     pub(crate) fn note_lost(&self, core: &mut Core, page: PageNo) {
         core.home.lost.insert(page);
-        if core.flushes.home.of_all > 0 {
-            self.note_failure(core);
-        }
+        core.flushes.home.losses += 1;
     }
 
-    fn note_failure(&self, core: &mut Core) {
+    pub(crate) fn note_failure(&self, core: &mut Core) {
         core.flushes.home.failures += 1;
         let failures = core.flushes.home.failures;
         if self.config.shards.is_some() {
             self.note_failures(core, self.me, failures);
         }
-    }
-}
-
-/// A flush of all nodes that is under way at this home.
-pub(crate) struct FlushingAll<'a>(&'a Shared);
-
-impl<'a> FlushingAll<'a> {
-    pub(crate) fn begin(shared: &'a Shared) -> Self {
-        shared.core.lock().flushes.home.of_all += 1;
-        FlushingAll(shared)
-    }
-}
-
-impl Drop for FlushingAll<'_> {
-    fn drop(&mut self) {
-        self.0.core.lock().flushes.home.of_all -= 1;
     }
 }
 

@@ -7,6 +7,7 @@
 //! incarnation [ends](Shared::end) what it has, with all its clients, and begins anew with another volume. Programs that have
 //! mapped the volume are stopped as soon as the lease is over ([`Shared::on_lease_over`]): they ask nobody.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -130,19 +131,34 @@ impl Shared {
         }
     }
 
-    /// As [`release`](Self::release), of all shards: this node is about to leave. Once its lease is over it may store nothing, and
-    /// others take over as when it has died.
+    /// As [`release`](Self::release), of all shards: this node is about to leave. Without a lease it may store nothing. That may be
+    /// renewed; after a timeout it leaves, and others take over as when it has died.
     pub async fn retire(&self, cpu: &Processor) {
         let Some(shards) = self.config.shards else { return };
         {
             let mut core = self.core.lock();
             (0..shards).for_each(|shard| core.node.release(ShardNo(shard)));
         }
-        if self.until_durable(cpu, |_| true, || !self.answers()).await {
+        let lapsed = Cell::new(None);
+        let is_over = || {
+            let now = cpu.now();
+            let since = if self.answers() { None } else { Some(lapsed.get().unwrap_or(now)) };
+            lapsed.set(since);
+            self.has_ended() || since.is_some_and(|since| now.since(since) >= self.config.timeout)
+        };
+        if self.until_durable(cpu, |_| true, is_over).await {
             self.tell_durable((0..shards).map(ShardNo));
-        } else if !self.has_ended() {
+        } else if !self.has_ended() && self.has_unflushed() {
             self.report(None, "the lease is over: what was stored here for other nodes was not flushed".into());
         }
+    }
+
+    /// As the home of any page, also of what is about to be stored.
+    fn has_unflushed(&self) -> bool {
+        let core = self.core.lock();
+        let unflushed = core.flushes.home.unflushed.both();
+        unflushed.into_iter().any(|pages| !pages.is_empty())
+            || core.pages.iter().any(|(_, entry)| !entry.has_no_steps())
     }
 
     /// False: it is over before.
@@ -158,7 +174,12 @@ impl Shared {
         while !is_over() {
             let Err(errno) = self.flush_anew(cpu).await else { return true };
             if !is_over() {
-                self.report(None, format!("shards cannot move: storage cannot be flushed: {errno}; it is tried again"));
+                if self.answers() {
+                    self.report(
+                        None,
+                        format!("shards cannot move: storage cannot be flushed: {errno}; it is tried again"),
+                    );
+                }
                 cpu.sleep(RETRY).await;
             }
         }

@@ -77,8 +77,10 @@ pub(crate) struct HomeFlushes {
     pub(crate) lost_at: Option<Incarnation>,
     /// Requests that are not answered yet.
     pub(crate) requests: BTreeSet<(Address, u64)>,
-    /// Flushes of all nodes under way, also this node's own.
-    pub(crate) of_all: u64,
+    /// How often something was lost that may have been acknowledged at any node.
+    pub(crate) losses: u64,
+    /// Of each node, the last request that was under way then: it fails also when it is asked for again.
+    pub(crate) lost_for: BTreeMap<NodeId, (Incarnation, u64)>,
 }
 
 impl Default for HomeFlushes {
@@ -86,8 +88,8 @@ impl Default for HomeFlushes {
         // What an earlier process stored may not be durable, either.
         let (stored, durable) = (1, 0);
         let unflushed = Unflushed::default();
-        let (running, failures, lost_at, requests, of_all) = Default::default();
-        HomeFlushes { stored, durable, unflushed, running, failures, lost_at, requests, of_all }
+        let (running, failures, lost_at, requests, losses, lost_for) = Default::default();
+        HomeFlushes { stored, durable, unflushed, running, failures, lost_at, requests, losses, lost_for }
     }
 }
 

@@ -359,6 +359,13 @@ fn a_flush_fails_once_if_what_a_program_of_another_node_has_written_cannot_be_re
             let mut scene = lose(seed, moves, |scene| {
                 assert_eq!(flush(scene, node), Err(Errno::IO), "seed {seed}, {moves}: {node}");
             });
+            // The device has not failed.
+            assert_eq!(flush(&mut scene, 2 - node), Ok(()), "seed {seed}, {moves}: {node}");
+            let own = Clients::new(&scene);
+            let stable = async move |cpu, volume: Arc<Volume>| {
+                own.write(&cpu, &volume, 2 - node, BLOCK + 1, (false, true)).await.map(drop)
+            };
+            assert_eq!(scene.run(2 - node, stable), Ok(()), "seed {seed}, {moves}: {node}");
             assert_eq!(flush(&mut scene, node), Ok(()), "seed {seed}, {moves}: {node}");
         }
     }
