@@ -97,6 +97,29 @@ fn a_byte_written_right_after_the_host_changed_its_block_leaves_the_rest_of_the_
     });
 }
 
+#[test]
+fn what_the_host_appends_to_a_clients_file_is_seen_by_one_that_looks_up_the_name_each_time() {
+    each_engine(|engine| {
+        let sandbox = Sandbox::new();
+        let path = sandbox.make_directory("files").join("log");
+        let (_server, port) = sandbox.serve_directories(0, &[&EXPORT, engine].concat());
+        let mut client = Client::connect(port).expect("connected");
+        let root = client.mount("/files").expect("mounted");
+        let mut file = client.create(&root, "log").expect("an answer").expect("made");
+        for round in 0..5_u64 {
+            client.write(&file, round * 200, &[1; 100], stable_how::FILE_SYNC).expect("written");
+            write_on_host(&path, round * 200 + 100, &[2; 100]);
+            let until = Instant::now() + FRESH + Duration::from_secs(5);
+            while client.attributes(&file).expect("an answer").expect("there").size != (round + 1) * 200 {
+                assert!(Instant::now() < until, "the change is not seen");
+                file = client.lookup(&root, "log").expect("an answer").expect("there");
+            }
+            let content = client.read(&file, round * 200, 1000).expect("read");
+            assert!(content == [[1; 100], [2; 100]].concat(), "round {round}");
+        }
+    });
+}
+
 fn refusal(sandbox: &Sandbox, arguments: &[&str]) -> String {
     let serve = [
         "serve",

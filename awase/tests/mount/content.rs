@@ -5,6 +5,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use testkit::random::Random;
 
@@ -96,6 +98,28 @@ fn what_is_appended_comes_at_the_end() {
     other.end();
 }
 
+fn append(log: &Path, line: &str) {
+    let mut file = OpenOptions::new().append(true).create(true).open(log).expect("open");
+    file.write_all(line.as_bytes()).expect("write");
+}
+
+#[test]
+fn what_a_client_and_the_servers_host_append_in_turns_comes_at_the_end() {
+    let Some(f) = Fixture::new("") else { return };
+    let mut expected = String::new();
+    for round in 0..5 {
+        for (log, line) in [(f.path("log"), "by a client"), (f.served("log"), "on the host")] {
+            let line = format!("{line} in round {round}\n");
+            append(&log, &line);
+            expected += &line;
+        }
+        // So long the server may not have seen it.
+        sleep(Duration::from_millis(500));
+    }
+    assert_eq!(fs::read_to_string(f.path("log")).expect("read"), expected);
+    assert_eq!(fs::read_to_string(f.served("log")).expect("on the server"), expected);
+}
+
 #[test]
 fn what_two_clients_append_in_turns_comes_at_the_end() {
     let Some(f) = Fixture::new("") else { return };
@@ -109,8 +133,7 @@ fn what_two_clients_append_in_turns_comes_at_the_end() {
                 fs::metadata(log).expect("stat");
             }
             let line = format!("round {round} of {client}\n");
-            let mut file = OpenOptions::new().append(true).create(true).open(log).expect("open");
-            file.write_all(line.as_bytes()).expect("write");
+            append(log, &line);
             expected += &line;
         }
     }

@@ -63,6 +63,8 @@ pub(super) struct Known {
     pub(super) writes: Option<Writes>,
     /// The changes by others reported before that.
     pub(super) reported: Reported,
+    /// When such a change was last found.
+    found: Option<Instant>,
     /// Did others change the content since it was cached?
     pub(super) stale: Stale,
     /// Counts such findings.
@@ -90,6 +92,7 @@ impl Known {
             told: now,
             writes: Some(writes),
             reported,
+            found: None,
             stale: Stale::No,
             found_stale: 0,
             modified: host.modified,
@@ -112,8 +115,14 @@ impl Known {
             Stale::Perhaps(since) => now.since(since) < FRESH,
             Stale::Yes => false,
         };
-        let is_quiet = reported.by_host == self.reported.by_host || age < LOOK_AGAIN;
-        is_current && age < FRESH && is_quiet && reported.by_siblings == self.reported.by_siblings
+        is_current && age < FRESH && !self.is_due(now, reported)
+    }
+
+    /// Must the host be asked because of the changes `reported` since?
+    pub(super) fn is_due(&self, now: Instant, reported: Reported) -> bool {
+        let is_found_often = self.found.is_some_and(|found| now.since(found) < LOOK_AGAIN);
+        let is_changed_by_host = reported.by_host != self.reported.by_host && !is_found_often;
+        is_changed_by_host || reported.by_siblings != self.reported.by_siblings
     }
 
     /// Records attributes of the host. `until`: our writes by now; `is_watched`: the host reports changes by others.
@@ -149,6 +158,9 @@ impl Known {
         }
         self.host = host;
         self.writes = question.writes.or(self.writes.filter(|_| is_alone));
+        if is_reported {
+            self.found = Some(now);
+        }
         self.reported = question.reported;
         self.answered = Some(now);
         true

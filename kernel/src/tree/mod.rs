@@ -169,12 +169,12 @@ impl FileTree {
         }
         let reply = match (reply, of) {
             (TreeReply::Attributes(attributes), Some(node)) => {
-                TreeReply::Attributes(self.present_now(cpu, node, attributes, asked).await)
+                TreeReply::Attributes(self.present_one(cpu, node, attributes, asked).await)
             }
             (TreeReply::Access(granted, attributes), Some(node)) => {
-                TreeReply::Access(granted, self.present_now(cpu, node, attributes, asked).await)
+                TreeReply::Access(granted, self.present_one(cpu, node, attributes, asked).await)
             }
-            (reply, _) => self.present(cpu, reply, asked),
+            (reply, _) => self.present(cpu, reply, asked).await,
         };
         Ok((reply, around))
     }
@@ -198,7 +198,7 @@ impl FileTree {
             None => {
                 let asked = Asked { at: cpu.now(), changes: false };
                 let attributes = attributes_of(self.ask(cpu, caller, TreeCall::Attributes { node }).await?)?;
-                Ok(self.present_one(cpu, node, attributes, asked))
+                Ok(self.present_one(cpu, node, attributes, asked).await)
             }
         }
     }
@@ -221,7 +221,7 @@ impl FileTree {
             return match self.ask(cpu, caller, call).await? {
                 // It may have been opened meanwhile.
                 TreeReply::Attributes(after) => {
-                    Ok(TreeReply::Attributes(self.present_now(cpu, node, after, asked).await))
+                    Ok(TreeReply::Attributes(self.present_one(cpu, node, after, asked).await))
                 }
                 other => Ok(other),
             };
@@ -256,17 +256,17 @@ impl FileTree {
     }
 
     /// Replaces attributes in the host's reply where the cache has newer ones, and drops removed files.
-    fn present(&self, cpu: &Processor, reply: TreeReply, asked: Asked) -> TreeReply {
+    async fn present(&self, cpu: &Processor, reply: TreeReply, asked: Asked) -> TreeReply {
         match reply {
             TreeReply::Node(node, attributes) => {
                 if attributes.links == 0 {
                     self.forget(cpu, node);
                 }
-                TreeReply::Node(node, self.present_one(cpu, node, attributes, asked))
+                TreeReply::Node(node, self.present_one(cpu, node, attributes, asked).await)
             }
             TreeReply::Entries(mut entries, last) => {
                 for (node, attributes) in entries.iter_mut().filter_map(|entry| entry.node.as_mut()) {
-                    *attributes = self.present_one(cpu, *node, *attributes, asked);
+                    *attributes = self.present_one(cpu, *node, *attributes, asked).await;
                 }
                 TreeReply::Entries(entries, last)
             }
@@ -280,15 +280,8 @@ impl FileTree {
         if asked.changes { files.get_changed(node, cpu.now()) } else { files.get(node) }
     }
 
-    fn present_one(&self, cpu: &Processor, node: Node, attributes: Attributes, asked: Asked) -> Attributes {
-        match self.file_told(cpu, node, asked) {
-            Some(file) => file.observe(cpu, attributes, asked).unwrap_or_else(|| file.attributes()),
-            None => attributes,
-        }
-    }
-
-    /// The same, with what the call has changed in any case.
-    async fn present_now(&self, cpu: &Processor, node: Node, attributes: Attributes, asked: Asked) -> Attributes {
+    /// The attributes of one node, as [`FileTree::present`].
+    async fn present_one(&self, cpu: &Processor, node: Node, attributes: Attributes, asked: Asked) -> Attributes {
         let Some(file) = self.file_told(cpu, node, asked) else { return attributes };
         match file.observe(cpu, attributes, asked) {
             Some(seen) => seen,

@@ -103,12 +103,13 @@ impl Vnode {
         self.attributes()
     }
 
-    /// The host returned these attributes; returns what clients see. `None`: clients were told of a change meanwhile, and
-    /// these may be older.
+    /// The host returned these attributes; returns what clients see. `None`: it must be asked again, because clients were
+    /// told of a change meanwhile, or others have made one.
     pub(super) fn observe(&self, cpu: &Processor, host: Attributes, asked: Asked) -> Option<Attributes> {
         let reported = self.known().reported;
         let is_new = self.device.note(cpu.now(), host, Question { asked, writes: None, reported });
-        is_new.then(|| if self.known().stale == Stale::Yes { host } else { self.attributes() })
+        let is_due = self.known().is_due(cpu.now(), self.device.reported(false));
+        (is_new && !is_due && self.known().stale != Stale::Yes).then(|| self.attributes())
     }
 
     /// What is known of it may not be so any more: the host is asked again before it is told.

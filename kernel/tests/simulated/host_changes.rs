@@ -9,13 +9,14 @@ use kernel::device::Delay;
 use kernel::request::{Action, Outcome, Request};
 use kernel::tree::{FRESH, FileTree, Vnode};
 use kernel::{ForcedUnitAccess, Processor, Switches};
+use machine::tree::{TreeCall, TreeReply};
 use policy::unit::ByteOffset;
 use sim::{TreeConfig, TreeId, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::context as disk_context;
 use testkit::scene::disk::{Server, block, fill, first_byte};
-use testkit::scene::files::{CACHE_BYTES, context, file, open, read, served, stable, write};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
 const BLOCK: u64 = 4096;
@@ -88,6 +89,31 @@ fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
         assert!(seen.tree_durable_content(id, "/log") == Some(expected.clone()));
         cpu.sleep(FRESH).await;
         assert!(read(&cpu, &tree, &file, 0, 1 << 20).await.expect("read") == expected);
+    });
+}
+
+#[test]
+fn what_the_host_appended_is_seen_by_a_client_that_looks_up_the_name_before_each_read() {
+    served(6, 100, async move |cpu, tree, seen, id| {
+        let (dir, (_, file)) = (root(&cpu, &tree).await, file(&cpu, &tree, "log").await);
+        for round in 1..20_u8 {
+            let at = 200 * u64::from(round);
+            write(&cpu, &tree, &file, at, &[round; 100], stable()).await.expect("durable");
+            seen.write_tree(id, "/log", ByteOffset(at + 100), &[round; 100]);
+            let written = cpu.now();
+            loop {
+                let lookup = TreeCall::Lookup { dir, name: b"log".to_vec() };
+                let Ok(TreeReply::Node(_, found)) = tree.call(&cpu, None, lookup).await else { panic!("it is there") };
+                let content = read(&cpu, &tree, &file, at, 1000).await.expect("read");
+                assert_eq!(content.len() as u64 + at, found.size, "both are as new");
+                if found.size == at + 200 {
+                    assert!(content == [round; 200]);
+                    break;
+                }
+                assert!(cpu.now().since(written) < FRESH, "round {round}: {} bytes", found.size);
+                cpu.sleep(Duration::from_millis(1)).await;
+            }
+        }
     });
 }
 
