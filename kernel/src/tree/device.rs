@@ -155,8 +155,14 @@ impl GrowingFile {
 
     /// As [`Known::note`].
     pub(super) fn note(&self, now: Instant, host: Attributes, question: Question) -> bool {
+        let size = self.size();
         let (until, is_watched) = (self.writes(), self.is_watched());
-        self.known().note(now, host, question, (until, is_watched))
+        let is_ours = question.writes.is_none_or(|before| !before.were_none_until(until)) || host.size == size;
+        let mut known = self.known();
+        if !is_ours {
+            known.find_stale(now, true);
+        }
+        known.note(now, host, question, (until, is_watched))
     }
 
     /// Was it written, or opened for writing, since the last call?

@@ -248,7 +248,8 @@ impl FileTree {
             Some(size) => self.resize(cpu, &file, size, change).await?,
             None => change.await?,
         };
-        Ok(TreeReply::Attributes(file.adopt(cpu, after, &attributes, question)))
+        file.adopt(cpu, after, &attributes, question);
+        Ok(TreeReply::Attributes(self.refresh_if_possible(cpu, &file).await))
     }
 
     async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
@@ -285,9 +286,13 @@ impl FileTree {
         let Some(file) = self.file_told(cpu, node, asked) else { return attributes };
         match file.observe(cpu, attributes, asked) {
             Some(seen) => seen,
-            // Boxed: large and rare.
-            None => Box::pin(self.refresh(cpu, &file)).await.unwrap_or_else(|_| file.attributes()),
+            None => self.refresh_if_possible(cpu, &file).await,
         }
+    }
+
+    /// As [`FileTree::refresh`], where what is known is better than nothing.
+    async fn refresh_if_possible(&self, cpu: &Processor, file: &Vnode) -> Attributes {
+        self.refresh(cpu, file).await.unwrap_or_else(|_| file.attributes())
     }
 
     /// A node lost or gained a name: refreshes its attributes, or drops it if it has no name left.

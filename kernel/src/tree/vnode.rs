@@ -8,7 +8,7 @@ use policy::unit::ByteRange;
 
 use super::commit::{Committed, JointCommit};
 use super::device::GrowingFile;
-use super::known::{Asked, Known, Question, Stale, later};
+use super::known::{Asked, Known, Question, later};
 use super::node_for_records;
 use super::verifier::Verifier;
 use crate::frame::Frames;
@@ -91,25 +91,17 @@ impl Vnode {
     }
 
     /// Attributes were `set` on the host for a client, and are these now: clients see them from now on.
-    pub(super) fn adopt(
-        &self,
-        cpu: &Processor,
-        host: Attributes,
-        set: &SetAttributes,
-        question: Question,
-    ) -> Attributes {
+    pub(super) fn adopt(&self, cpu: &Processor, host: Attributes, set: &SetAttributes, question: Question) {
         let (until, is_watched) = (self.device.writes(), self.device.is_watched());
         self.known().adopt(cpu.now(), host, set, question, (until, is_watched));
-        self.attributes()
     }
 
     /// The host returned these attributes; returns what clients see. `None`: it must be asked again, because clients were
-    /// told of a change meanwhile, or others have made one.
+    /// told of a change meanwhile, or others have made one, perhaps.
     pub(super) fn observe(&self, cpu: &Processor, host: Attributes, asked: Asked) -> Option<Attributes> {
         let reported = self.known().reported;
         let is_new = self.device.note(cpu.now(), host, Question { asked, writes: None, reported });
-        let is_due = self.known().is_due(cpu.now(), self.device.reported(false));
-        (is_new && !is_due && self.known().stale != Stale::Yes).then(|| self.attributes())
+        (is_new && self.is_fresh(cpu)).then(|| self.attributes())
     }
 
     /// What is known of it may not be so any more: the host is asked again before it is told.

@@ -9,15 +9,15 @@ use kernel::device::Delay;
 use kernel::request::{Action, Outcome, Request};
 use kernel::tree::{FRESH, FileTree, Vnode};
 use kernel::{ForcedUnitAccess, Processor, Switches};
-use machine::tree::{TreeCall, TreeReply};
+use machine::tree::{Creation, SetAttributes, TreeCall, TreeReply};
 use policy::unit::ByteOffset;
-use sim::{TreeConfig, TreeId, World};
+use sim::{DiskConfig, Latency, TreeConfig, TreeId, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::context as disk_context;
 use testkit::scene::disk::{Server, block, fill, first_byte};
-use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, stable, write};
-use testkit::scene::{Host, drive, run, small_kernel, spawn};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, served_of, stable, write};
+use testkit::scene::{Host, drive, ended, run, small_kernel, spawn};
 
 const BLOCK: u64 = 4096;
 
@@ -115,6 +115,61 @@ fn what_the_host_appended_is_seen_by_a_client_that_looks_up_the_name_before_each
             }
         }
     });
+}
+
+#[test]
+fn where_the_host_reports_nothing_what_it_appended_is_seen_by_a_client_that_only_looks_up_the_name_or_its_rights() {
+    for by_name in [true, false] {
+        let silent = TreeConfig { watches: false, ..TreeConfig::new() };
+        served_of(7, silent, 100, async move |cpu, tree, seen, id| {
+            let (dir, (node, file)) = (root(&cpu, &tree).await, file(&cpu, &tree, "log").await);
+            for round in 1..20_u64 {
+                write(&cpu, &tree, &file, 200 * round, &[1; 100], stable()).await.expect("durable");
+                cpu.sleep(FRESH / 3).await;
+                seen.write_tree(id, "/log", ByteOffset(200 * round + 100), &[2; 100]);
+                let written = cpu.now();
+                loop {
+                    let call = if by_name {
+                        TreeCall::Lookup { dir, name: b"log".to_vec() }
+                    } else {
+                        TreeCall::Access { node, wanted: 4 }
+                    };
+                    let size = match tree.call(&cpu, None, call).await {
+                        Ok(TreeReply::Node(_, found) | TreeReply::Access(_, found)) => found.size,
+                        _ => panic!("it is there"),
+                    };
+                    if size == 200 * round + 200 {
+                        break;
+                    }
+                    assert!(cpu.now().since(written) <= FRESH * 2, "round {round}: {size} bytes");
+                    cpu.sleep(FRESH / 7).await;
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_the_host_appended_while_a_file_was_opened_is_seen_after_a_write() {
+    for delay in 0..150 {
+        let disk = DiskConfig { late_permille: 1000, late: Latency::us(1, 60), ..DiskConfig::new(64 << 20) };
+        served_of(8, TreeConfig { disk, ..TreeConfig::new() }, 100, async move |cpu, tree, seen, id| {
+            let dir = root(&cpu, &tree).await;
+            let attributes = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
+            let call = TreeCall::Create { dir, name: "log".into(), how: Creation::Guarded, attributes };
+            let Ok(TreeReply::Node(node, _)) = tree.call(&cpu, None, call).await else { panic!("not made") };
+            seen.write_tree(id, "/log", ByteOffset(0), &[1; BLOCK as usize]);
+            let same = Arc::clone(&tree);
+            let opening = spawn(&cpu, async move |cpu| same.file(&cpu, node).await);
+            cpu.sleep(Duration::from_micros(delay)).await;
+            seen.write_tree(id, "/log", ByteOffset(BLOCK), &[2; BLOCK as usize]);
+            let file = ended(&cpu, &opening).await.expect("open");
+            write(&cpu, &tree, &file, 0, &[3; BLOCK as usize], stable()).await.expect("durable");
+            cpu.sleep(FRESH).await;
+            let content = read(&cpu, &tree, &file, 0, 4 * BLOCK).await.expect("read");
+            assert!(content == [[3; BLOCK as usize], [2; BLOCK as usize]].concat(), "{delay}: {} bytes", content.len());
+        });
+    }
 }
 
 #[test]

@@ -180,6 +180,42 @@ fn test_all(rig: Rig, kind: Kind) {
     mounted.unmount();
 }
 
+/// A file and its copy on another file system have the same handle.
+#[test]
+fn changes_of_files_with_the_same_handle_on_two_file_systems_are_reported_each() {
+    let Some(mut mounted) = Mounted::new(Kind::Image("mkfs.ext4", &["-q", "-F"])) else { return };
+    fs::write(mounted.path().join("file"), "content").expect("written");
+    mounted.unmount();
+    let Some(mut copy) = Mounted::new(Kind::Tmpfs) else { return };
+    copy.unmount();
+    let image = |mounted: &Mounted| mounted.place.path().join("image");
+    run(Command::new("cp").arg("--sparse=always").args([image(&mounted), image(&copy)])).expect("copied");
+    copy.kind = mounted.kind;
+    mounted.mount().expect("mounted again");
+    copy.mount().expect("mounted");
+    crate::rig::with(machine::linux::Engine::Auto, |rig| {
+        crate::rig::with(machine::linux::Engine::Auto, |second| {
+            let trees = [(rig, &mounted), (second, &copy)].map(|(rig, mounted)| ServedTree::at(rig, &mounted.path()));
+            let [Some(first), Some(second)] = trees else { return };
+            let mut trees = [first, second];
+            let nodes = trees.each_mut().map(|tree| tree.lookup(tree.root, "file").expect("found").0);
+            assert_eq!(nodes[0], nodes[1], "the test is of this case");
+            let open = [0, 1].map(|at| trees[at].opened(nodes[at], false));
+            for (tree, open) in trees.iter().zip(&open) {
+                let watch = open.watch.as_ref().expect("the host reports");
+                let changes = || {
+                    (watch.take)();
+                    watch.changes()
+                };
+                let before = changes();
+                run(Command::new("sh").args(["-c", "echo more >> \"$1\"", "sh"]).arg(tree.path("file")))
+                    .expect("a shell");
+                assert!(changes() > before, "{}", tree.path("file").display());
+            }
+        });
+    });
+}
+
 fn names_reach_the_reported_length(served: &mut ServedTree) {
     let root = served.root;
     let longest = served.limits(root).name_bytes_max as usize;

@@ -26,11 +26,16 @@ use crate::{Errno, OpenFile};
 /// are merged.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// The handle that identifies a file in reports. Files of two file systems may share one; then both count as changed.
+/// The handle that identifies a file in reports. Files of two file systems may share one, as in a file system and its copy;
+/// then both count as changed.
 type Name = Vec<u8>;
+
+/// The number of a file system's device: major, minor.
+type FileSystem = (u32, u32);
 
 /// The watches of one file.
 struct Watched {
+    file_system: FileSystem,
     changes: Arc<AtomicU64>,
     watches: usize,
 }
@@ -44,7 +49,7 @@ impl Watched {
 struct Watcher {
     group: OwnedFd,
     /// Held while reports are read, so that a caller of `take` has seen all of them.
-    watched: Mutex<HashMap<Name, Watched>>,
+    watched: Mutex<HashMap<Name, Vec<Watched>>>,
 }
 
 /// One for the process; `None` where the host does not report.
@@ -54,6 +59,7 @@ static WATCHER: OnceLock<Option<Watcher>> = OnceLock::new();
 struct Mark {
     watcher: &'static Watcher,
     name: Name,
+    file_system: FileSystem,
     /// Holds the descriptor open, by which the mark is removed.
     file: OpenFile,
 }
@@ -63,27 +69,37 @@ pub(super) fn watch(file: &OpenFile) -> Option<Watch> {
     let watcher = WATCHER.get_or_init(start).as_ref()?;
     let fd = crate::linux::file::descriptor(file.file);
     // SAFETY: the file is open as long as its owner lives, which is borrowed.
-    let name = call::node_of(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?.as_bytes().get(1..)?.to_vec();
+    let open = unsafe { BorrowedFd::borrow_raw(fd) };
+    let name = call::node_of(open).ok()?.as_bytes().get(1..)?.to_vec();
+    let found = call::status(open).ok()?;
+    let file_system = (found.stx_dev_major, found.stx_dev_minor);
     let mut all = watcher.watched.lock();
-    let watched = all.entry(name.clone()).or_insert_with(|| Watched { changes: Arc::default(), watches: 0 });
-    if watched.watches == 0 && watcher.mark(libc::FAN_MARK_ADD, fd).is_err() {
-        all.remove(&name);
-        return None;
-    }
-    watched.watches += 1;
-    let changes = Arc::clone(&watched.changes);
+    let known = all.get_mut(&name).and_then(|files| files.iter_mut().find(|file| file.file_system == file_system));
+    let changes = if let Some(watched) = known {
+        watched.watches += 1;
+        Arc::clone(&watched.changes)
+    } else {
+        watcher.mark(libc::FAN_MARK_ADD, fd).ok()?;
+        let changes = Arc::default();
+        all.entry(name.clone()).or_default().push(Watched { file_system, changes: Arc::clone(&changes), watches: 1 });
+        changes
+    };
     drop(all);
-    let mark = Mark { watcher, name, file: file.clone() };
+    let mark = Mark { watcher, name, file_system, file: file.clone() };
     Some(Watch { changes, take: take_reports, owner: Arc::new(mark) })
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
         let mut all = self.watcher.watched.lock();
-        let Some(watched) = all.get_mut(&self.name) else { return };
-        watched.watches -= 1;
-        if watched.watches == 0 {
-            all.remove(&self.name);
+        let Some(files) = all.get_mut(&self.name) else { return };
+        let Some(at) = files.iter().position(|file| file.file_system == self.file_system) else { return };
+        files[at].watches -= 1;
+        if files[at].watches == 0 {
+            files.swap_remove(at);
+            if files.is_empty() {
+                all.remove(&self.name);
+            }
             // A mark that stays only costs occasional reports.
             let _ = self.watcher.mark(libc::FAN_MARK_REMOVE, crate::linux::file::descriptor(self.file.file));
         }
@@ -150,16 +166,14 @@ impl Watcher {
 }
 
 /// Counts the events in `bytes`: `struct fanotify_event_metadata`, each with its information records.
-fn count(all: &HashMap<Name, Watched>, mut bytes: &[u8]) {
+fn count(all: &HashMap<Name, Vec<Watched>>, mut bytes: &[u8]) {
     let own = std::process::id();
     while let Some(event) = Event::parse(bytes) {
         let named = event.name.and_then(|name| all.get(name));
         if event.mask & libc::FAN_Q_OVERFLOW != 0 {
-            all.values().for_each(Watched::note);
-        } else if event.pid != own
-            && let Some(watched) = named
-        {
-            watched.note();
+            all.values().flatten().for_each(Watched::note);
+        } else if event.pid != own {
+            named.into_iter().flatten().for_each(Watched::note);
         }
         bytes = &bytes[event.len..];
     }
