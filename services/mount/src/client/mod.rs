@@ -16,7 +16,7 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Pack;
 
-use crate::attributes::{Attributes, Change};
+use crate::attributes::{Attributes, Change, Time};
 use crate::handle::Handle;
 use crate::results::Results;
 use crate::rpc::{Payload, Program, Remote, Reply, packed};
@@ -24,6 +24,7 @@ pub(crate) use content::Written;
 pub(crate) use directory::{Entry, Listing};
 pub(crate) use names::{Made, Object};
 pub use status::Access;
+pub(crate) use status::NOT_SYNC;
 
 pub const NFS: Program = Program { number: nfs3::PROGRAM, version: nfs3::VERSION };
 
@@ -137,8 +138,16 @@ impl Server {
         Ok(self.ask(cpu, Nfs::NFSPROC3_GETATTR, &arguments, |results| results.attributes()).await?)
     }
 
-    pub async fn set_attributes(&self, cpu: &Processor, object: &Handle, new: sattr3) -> Result<Change, Errno> {
-        let arguments = SETATTR3args { object: object.wire(), new_attributes: new, guard: sattrguard3::None };
+    /// `guard`: it must have been changed last then, else this is refused with [`NOT_SYNC`].
+    pub(crate) async fn set_attributes(
+        &self,
+        cpu: &Processor,
+        object: &Handle,
+        new: sattr3,
+        guard: Option<Time>,
+    ) -> Result<Change, Errno> {
+        let guard = guard.map_or(sattrguard3::None, |changed| sattrguard3::Some(changed.into()));
+        let arguments = SETATTR3args { object: object.wire(), new_attributes: new, guard };
         Ok(self.ask(cpu, Nfs::NFSPROC3_SETATTR, &arguments, |results| results.change()).await?)
     }
 

@@ -7,6 +7,9 @@ use nfs3_types::nfs3::nfsstat3;
 
 use crate::results::Results;
 
+/// Of the host's numbers none means this.
+pub(crate) const NOT_SYNC: Errno = Errno(libc::EAGAIN);
+
 /// Rights, as ACCESS asks for them (RFC 1813, section 3.3.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(pub u32);
@@ -46,6 +49,7 @@ pub(super) fn errno(status: u32) -> Errno {
     const NOTSUPP: u32 = nfsstat3::NFS3ERR_NOTSUPP as u32;
     const BADTYPE: u32 = nfsstat3::NFS3ERR_BADTYPE as u32;
     const TOOSMALL: u32 = nfsstat3::NFS3ERR_TOOSMALL as u32;
+    const NOT_SYNC_STATUS: u32 = nfsstat3::NFS3ERR_NOT_SYNC as u32;
     const BAD_COOKIE: u32 = nfsstat3::NFS3ERR_BAD_COOKIE as u32;
     Errno(match status {
         status @ 1..=31 => status as i32,
@@ -55,6 +59,7 @@ pub(super) fn errno(status: u32) -> Errno {
         STALE | BADHANDLE => libc::ESTALE,
         NOTSUPP | BADTYPE => libc::EOPNOTSUPP,
         TOOSMALL => libc::EINVAL,
+        NOT_SYNC_STATUS => return NOT_SYNC,
         BAD_COOKIE => libc::ESPIPE,
         _ => libc::EIO,
     })
@@ -71,6 +76,7 @@ mod tests {
             (nfsstat3::NFS3ERR_MLINK, libc::EMLINK),
             (nfsstat3::NFS3ERR_NOTEMPTY, libc::ENOTEMPTY),
             (nfsstat3::NFS3ERR_STALE, libc::ESTALE),
+            (nfsstat3::NFS3ERR_NOT_SYNC, NOT_SYNC.0),
             (nfsstat3::NFS3ERR_SERVERFAULT, libc::EIO),
             (nfsstat3::NFS3ERR_NOTSUPP, libc::EOPNOTSUPP),
         ] {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use kernel::Processor;
 use machine::Errno;
 use nfs3_types::nfs3::{Nfs3Option, sattr3, set_atime, set_mtime};
+use policy::unit::Instant;
 
 use super::Files;
-use crate::attributes::{Attributes, Kind, Time};
-use crate::client::{Access, Space};
+use crate::attributes::{Attributes, Change, Kind, Time};
+use crate::client::{Access, NOT_SYNC, Space};
 use crate::node::{Node, NodeId};
 
 /// A time to be set.
@@ -168,8 +169,7 @@ impl Files {
             let _ = content.write_out(cpu).await;
         }
         let change = async {
-            let asked = cpu.now();
-            let change = self.server.set_attributes(cpu, &node.handle, new.wire()).await?;
+            let (asked, change) = self.set_guarded(cpu, &node, new).await?;
             // Of what may be shorter now the clock does not decide. Nothing of ours was written meanwhile.
             let asked = if new.size.is_some() { cpu.now() } else { asked };
             node.known.on_own_change(cpu.now(), asked, change);
@@ -191,6 +191,20 @@ impl Files {
             self.refresh(cpu, &node).await?;
         }
         Ok((self.shown(&node), node.known.holds(cpu.now())))
+    }
+
+    /// Has the server set attributes; returns when it was asked. Of the file that results nobody could say whether others had
+    /// written it before: so the server does it only to the one that is known, or it is asked first.
+    async fn set_guarded(&self, cpu: &Processor, node: &Node, new: New) -> Result<(Instant, Change), Errno> {
+        let (asked, wire) = (cpu.now(), new.wire());
+        let guard = (node.kind == Kind::File).then(|| node.known.attributes().changed);
+        match self.server.set_attributes(cpu, &node.handle, wire.clone(), guard).await {
+            Err(NOT_SYNC) => {
+                self.refresh(cpu, node).await?;
+                Ok((cpu.now(), self.server.set_attributes(cpu, &node.handle, wire, None).await?))
+            }
+            result => Ok((asked, result?)),
+        }
     }
 
     /// Has the user the rights `wanted`? The server says so, at the latest when attributes would be asked for again.

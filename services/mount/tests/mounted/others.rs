@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use kernel::Processor;
 use machine::Errno;
-use mount::{Files, NodeId, Opening};
+use mount::{Files, New, NewTime, NodeId, Opening};
 use policy::unit::{ByteOffset, Stability};
 use testkit::rounds::for_seeds;
 
@@ -136,4 +136,42 @@ fn without_attribute_caching_changes_of_others_are_seen_at_once() {
         Model { files, content: vec![7; 5000], ..model }.check(&cpu, 0, 5000).await;
     });
     assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
+}
+
+#[test]
+fn what_others_have_written_before_attributes_are_set_is_read() {
+    let mut scene = Scene::new(10);
+    let (files, others) = (scene.mount(), scene.mount());
+    scene.run(async move |cpu| {
+        let mut model = Model::create(&cpu, &files, "a").await;
+        model.write(&cpu, 0, &[0; 5000], Stability::Stable).await;
+        let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
+        let keeps_cache = async |model: &Model| {
+            files.close_file(&cpu, model.opening).await;
+            files.open_file(&cpu, model.id, BOTH).await.map(|opened| (opened.id, opened.keeps_cache)).expect("opened")
+        };
+        let news = [
+            New { mode: Some(0o755), ..New::default() },
+            New { modified: Some(NewTime::Now), ..New::default() },
+            New { size: Some(5000), ..New::default() },
+        ];
+        for (byte, new) in (1..).zip(news) {
+            model.check(&cpu, 0, 5000).await;
+            // The size stays: only the times tell.
+            let written = others.write(&cpu, theirs, ByteOffset(0), &[byte; 5000][..], Stability::Stable).await;
+            written.tell().expect("written");
+            model.note(0, &[byte; 5000]);
+            files.set_attributes(&cpu, model.id, new).await.expect("set");
+            let (opening, keeps) = keeps_cache(&model).await;
+            assert!(!keeps, "{new:?}");
+            model.opening = opening;
+            model.check(&cpu, 0, 5000).await;
+            model.write(&cpu, 0, &[byte; 100], Stability::Unstable).await;
+            files.set_attributes(&cpu, model.id, new).await.expect("set");
+            let (opening, keeps) = keeps_cache(&model).await;
+            assert!(keeps, "only we have written before {new:?}");
+            model.opening = opening;
+        }
+    });
 }
