@@ -210,6 +210,24 @@ fn who_opens_a_file_sees_what_another_client_closed() {
 }
 
 #[test]
+fn who_has_a_file_open_and_asks_for_its_name_reads_what_another_client_has_appended() {
+    // Each question for attributes is one for the name.
+    let Some(f) = Fixture::new("lookupcache=none") else { return };
+    let other = Mount::new(&f.sandbox, f.port, "other", "");
+    fs::write(f.path("log"), "").expect("write");
+    let (mut file, mut size) = (File::open(f.path("log")).expect("open"), 0);
+    for line in ["first\n", "second\n", "third\n"] {
+        append(&other.directory.join("log"), line);
+        size += line.len() as u64;
+        assert_eq!(fs::metadata(f.path("log")).expect("stat").len(), size);
+        let mut read = String::new();
+        file.read_to_string(&mut read).expect("read");
+        assert_eq!(read, line);
+    }
+    other.end();
+}
+
+#[test]
 fn a_read_only_mount_refuses_changes() {
     let Some(f) = Fixture::new("ro") else { return };
     fs::write(f.served("a"), "x").expect("write");

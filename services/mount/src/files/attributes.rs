@@ -94,9 +94,7 @@ impl Files {
         if node.known.holds(cpu.now()).is_zero() {
             self.refresh(cpu, &node).await?;
         }
-        node.find_longer();
-        self.follow(cpu, &node, true).await?;
-        node.notices.until_taken().await;
+        self.until_current(cpu, &node).await?;
         node.note_told(asked);
         Ok((self.shown(&node), node.known.holds(cpu.now())))
     }
@@ -106,6 +104,15 @@ impl Files {
         let asked = cpu.now();
         let attributes = self.server.attributes(cpu, &node.handle).await?;
         node.known.note(cpu.now(), asked, attributes);
+        Ok(())
+    }
+
+    /// Until neither this nor the host has cached anything of the content that others have changed, as far as that is known:
+    /// then the host may be told the file's size.
+    pub(super) async fn until_current(&self, cpu: &Processor, node: &Arc<Node>) -> Result<(), Errno> {
+        node.find_longer();
+        self.follow(cpu, node, true).await?;
+        node.notices.until_taken().await;
         Ok(())
     }
 

@@ -190,13 +190,20 @@ impl Files {
             return Ok(Given::Gone);
         };
         listed.kind = node.kind;
-        listed.found = refers.then(|| self.described(cpu, directory, &node));
+        if refers {
+            listed.found = match self.found_current(cpu, directory, &node).await {
+                Ok(found) => Some(found),
+                Err(Errno::STALE) => return Ok(Given::Gone),
+                Err(errno) => return Err(errno),
+            };
+        }
         let is_taken = sink.add(&listed);
-        if is_taken && refers {
-            node.state.lock().lookups += 1;
+        if !refers {
+            self.forget_unused(&node);
+        } else if is_taken {
             self.nodes.lock().set_name(&node, directory.id, name);
         } else {
-            self.forget_unused(&node);
+            self.take_back(&node);
         }
         Ok(given(is_taken))
     }

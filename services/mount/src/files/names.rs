@@ -61,8 +61,9 @@ impl Files {
                     directory.known.note(cpu.now(), asked, attributes);
                 }
                 let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
+                let found = self.found_current(cpu, &directory, &node).await?;
                 node.note_told(asked);
-                Ok(Ok(self.found(cpu, &directory, &node)))
+                Ok(Ok(found))
             }
             Err(Errno(libc::ENOENT)) => {
                 self.nodes.lock().remove_name(directory.id, name);
@@ -310,7 +311,7 @@ impl Files {
             self.refresh(cpu, &node).await?;
         }
         self.nodes.lock().set_name(&node, directory.id, name);
-        Ok(self.found(cpu, &directory, &node))
+        self.found_current(cpu, &directory, &node).await
     }
 
     /// As [`Files::link`], for a name that the host does not know.

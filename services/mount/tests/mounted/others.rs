@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use kernel::Processor;
 use machine::Errno;
-use mount::{Files, New, NewTime, NodeId, Opening};
+use mount::{Files, Listed, New, NewTime, NodeId, Opening, Sink};
 use policy::unit::{ByteOffset, Stability};
 use testkit::rounds::for_seeds;
 
@@ -136,6 +136,56 @@ fn without_attribute_caching_changes_of_others_are_seen_at_once() {
         Model { files, content: vec![7; 5000], ..model }.check(&cpu, 0, 5000).await;
     });
     assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
+}
+
+/// Sizes of what is listed.
+#[derive(Default)]
+struct Sizes(Vec<u64>);
+
+impl Sink for Sizes {
+    fn add(&mut self, entry: &Listed<'_>) -> bool {
+        self.0.extend(entry.found.map(|found| found.attributes.size));
+        true
+    }
+}
+
+#[test]
+fn who_learns_with_a_name_that_a_file_is_longer_keeps_nothing_of_before() {
+    let mut scene = Scene::new(9);
+    let (files, others, noted) = (scene.mount(), scene.mount(), Arc::clone(&scene.noted));
+    scene.run(async move |cpu| {
+        let mut model = Model::create(&cpu, &files, "a").await;
+        let id = model.id;
+        let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
+        for way in ["lookup", "listing", "link"] {
+            model.check(&cpu, 0, FILE_BYTES_MAX).await;
+            let end = model.content.len();
+            others
+                .write(&cpu, theirs, ByteOffset(end as u64), &[1; 100][..], Stability::Stable)
+                .await
+                .tell()
+                .expect("written");
+            model.note(end, &[1; 100]);
+            noted.changed.lock().expect("one thread").clear();
+            let size = match way {
+                "lookup" => {
+                    let found = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered");
+                    found.expect("it is there").attributes.size
+                }
+                "listing" => {
+                    let (stream, mut sizes) = (files.open_directory(NodeId::ROOT).expect("opened"), Sizes::default());
+                    files.list(&cpu, stream, 0, true, &mut sizes).await.expect("listed");
+                    files.close_directory(stream);
+                    sizes.0[0]
+                }
+                _ => files.link(&cpu, id, NodeId::ROOT, b"b").await.expect("linked").attributes.size,
+            };
+            assert_eq!(size as usize, model.content.len(), "{way}");
+            assert_eq!(*noted.changed.lock().expect("one thread"), [id], "{way}");
+            model.check(&cpu, 0, FILE_BYTES_MAX).await;
+        }
+    });
 }
 
 #[test]
