@@ -239,7 +239,7 @@ impl RemoteFile {
             self.server.commit(cpu, &self.handle).await.map(|(change, verifier)| {
                 // It changes nothing: what is new now is somebody else's.
                 if let Some(attributes) = change.after {
-                    self.known.note(cpu.now(), asked, attributes);
+                    self.known.note(asked, attributes);
                 }
                 Some(verifier)
             })

@@ -30,8 +30,7 @@ struct State {
     /// When they were asked for, or our own change that said them had ended: answers to what was asked later count more,
     /// whatever the server's clock says. Those to what was asked before may come in any order, by which its clock decides.
     asked: Instant,
-    /// When they came.
-    fetched: Instant,
+    /// From then on.
     holds: Duration,
     /// Of the content that the caches have.
     version: Version,
@@ -52,11 +51,10 @@ enum Adopts {
 }
 
 impl Known {
-    pub fn new(now: Instant, attributes: Attributes, bounds: Bounds) -> Arc<Known> {
+    pub fn new(asked: Instant, attributes: Attributes, bounds: Bounds) -> Arc<Known> {
         let state = State {
             attributes,
-            asked: now,
-            fetched: now,
+            asked,
             holds: bounds.min,
             version: attributes.version(),
             is_stale: false,
@@ -75,11 +73,11 @@ impl Known {
     /// How long the attributes still hold.
     pub fn holds(&self, now: Instant) -> Duration {
         let state = self.state.lock();
-        state.holds.saturating_sub(now.since(state.fetched))
+        state.holds.saturating_sub(now.since(state.asked))
     }
 
     /// The server's answer to a question that was `asked` then.
-    pub fn note(&self, now: Instant, asked: Instant, attributes: Attributes) {
+    pub fn note(&self, asked: Instant, attributes: Attributes) {
         let mut state = self.state.lock();
         if asked < state.asked && attributes.changed <= state.attributes.changed {
             return;
@@ -87,7 +85,7 @@ impl Known {
         let version = attributes.version();
         let is_quiet = state.writes_in_flight == 0 && state.last_write_ended <= asked;
         if version == state.version {
-            if now.since(state.fetched) >= state.holds {
+            if asked.since(state.asked) >= state.holds {
                 state.holds = (2 * state.holds).clamp(self.bounds.min, self.bounds.max);
             }
         } else {
@@ -104,7 +102,7 @@ impl Known {
             state.version = version;
         }
         // What the server's clock shows to be newer is so, whenever it was asked for: what is older stays older.
-        (state.attributes, state.asked, state.fetched) = (attributes, asked.max(state.asked), now);
+        (state.attributes, state.asked) = (attributes, asked.max(state.asked));
     }
 
     /// A write of ours begins, or a change of a directory's names.
@@ -134,7 +132,7 @@ impl Known {
         }
         (state.attributes, state.version) = (after, after.version());
         state.adopts = Adopts::Nothing;
-        (state.asked, state.fetched, state.holds) = (now, now, self.bounds.min);
+        (state.asked, state.holds) = (now, self.bounds.min);
     }
 
     /// We have given the file another name, or taken one away.
@@ -234,20 +232,27 @@ mod tests {
         assert_eq!(known.holds(at(1)), Duration::from_secs(2));
         let mut now = 3;
         for held in [6, 12, 24, 48, 60, 60] {
-            known.note(at(now), at(now), file(1, 1));
+            known.note(at(now), file(1, 1));
             assert_eq!(known.holds(at(now)), Duration::from_secs(held));
             now += held;
         }
-        known.note(at(now), at(now), file(2, 2));
+        known.note(at(now), file(2, 2));
         assert_eq!(known.holds(at(now)), BOUNDS.min);
+    }
+
+    #[test]
+    fn attributes_hold_from_when_they_were_asked_for() {
+        let known = Known::new(at(1), file(1, 1), BOUNDS);
+        known.note(at(7), file(1, 1));
+        assert_eq!(known.holds(at(9)), Duration::from_secs(4));
     }
 
     #[test]
     fn what_others_change_makes_the_content_stale() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        known.note(at(1), at(1), file(1, 1));
+        known.note(at(1), file(1, 1));
         assert!(!known.is_stale());
-        known.note(at(2), at(2), file(1, 2));
+        known.note(at(2), file(1, 2));
         assert!(known.is_stale());
         known.end_stale(known.attributes().version());
         assert!(!known.is_stale());
@@ -258,8 +263,8 @@ mod tests {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
         let (writing, during) = (known.begin_write(at(1)), at(1));
         writing.end(at(2), Change { before: None, after: Some(file(9, 2)) });
-        known.note(at(3), during, file(9, 3));
-        known.note(at(4), at(4), file(9, 3));
+        known.note(during, file(9, 3));
+        known.note(at(4), file(9, 3));
         assert!(!known.is_stale());
         known.begin_write(at(4)).end(at(5), Change { before: Some(file(9, 4).version()), after: Some(file(9, 5)) });
         assert!(known.is_stale(), "somebody else was before us");
@@ -269,7 +274,7 @@ mod tests {
     fn the_result_of_our_change_may_be_seen_before_its_reply() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
         let writing = known.begin_write(at(0));
-        known.note(at(2), at(1), file(9, 2));
+        known.note(at(1), file(9, 2));
         writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
         assert!(!known.is_stale());
     }
@@ -278,7 +283,7 @@ mod tests {
     fn what_others_write_right_after_us_makes_the_content_stale_if_it_is_seen_before_our_reply() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
         let writing = known.begin_write(at(0));
-        known.note(at(2), at(1), file(12, 3));
+        known.note(at(1), file(12, 3));
         writing.end(at(3), Change { before: Some(file(1, 1).version()), after: Some(file(9, 2)) });
         assert!(known.is_stale());
     }
@@ -286,9 +291,9 @@ mod tests {
     #[test]
     fn what_others_change_while_stale_content_is_dropped_is_stale_again() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        known.note(at(1), at(1), file(2, 2));
+        known.note(at(1), file(2, 2));
         let followed = known.attributes().version();
-        known.note(at(2), at(2), file(3, 3));
+        known.note(at(2), file(3, 3));
         known.end_stale(followed);
         assert!(known.is_stale());
     }
@@ -297,8 +302,8 @@ mod tests {
     fn an_older_answer_that_comes_later_is_ignored() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
         let early = at(1);
-        known.note(at(3), at(2), file(7, 3));
-        known.note(at(4), early, file(1, 1));
+        known.note(at(2), file(7, 3));
+        known.note(early, file(1, 1));
         assert_eq!(known.attributes().size, 7);
     }
 
@@ -306,8 +311,8 @@ mod tests {
     fn an_older_answer_is_ignored_also_after_a_newer_one_that_was_asked_for_before_it() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
         known.begin_write(at(3)).end(at(4), Change { before: None, after: Some(file(100, 3)) });
-        known.note(at(5), at(1), file(200, 4));
-        known.note(at(6), at(2), file(50, 2));
+        known.note(at(1), file(200, 4));
+        known.note(at(2), file(50, 2));
         assert_eq!(known.attributes().size, 200);
     }
 
@@ -317,7 +322,7 @@ mod tests {
         let change = Change { before: Some(file(1, 100).version()), after: Some(file(9, 50)) };
         known.begin_write(at(1)).end(at(2), change);
         assert_eq!(known.attributes().size, 9);
-        known.note(at(3), at(3), file(9, 40));
+        known.note(at(3), file(9, 40));
         assert_eq!(known.attributes().changed.seconds, 40);
     }
 
@@ -328,7 +333,7 @@ mod tests {
         second.end(at(2), Change { before: None, after: Some(file(9, 2)) });
         first.end(at(3), Change { before: None, after: Some(file(5, 2)) });
         assert_eq!(known.attributes().size, 9);
-        known.note(at(4), at(1), file(5, 2));
+        known.note(at(1), file(5, 2));
         assert_eq!(known.attributes().size, 9, "it was asked meanwhile");
         assert!(!known.is_stale());
     }
@@ -339,7 +344,7 @@ mod tests {
         known.begin_write(at(1)).end(at(2), Change { before: None, after: Some(file(9, 2)) });
         let asked = at(2);
         known.on_own_change(at(3), at(3), Change { before: None, after: Some(file(0, 2)) });
-        known.note(at(4), asked, file(9, 2));
+        known.note(asked, file(9, 2));
         assert_eq!(known.attributes().size, 0);
     }
 
@@ -349,9 +354,9 @@ mod tests {
         known.on_renamed();
         assert_eq!(known.holds(at(0)), Duration::ZERO);
         let renamed = Attributes { changed: Time { seconds: 2, nanoseconds: 0 }, ..file(1, 1) };
-        known.note(at(1), at(1), renamed);
+        known.note(at(1), renamed);
         assert!(!known.is_stale());
-        known.note(at(2), at(2), file(1, 3));
+        known.note(at(2), file(1, 3));
         assert!(known.is_stale());
     }
 }

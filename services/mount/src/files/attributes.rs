@@ -103,7 +103,7 @@ impl Files {
     pub(super) async fn refresh(&self, cpu: &Processor, node: &Node) -> Result<(), Errno> {
         let asked = cpu.now();
         let attributes = self.server.attributes(cpu, &node.handle).await?;
-        node.known.note(cpu.now(), asked, attributes);
+        node.known.note(asked, attributes);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl Files {
         let asked = cpu.now();
         let (granted, attributes) = self.server.access(cpu, &node.handle, Access::ALL).await?;
         match attributes {
-            Some(attributes) => node.known.note(cpu.now(), asked, attributes),
+            Some(attributes) => node.known.note(asked, attributes),
             None => self.refresh(cpu, node).await?,
         }
         node.state.lock().granted = Some((granted, cpu.now() + node.known.holds(cpu.now())));

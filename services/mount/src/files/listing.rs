@@ -161,7 +161,7 @@ impl Files {
         }
         let listing = Arc::new(listing?);
         if let Some(attributes) = listing.attributes {
-            directory.known.note(cpu.now(), asked, attributes);
+            directory.known.note(asked, attributes);
         }
         let part = Part { asked, begin: Some(cookie), listing };
         *stream.part.lock() = part.clone();
@@ -217,7 +217,7 @@ impl Files {
         entry: &Entry,
     ) -> Result<Option<Arc<Node>>, Errno> {
         if let (Some(handle), Some(attributes)) = (&entry.handle, entry.attributes) {
-            return Ok(Some(self.note_object(cpu, asked, handle, attributes)));
+            return Ok(Some(self.note_object(asked, handle, attributes)));
         }
         let asked = cpu.now();
         let found = match self.server.lookup(cpu, &directory.handle, &entry.name).await {
@@ -230,6 +230,6 @@ impl Files {
             Some(attributes) => attributes,
             None => self.server.attributes(cpu, &handle).await?,
         };
-        Ok(Some(self.note_object(cpu, asked, &handle, attributes)))
+        Ok(Some(self.note_object(asked, &handle, attributes)))
     }
 }

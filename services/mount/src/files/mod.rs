@@ -129,6 +129,7 @@ impl Files {
         serial: u64,
         host: Arc<dyn Host>,
     ) -> Result<Arc<Files>, Errno> {
+        let asked = cpu.now();
         let attributes = server.attributes(cpu, server.root()).await?;
         if attributes.kind != Kind::Directory {
             return Err(Errno(libc::ENOTDIR));
@@ -137,7 +138,7 @@ impl Files {
         let transfer_bytes_max = transfers.read_max.max(transfers.write_max);
         let config = queue::Config { transfer_bytes_max, ..queue::Config::default() };
         let queue = cpu.kernel().queue_of_disk(disk, || DiskQueue::new(config));
-        let known = Known::new(cpu.now(), attributes, options.directories);
+        let known = Known::new(asked, attributes, options.directories);
         let mut nodes = Nodes::default();
         nodes.insert(server.root(), attributes.file_id, Kind::Directory, known);
         Ok(Arc::new(Files {
@@ -171,13 +172,13 @@ impl Files {
     }
 
     /// The object of a handle, with the attributes of an answer to what was `asked` then.
-    fn note_object(&self, cpu: &Processor, asked: Instant, handle: &Handle, attributes: Attributes) -> Arc<Node> {
+    fn note_object(&self, asked: Instant, handle: &Handle, attributes: Attributes) -> Arc<Node> {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.of_handle(handle).filter(|node| node.kind == attributes.kind) {
-            node.known.note(cpu.now(), asked, attributes);
+            node.known.note(asked, attributes);
             return node;
         }
-        let known = Known::new(cpu.now(), attributes, self.bounds(attributes.kind));
+        let known = Known::new(asked, attributes, self.bounds(attributes.kind));
         let node = nodes.insert(handle, attributes.file_id, attributes.kind, known);
         let dismissed = nodes.dismiss();
         drop(nodes);

@@ -58,7 +58,7 @@ impl Files {
         match self.server.lookup(cpu, &directory.handle, name).await {
             Ok(made) => {
                 if let Some(attributes) = made.directory.after {
-                    directory.known.note(cpu.now(), asked, attributes);
+                    directory.known.note(asked, attributes);
                 }
                 let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
                 let found = self.found_current(cpu, &directory, &node).await?;
@@ -139,7 +139,7 @@ impl Files {
             Some(attributes) => attributes,
             None => self.server.attributes(cpu, &handle).await?,
         };
-        let node = self.note_object(cpu, asked, &handle, attributes);
+        let node = self.note_object(asked, &handle, attributes);
         self.nodes.lock().set_name(&node, directory.id, name);
         Ok(node)
     }
@@ -327,7 +327,7 @@ impl Files {
         let (attributes, _) = self.change_names(cpu, directory, call, |(_, change)| *change).await?;
         node.known.on_renamed();
         if let Some(attributes) = attributes {
-            node.known.note(cpu.now(), asked, attributes);
+            node.known.note(asked, attributes);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use kernel::Processor;
 use machine::Errno;
-use mount::{Files, Listed, New, NewTime, NodeId, Opening, Sink};
+use mount::{Files, Found, Listed, New, NewTime, NodeId, Opening, Sink};
 use policy::unit::{ByteOffset, Stability};
 use testkit::rounds::for_seeds;
 
@@ -138,14 +138,17 @@ fn without_attribute_caching_changes_of_others_are_seen_at_once() {
     assert!(scene.noted.changed.lock().expect("one thread").contains(&id), "the host was not told");
 }
 
-/// Sizes of what is listed.
+/// Takes one object, and where the next one is found.
 #[derive(Default)]
-struct Sizes(Vec<u64>);
+struct One(Option<(Found, u64)>);
 
-impl Sink for Sizes {
+impl Sink for One {
     fn add(&mut self, entry: &Listed<'_>) -> bool {
-        self.0.extend(entry.found.map(|found| found.attributes.size));
-        true
+        let has_room = self.0.is_none();
+        if has_room {
+            self.0 = entry.found.map(|found| (found, entry.cookie));
+        }
+        has_room
     }
 }
 
@@ -174,10 +177,10 @@ fn who_learns_with_a_name_that_a_file_is_longer_keeps_nothing_of_before() {
                     found.expect("it is there").attributes.size
                 }
                 "listing" => {
-                    let (stream, mut sizes) = (files.open_directory(NodeId::ROOT).expect("opened"), Sizes::default());
-                    files.list(&cpu, stream, 0, true, &mut sizes).await.expect("listed");
+                    let (stream, mut one) = (files.open_directory(NodeId::ROOT).expect("opened"), One::default());
+                    files.list(&cpu, stream, 0, true, &mut one).await.expect("listed");
                     files.close_directory(stream);
-                    sizes.0[0]
+                    one.0.expect("it is there").0.attributes.size
                 }
                 _ => files.link(&cpu, id, NodeId::ROOT, b"b").await.expect("linked").attributes.size,
             };
@@ -223,5 +226,26 @@ fn what_others_have_written_before_attributes_are_set_is_read() {
             assert!(keeps, "only we have written before {new:?}");
             model.opening = opening;
         }
+    });
+}
+
+#[test]
+fn what_is_read_late_of_a_listing_holds_no_longer_than_what_was_read_at_once() {
+    let mut scene = Scene::new(11);
+    let (files, others) = (scene.mount(), scene.mount());
+    scene.run(async move |cpu| {
+        for name in ["a", "b"] {
+            Model::create(&cpu, &others, name).await;
+        }
+        let stream = files.open_directory(NodeId::ROOT).expect("opened");
+        let list = async |cookie| {
+            let mut one = One::default();
+            files.list(&cpu, stream, cookie, true, &mut one).await.expect("listed");
+            one.0.expect("there is one more")
+        };
+        let (first, cookie) = list(0).await;
+        assert!(first.attributes_hold > Duration::ZERO);
+        cpu.sleep(options().files.min).await;
+        assert_eq!(list(cookie).await.0.attributes_hold, Duration::ZERO);
     });
 }
