@@ -57,11 +57,10 @@ struct Piece {
 
 impl Piece {
     /// The dirty blocks alone.
-    fn without_filling(&self) -> impl Iterator<Item = (ByteRange, Frames)> {
-        self.dirty.iter().map(|run| {
+    fn without_filling(&self) -> impl Iterator<Item = (BlockRange, Frames)> {
+        self.dirty.iter().map(|&run| {
             let skipped = (run.start - self.blocks.start) as usize;
-            let frames: Frames = self.frames.iter().skip(skipped).take(run.len() as usize).cloned().collect();
-            (run.start.run(frames.len() as u64).bytes(), frames)
+            (run, self.frames.iter().skip(skipped).take(run.len() as usize).cloned().collect())
         })
     }
 
@@ -211,7 +210,8 @@ impl Volume {
                     self.state.lock().holes.forget();
                 }
                 // Boxed: rare.
-                written = Box::pin(self.write_ranges(cpu, piece.without_filling(), context)).await;
+                let writes = piece.without_filling().map(|(run, frames)| (self.bytes_of(run), frames));
+                written = Box::pin(self.write_ranges(cpu, writes, context)).await;
             }
             for &blocks in &piece.dirty {
                 self.end(blocks, written, context, claim.sequence);

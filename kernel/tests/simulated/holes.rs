@@ -79,6 +79,21 @@ fn a_write_succeeds_where_only_the_blocks_around_it_fail() {
 }
 
 #[test]
+fn so_does_one_up_to_the_end_of_an_image_that_does_not_end_with_a_block() {
+    let server = Server::of(1, small_kernel(1, 4 * MIB, Switches::default()), DiskConfig::new(MIB + 512));
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.world.fail_range(server.disk, block(245), OpClass::Write);
+    server.run(async move |cpu, world, disk| {
+        until_holes_are_known(&cpu).await;
+        let end = ByteRange::new(250 * BLOCK, 6 * BLOCK + 512);
+        fill(&cpu, &volume, end, 7, context()).await.expect("cached");
+        volume.flush(&cpu, context()).await.expect("flushed");
+        assert!(world.read_durable(disk, end).iter().all(|byte| *byte == 7));
+        assert_eq!(volume.failures_so_far(), 0);
+    });
+}
+
+#[test]
 fn what_nobody_has_written_is_read_as_zeroes_without_the_device() {
     let server = server();
     server.world.write_disk(server.disk, ByteOffset(40 * BLOCK), &[40; BLOCK as usize]);
