@@ -55,7 +55,7 @@ impl Volume {
         let blocks = range.blocks();
         let mut newer = BlockSet::default();
         let state = self.state.lock();
-        for set in [state.dirty.all(), &state.writing].into_iter().chain(state.unflushed.both()) {
+        for set in [state.dirty.all(), &state.writing].into_iter().chain(state.not_durable()) {
             let mut from = blocks.start;
             while let Some(run) = set.first_run(from.to(blocks.end), u64::MAX) {
                 from = run.end;

@@ -2,6 +2,7 @@
 //!
 //! A flush writes out its own volume only, never another export's blocks.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::join;
@@ -311,7 +312,7 @@ impl Volume {
         // Write-back may lead the group, but synchronous callers join it.
         let context = Context { class: Class::Synchronous, ..self.with_export(context) };
         if let Err(errno) = self.clear_again(cpu, context).await {
-            self.note_failed_flush(errno);
+            self.note_failed_flush(&mut self.state.lock(), errno);
             return Err(errno);
         }
         let (covered, changes) = {
@@ -369,31 +370,31 @@ impl Volume {
     /// So is what completed during the flush: the device may have lost that too. Writes still in flight are checked
     /// when they end (`State::suspect`), since their completion may be seen long after the fact.
     pub(super) fn on_failed_flush(&self, errno: Errno) {
-        self.repeat_unflushed();
-        self.note_failed_flush(errno);
+        self.repeat_unflushed(|state| self.note_failed_flush(state, errno));
     }
 
     /// A forced write failed. The host may implement it as a write and a flush and reports lost data only once: the
     /// next flush would succeed.
     pub(super) fn on_failed_forced_write(&self) {
-        self.repeat_unflushed();
-        self.state.lock().flush_failures += 1;
+        self.repeat_unflushed(|state| state.flush_failures += 1);
     }
 
-    fn note_failed_flush(&self, errno: Errno) {
-        let mut state = self.state.lock();
+    fn note_failed_flush(&self, state: &mut State, errno: Errno) {
         state.flush_failures += 1;
         state.last_failure = Some(errno);
         state.trouble.on_flush(Err(errno));
-        self.report_stuck(&mut state);
+        self.report_stuck(state);
     }
 
-    fn repeat_unflushed(&self) {
+    /// `count` counts the failure, after the blocks are dirty: who flushes and finds nothing dirty sees it at its end.
+    fn repeat_unflushed(&self, count: impl FnOnce(&mut State)) {
         let unflushed = {
             let mut state = self.state.lock();
             state.suspect = state.sequence;
             state.cleared.on_failed_flush();
-            state.unflushed.take()
+            let unflushed = Arc::new(state.unflushed.take());
+            state.repeating.push(Arc::clone(&unflushed));
+            unflushed
         };
         for piece in unflushed.runs().flat_map(Cache::runs) {
             let mut again = BlockSet::default();
@@ -411,6 +412,9 @@ impl Volume {
             drop(shard);
             again.runs().for_each(|run| self.mark_dirty(run, self.payer()));
         }
+        let mut state = self.state.lock();
+        state.repeating.retain(|blocks| !Arc::ptr_eq(blocks, &unflushed));
+        count(&mut state);
     }
 
     pub(super) fn rewrites(&self) -> u64 {
@@ -435,9 +439,8 @@ impl Volume {
     }
 
     /// Was any of `blocks` written unforced and not flushed since?
-    fn awaits_flush(&self, blocks: BlockRange) -> bool {
-        let state = self.state.lock();
-        state.unflushed.both().iter().any(|set| set.first_run(blocks, 1).is_some())
+    pub(super) fn awaits_flush(&self, blocks: BlockRange) -> bool {
+        self.state.lock().not_durable().any(|set| set.first_run(blocks, 1).is_some())
     }
 
     /// Flushes the device, although the volume may not know of what has changed there.

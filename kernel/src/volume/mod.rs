@@ -28,6 +28,9 @@ mod write_batch;
 mod write_out;
 mod zero;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -179,6 +182,9 @@ struct State {
     owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: Unflushed<BlockSet>,
+    /// What was in `unflushed` when flushes failed, until all of it is dirty again and the failures are counted: without it,
+    /// others would take the blocks for durable meanwhile.
+    repeating: Vec<Arc<BlockSet>>,
     /// Written by other nodes: as they are cached, none of them is dirty, being written or in `unflushed`.
     marked: BlockSet,
     /// Being zeroed or discarded.
@@ -331,7 +337,7 @@ impl Volume {
     /// Blocks whose content is not durable. One that was written again since it was sent counts twice.
     pub fn undurable_blocks(&self) -> u64 {
         let state = self.state.lock();
-        state.dirty.len() + state.writing.len() + state.unflushed_len()
+        state.dirty.len() + state.writing.len() + state.not_durable().map(BlockSet::len).sum::<u64>()
     }
 
     /// Is the device as new as the cache, and flushed?
@@ -406,9 +412,13 @@ impl State {
         self.barriers.iter().any(|barrier| barrier.overlaps(blocks))
     }
 
-    /// Are there blocks that were written to the device and that no flush has covered yet?
+    /// What was written to the device and no flush has covered yet.
+    fn not_durable(&self) -> impl Iterator<Item = &BlockSet> {
+        self.unflushed.both().into_iter().chain(self.repeating.iter().map(Arc::as_ref))
+    }
+
     fn has_unflushed(&self) -> bool {
-        self.unflushed.both().iter().any(|set| !set.is_empty())
+        self.not_durable().any(|set| !set.is_empty())
     }
 
     /// A block that was written again since the flush in flight began counts twice.
