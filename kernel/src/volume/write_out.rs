@@ -64,6 +64,13 @@ impl Piece {
         })
     }
 
+    /// The blocks around them.
+    fn filling(&self) -> impl Iterator<Item = BlockRange> {
+        let starts = [self.blocks.start].into_iter().chain(self.dirty.iter().map(|run| run.end));
+        let ends = self.dirty.iter().map(|run| run.start).chain([self.blocks.end]);
+        starts.zip(ends).map(|(start, end)| start.to(end)).filter(|run| !run.is_empty())
+    }
+
     fn push(&mut self, block: BlockNo, frame: FrameRef, is_dirty: bool) {
         self.blocks.end = block + 1;
         self.frames.push(frame);
@@ -206,12 +213,8 @@ impl Volume {
             if let Err(errno) = written
                 && zero.is_some()
             {
-                if errno == Errno::NO_SPACE {
-                    self.state.lock().holes.forget();
-                }
                 // Boxed: rare.
-                let writes = piece.without_filling().map(|(run, frames)| (self.bytes_of(run), frames));
-                written = Box::pin(self.write_ranges(cpu, writes, context)).await;
+                written = Box::pin(self.write_without_filling(cpu, &piece, errno, context)).await;
             }
             for &blocks in &piece.dirty {
                 self.end(blocks, written, context, claim.sequence);
@@ -223,6 +226,27 @@ impl Volume {
         }
         cpu.end(began, Event::WriteOut, context, claim.blocks.start.0, claim.blocks.len());
         self.settle(cpu.now(), &claim, result);
+    }
+
+    /// The write of a piece that fills a hole has failed: writes what is dirty alone.
+    async fn write_without_filling(
+        &self,
+        cpu: &Processor,
+        piece: &Piece,
+        errno: Errno,
+        context: Context,
+    ) -> Result<(), Errno> {
+        if [Errno::NO_SPACE, Errno::QUOTA_EXCEEDED].contains(&errno) {
+            self.state.lock().holes.forget();
+            // What the host has allocated before it failed stays allocated, and may be the last space there is.
+            for run in piece.filling() {
+                let action = Action::Discard(self.bytes_of(run));
+                // Where that fails, there may be space nevertheless.
+                let _ = self.device.perform(cpu, Request { action, context }).await;
+            }
+        }
+        let writes = piece.without_filling().map(|(run, frames)| (self.bytes_of(run), frames));
+        self.write_ranges(cpu, writes, context).await
     }
 
     async fn write_ranges(

@@ -1,13 +1,15 @@
 //! Writes into the holes of a sparse image, in the simulated machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
 use kernel::request::{Action, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use machine::SeekTarget;
-use policy::unit::{ByteOffset, ByteRange};
+use machine::{Errno, SeekTarget};
+use parking_lot::Mutex;
+use policy::unit::{BlockNo, ByteOffset, ByteRange};
 use sim::{DiskConfig, DiskId, OpClass, World};
 use testkit::scene::disk::{Server, block, fill, first_byte};
 use testkit::scene::{context, ended, small_kernel, spawn};
@@ -91,6 +93,58 @@ fn so_does_one_up_to_the_end_of_an_image_that_does_not_end_with_a_block() {
         assert!(world.read_durable(disk, end).iter().all(|byte| *byte == 7));
         assert_eq!(volume.failures_so_far(), 0);
     });
+}
+
+/// A disk on a host with space for some blocks. A write that does not fit takes what there is, and fails.
+struct Scarce {
+    below: DeviceRef,
+    allocated: Mutex<BTreeSet<BlockNo>>,
+    blocks_max: usize,
+    errno: Errno,
+}
+
+impl Device for Scarce {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+        let mut allocated = self.allocated.lock();
+        match &request.action {
+            Action::Write(range, _) => {
+                for block in range.blocks().iter() {
+                    if allocated.len() == self.blocks_max && !allocated.contains(&block) {
+                        return Box::pin(async { Err(self.errno) });
+                    }
+                    allocated.insert(block);
+                }
+            }
+            Action::Discard(range) => allocated.retain(|block| !range.blocks().contains(*block)),
+            _ => {}
+        }
+        self.below.perform(cpu, request)
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.below.seek(cpu, at, target)
+    }
+}
+
+#[test]
+fn the_last_space_of_the_host_is_for_what_clients_write_and_not_for_what_is_around_it() {
+    for errno in [Errno::NO_SPACE, Errno::QUOTA_EXCEEDED] {
+        let server = server();
+        let device = Scarce { below: server.file(), allocated: Mutex::default(), blocks_max: 8, errno };
+        let volume = server.volume_on(Arc::new(device), ForcedUnitAccess::Never);
+        server.run(async move |cpu, world, disk| {
+            until_holes_are_known(&cpu).await;
+            write(&cpu, &volume, &[27, 29, 30]).await;
+            write(&cpu, &volume, &[35, 55, 75, 76, 77]).await;
+            assert_eq!(durable(&world, disk), [27, 29, 30, 35, 55, 75, 76, 77]);
+            assert_eq!(volume.failures_so_far(), 0);
+            assert_eq!(world.disk_counters(disk).bytes_written, 8 * BLOCK, "nothing is filled any more");
+        });
+    }
 }
 
 #[test]
