@@ -85,9 +85,9 @@ impl Volume {
             return Ok(Lookup::Cached(frames));
         };
         let mut reading = Reading::new(self, blocks, self.with_export(context), frames)?;
-        reading.look_in(&mut shard, rest);
+        reading.look_in(&mut shard, rest)?;
         drop(shard);
-        reading.look_at(rest.end.to(reading.blocks.end));
+        reading.look_at(rest.end.to(reading.blocks.end))?;
         reading.note_first_look(cpu);
         if reading.frames.iter().all(Option::is_some) {
             return Ok(Lookup::Cached(reading.frames.drain(..).flatten().collect()));
@@ -101,7 +101,7 @@ impl Reading {
     fn new(volume: &Volume, blocks: BlockRange, context: Context, first: Frames) -> Result<Self, Errno> {
         let mut frames: SmallVec<[Option<FrameRef>; 4]> = first.into_iter().map(Some).collect();
         frames.resize_with(blocks.len() as usize, || None);
-        let reading = Reading {
+        Ok(Reading {
             volume: volume.this.upgrade().ok_or(Errno::IO)?,
             context,
             frames,
@@ -112,8 +112,7 @@ impl Reading {
             loading: None,
             awaited: 0,
             blocks,
-        };
-        reading.check_abandoned().map(|()| reading)
+        })
     }
 
     /// A client waits for this read until it ends.
@@ -145,28 +144,32 @@ impl Reading {
             } else {
                 return Ok(Attempt::Done(self.frames.drain(..).flatten().collect()));
             }
-            self.check_abandoned()?;
             (self.left, self.loading) = (0, None);
-            self.look_at(self.blocks);
+            self.look_at(self.blocks)?;
             self.note_look(cpu);
         }
     }
 
-    fn check_abandoned(&self) -> Result<(), Errno> {
-        if self.volume.is_abandoned(self.blocks) { Err(Errno::IO) } else { Ok(()) }
-    }
-
-    fn look_at(&mut self, blocks: BlockRange) {
+    fn look_at(&mut self, blocks: BlockRange) -> Result<(), Errno> {
         let volume = Arc::clone(&self.volume);
         for run in Cache::runs(blocks) {
             let mut shard = volume.lock_shard(run.start);
-            self.look_in(&mut shard, run);
+            self.look_in(&mut shard, run)?;
         }
+        Ok(())
     }
 
     /// Shares the frames of `run` that are cached and not held yet. Begins to load what is absent and no other reader
     /// loads, if there are free frames for all of it.
-    fn look_in(&mut self, shard: &mut Shard, run: BlockRange) {
+    ///
+    /// # Errors
+    /// [`Errno::IO`] if any of it was abandoned.
+    fn look_in(&mut self, shard: &mut Shard, run: BlockRange) -> Result<(), Errno> {
+        // With the shard locked: a block is recorded as abandoned before it is dropped from its shard. One that is found
+        // absent after this would be read from the device, which has older content.
+        if self.volume.is_abandoned(run) {
+            return Err(Errno::IO);
+        }
         let (id, pool) = (self.volume.id, self.volume.memory.frames());
         let mut absent: SmallVec<[BlockRange; 2]> = SmallVec::new();
         for block in run.iter() {
@@ -187,7 +190,7 @@ impl Reading {
                 },
             }
         }
-        let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return };
+        let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return Ok(()) };
         let (within, count) = (first.start.to(last.end), absent.iter().map(|run| run.len()).sum());
         // A barrier set before the shard was locked must be seen: its owner looks for loads under the shard's lock.
         if !self.volume.is_barred(within) && self.take_spare(&absent, count) {
@@ -196,6 +199,7 @@ impl Reading {
             self.left_within = if self.left == 0 { within } else { self.left_within.start.to(within.end) };
             self.left += count;
         }
+        Ok(())
     }
 
     /// Takes frames to load `absent`, `count` blocks, into, if that many are free. They are popped from the end.

@@ -1,6 +1,7 @@
 //! What another processor sees in the middle of what never waits. It is held there by a lock of a shard.
 
-use std::thread;
+use std::sync::Barrier;
+use std::{ptr, thread};
 
 use futures_util::FutureExt;
 use policy::unit::DiskNo;
@@ -9,6 +10,7 @@ use sim::World;
 use super::*;
 use crate::cache::State as BufferState;
 use crate::device::RamDisk;
+use crate::request::JobId;
 use crate::{Frames, KernelConfig, Processor, Switches};
 
 /// A volume in memory, of which nothing is written by itself.
@@ -31,6 +33,13 @@ fn scene(test: impl FnOnce(&Processor, &Volume)) {
     let volume = Volume::open(&kernel, device, config, ProcessorId(0)).expect("a number");
     test(&cpus[0], &volume);
     cpus.iter().for_each(Processor::abandon);
+}
+
+/// The first of blocks that do not lie in the shard of the first blocks.
+fn in_another_shard(volume: &Volume) -> BlockNo {
+    let place = |block: BlockNo| ptr::from_ref(&*volume.lock_shard(block)).addr();
+    let first = place(BlockNo(0));
+    BlockNo(0).to(volume.blocks_end()).iter().find(|block| place(*block) != first).expect("several shards")
 }
 
 #[test]
@@ -58,5 +67,33 @@ fn what_a_failed_flush_covered_is_not_taken_for_durable_before_it_is_dirty_again
         });
         assert_eq!(volume.failures_so_far(), 1);
         assert_eq!((volume.dirty_blocks(), volume.undurable_blocks()), (1, 1));
+    });
+}
+
+#[test]
+fn what_is_abandoned_while_the_blocks_before_it_are_looked_up_is_not_read_from_the_device() {
+    scene(|cpu, volume| {
+        let abandoned = in_another_shard(volume);
+        let blocks = BlockNo(0).to(abandoned + 1);
+        let mut frames = Frames::new();
+        assert!(volume.memory.try_allocate(blocks.len() as usize, &mut frames));
+        drop(frames);
+        let is_held = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let shard = volume.lock_shard(abandoned);
+                is_held.wait();
+                while volume.lock_shard(blocks.start).find(volume.key(blocks.start)).is_none() {
+                    thread::yield_now();
+                }
+                let forgotten = Some(vec![abandoned.run(1)]);
+                volume.restore_loss(&Loss { errno: Errno::IO, size: volume.size(), forgotten });
+                drop(shard);
+            });
+            is_held.wait();
+            let found = volume.look_up(cpu, blocks, Context::synchronous(JobId(1)));
+            assert_eq!(found.err(), Some(Errno::IO));
+        });
+        assert!(volume.lock_shard(abandoned).find(volume.key(abandoned)).is_none(), "the device has older content");
     });
 }
