@@ -144,10 +144,14 @@ impl Core {
         self.pages.get(page).is_some_and(|entry| !entry.has_no_steps())
     }
 
+    /// Has this node given up of the page what its home does not have yet?
+    pub(crate) fn is_saving(&self, page: PageNo) -> bool {
+        self.node.is_saving(page) || self.saving.contains_key(&page)
+    }
+
     /// Does the home have all that this node gave up of the page?
     pub(crate) fn is_stored(&self, page: PageNo) -> bool {
-        let has_steps = self.pages.get(page).is_some_and(|entry| !entry.has_no_steps());
-        !has_steps && !self.node.is_saving(page) && !self.saving.contains_key(&page)
+        !self.is_leaving(page) && !self.is_saving(page)
     }
 }
 

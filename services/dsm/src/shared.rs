@@ -346,7 +346,8 @@ impl Shared {
             let mut core = self.core.lock();
             let core = &mut *core;
             // What this node may write, and has not: the volume writes it again since a flush failed.
-            let is_again = |page: &PageNo| core.is_stored(*page) && !core.node.is_dirty(*page);
+            // What its home does meanwhile for other nodes makes no difference.
+            let is_again = |page: &PageNo| !core.is_saving(*page) && !core.node.is_dirty(*page);
             let again = pages().filter(|page| is_again(page) && core.node.holds(*page).is_some()).collect();
             self.store_dirty(cpu, core, pages());
             again

@@ -251,6 +251,23 @@ fn a_flush_fails_if_a_node_dies_under_it_of_which_its_home_hears_first() {
     }
 }
 
+/// The device takes 5 ms, in which the home is flushed again.
+#[test]
+fn what_a_failed_flush_covered_is_written_again_also_while_its_home_reads_it_for_another_node() {
+    for us in (0..12_000).step_by(200) {
+        let (mut scene, clients) = moving(2, 2);
+        let value = write(&mut scene, &clients, 0, BLOCK);
+        scene.medium().fail_flush(0);
+        assert!(!flush(&mut scene, 0), "{us} us");
+        let own = clients.clone();
+        let read = scene.start(1, async move |cpu, volume| own.read(&cpu, &volume, 1, BLOCK).await);
+        scene.pass(Duration::from_micros(us));
+        assert!(flush(&mut scene, 0), "{us} us");
+        assert!(scene.run_until(None, |_| read.borrow().is_some()), "{us} us");
+        assert_eq!(found(&mut scene, &clients, BLOCK..BLOCK + 1)[&BLOCK], value, "{us} us");
+    }
+}
+
 /// What nodes know to be durable.
 #[derive(Default)]
 struct Ledger {
