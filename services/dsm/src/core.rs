@@ -153,6 +153,11 @@ impl Core {
     pub(crate) fn is_stored(&self, page: PageNo) -> bool {
         !self.is_leaving(page) && !self.is_saving(page)
     }
+
+    /// How often something that was given up was stored.
+    pub(crate) fn saved(&self) -> u64 {
+        self.saves - self.saving.len() as u64
+    }
 }
 
 impl Shared {

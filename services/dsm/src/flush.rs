@@ -9,6 +9,7 @@
 //! once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a flush of a
 //! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
@@ -105,6 +106,28 @@ impl Shared {
         let newest = self.core.lock().saves;
         let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
         self.until_none_left(cpu, |core| if is_stored(core) { 0 } else { core.saving.len() }).await
+    }
+
+    /// Waits until each of these pages has been stored once: others may want them again and again. The timeout begins anew
+    /// whenever something is that was given up before.
+    pub(crate) async fn until_stored(
+        &self,
+        cpu: &Processor,
+        pages: &[PageNo],
+        is_stored: impl Fn(&Core, PageNo) -> bool,
+    ) -> Result<(), Errno> {
+        let mut left: VecDeque<PageNo> = pages.iter().copied().collect();
+        let newest = self.core.lock().saves;
+        let next = |core: &Core| {
+            while left.pop_front_if(|page| is_stored(core, *page)).is_some() {}
+            if left.is_empty() {
+                return 0;
+            }
+            // One that is always busy when it is looked at does not hide the others.
+            left.rotate_left(1);
+            left.len() + newest.saturating_sub(core.saved()) as usize
+        };
+        self.until_none_left(cpu, next).await
     }
 
     /// False: the home has lost something that was not flushed.

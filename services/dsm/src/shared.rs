@@ -340,7 +340,6 @@ impl Shared {
 
     /// Stores what is dirty among `blocks` at the homes.
     async fn write_back(&self, cpu: &Processor, blocks: BlockRange) -> Result<(), Errno> {
-        let deadline = cpu.now() + self.config.timeout;
         let pages = || blocks.iter().map(|block| PageNo(block.0));
         let again: Vec<PageNo> = {
             let mut core = self.core.lock();
@@ -358,8 +357,8 @@ impl Shared {
             let mut core = self.core.lock();
             self.store_dirty(cpu, &mut core, again.into_iter());
         }
-        let are_stored = |core: &Core| blocks.iter().all(|block| core.is_stored(PageNo(block.0)));
-        self.until(cpu, deadline, |core| are_stored(core).then_some(())).await
+        let all: Vec<PageNo> = pages().collect();
+        self.until_stored(cpu, &all, Core::is_stored).await
     }
 
     pub(crate) fn store_dirty(&self, cpu: &Processor, core: &mut Core, pages: impl Iterator<Item = PageNo>) {

@@ -160,22 +160,6 @@ impl Shared {
         if self.core.lock().flushes.failures.losses == losses { Ok(()) } else { Err(Errno::IO) }
     }
 
-    /// Waits until all these pages are stored. The timeout begins anew whenever something is, also before them.
-    async fn until_stored(
-        &self,
-        cpu: &Processor,
-        pages: &[PageNo],
-        is_stored: impl Fn(&Core, PageNo) -> bool,
-    ) -> Result<(), Errno> {
-        let mut left = pages.iter();
-        let next = |core: &Core| {
-            let stored = left.as_slice().iter().take_while(|page| is_stored(core, **page)).count();
-            left = left.as_slice()[stored..].iter();
-            if left.len() == 0 { 0 } else { left.len() + core.saving.len() }
-        };
-        self.until_none_left(cpu, next).await
-    }
-
     /// Ends a mapping: it gets no more pages, what it has written is stored, and it has none any more.
     async fn end_mapping(&self, cpu: &Processor, no: MappingNo) {
         let Some(memory) = self.begin_end(cpu, no) else { return };

@@ -3,6 +3,7 @@
 mod acknowledged;
 mod clients;
 mod coherent;
+mod contended;
 mod failed_flush;
 mod failures;
 mod forwarded;

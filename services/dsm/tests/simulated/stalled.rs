@@ -66,6 +66,24 @@ fn what_waits_to_be_sent_is_not_sent_again_each_second() {
     assert!(most > PAGES / 2 || !seeds.have_been(10), "nothing waited");
 }
 
+#[test]
+fn a_flush_of_what_is_stored_slowly_takes_as_long_as_that_takes() {
+    let mut most = Duration::ZERO;
+    let mut seeds = testkit::rounds::seeds(10);
+    for seed in seeds.by_ref() {
+        // All pages take 16 s.
+        let network = NetworkConfig { buffer_bytes: 64 << 10, ns_per_kib: 15_000_000, ..NetworkConfig::default() };
+        let mut scene = written(seed, network, Duration::from_secs(4));
+        let begin = scene.world.now();
+        assert_eq!(scene.run(0, flush), Ok(()), "seed {seed}");
+        most = most.max(scene.world.now().since(begin));
+        let byte = scene.run(1, async |cpu, volume| first_byte(&cpu, &volume, PAGES - 1).await);
+        assert_eq!(byte, Ok(7), "seed {seed}");
+    }
+    // Some were stored before, with some seeds.
+    assert!(most > Duration::from_secs(8) || !seeds.have_been(10), "{most:?} is no test");
+}
+
 /// The device takes nothing, 0.3 ms or 5 ms, and all pages on the network take 4 s: much longer than until they are asked for again.
 #[test]
 fn what_is_given_to_a_new_home_is_sent_once() {
