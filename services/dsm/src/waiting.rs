@@ -278,6 +278,12 @@ impl Page {
         loads.chain(changes).chain(self.faults.iter().filter_map(|fault| fault.since)).min()
     }
 
+    /// Does a writer wait since before the first mapping does?
+    pub(crate) fn is_changed_first(&self) -> bool {
+        let fault = self.faults.first().and_then(|fault| fault.since);
+        self.changes.front().is_some_and(|pending| fault.is_none_or(|fault| pending.since <= fault))
+    }
+
     pub(crate) fn take_faults(&mut self, is_meant: impl Fn(&Fault) -> bool) -> SmallVec<[Fault; 1]> {
         let (taken, left) = std::mem::take(&mut self.faults).into_iter().partition(is_meant);
         self.faults = left;

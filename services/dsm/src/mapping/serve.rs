@@ -86,6 +86,19 @@ impl Shared {
         if !faults {
             return None;
         }
+        // Programs of this node that all want to write the page must not keep its clients from it.
+        let held = core.node.holds(page).map(|(mode, _)| mode);
+        if reads
+            && !writes
+            && held.is_some()
+            && let Some(frame) = volume.cached(block(page))
+        {
+            core.page(page).finish_loads(page, &Ok(Loaded::Frame(frame)));
+            return Some(true);
+        }
+        if held == Some(Mode::Write) && core.pages.get(page)?.is_changed_first() {
+            return None;
+        }
         match self.serve_faults(cpu, core, volume, page, None) {
             Served::Given => Some(true),
             Served::Later => Some(false),
