@@ -176,7 +176,10 @@ impl Mapping for Userfault {
     }
 
     fn allow_writes(&self, page: u64) -> Result<(), Errno> {
-        self.protect(page, 0)
+        // Emptied before, the page has nothing that could be written on.
+        self.check_intact()?;
+        self.protect(page, 0)?;
+        self.check_intact()
     }
 
     fn forbid_writes(&self, page: u64) -> Result<(), Errno> {

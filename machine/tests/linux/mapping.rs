@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use machine::linux::userfault::{Refusal, Userfault};
@@ -241,6 +241,21 @@ fn a_program_that_has_unmapped_its_memory_or_mapped_it_otherwise_gets_nothing() 
     }
     assert_eq!(content(&program, 1), 4, "what was written is still there");
     program.mapping.remove(1).expect("removed");
+}
+
+#[test]
+fn a_page_that_somebody_else_has_emptied_cannot_be_written_on_or_read() {
+    let Program { memory: _memory, mapping } = program();
+    let is_intact = Arc::new(AtomicBool::new(true));
+    let known = Arc::clone(&is_intact);
+    let mapping = mapping.guarded(Box::new(move || known.load(Ordering::SeqCst)));
+    mapping.fill(1, &page_of(4), false).expect("filled");
+    mapping.allow_writes(1).expect("allowed");
+    mapping.forbid_writes(1).expect("forbidden");
+    is_intact.store(false, Ordering::SeqCst);
+    mapping.remove(1).expect("emptied");
+    assert_eq!(mapping.allow_writes(1), Err(Errno::IO));
+    assert_eq!(mapping.copy_out(1, &mut [1; PAGE_BYTES]), Err(Errno::IO));
 }
 
 #[test]

@@ -273,6 +273,26 @@ fn a_flush_fails_once_if_what_clients_have_written_cannot_be_retained_at_the_end
 }
 
 #[test]
+fn what_a_client_has_written_stays_if_a_program_wants_to_write_on_it_in_memory_that_was_emptied() {
+    for (seed, home) in testkit::rounds::seeds(6).flat_map(|seed| [(seed, 0), (seed, 2)]) {
+        let mut scene = scene(Setup { moves: true, ..Setup::new(seed, 3) });
+        scene.change_map(|_| home);
+        scene.see_all();
+        let program = Program::start(&scene, 0);
+        assert_eq!(write(&mut scene, 0, 5), Ok(()), "seed {seed}");
+        assert_eq!(program.load(&mut scene, WRITTEN[2]), Some(5), "seed {seed}");
+        program.memory.has_lapsed.store(true, Ordering::Relaxed);
+        assert!(!program.store(&mut scene, WRITTEN[2], 6), "seed {seed}");
+        scene.set_lease(0, false);
+        scene.pass(Duration::from_millis(100));
+        scene.set_lease(0, true);
+        let read = [1, 0].map(|node| read_written(&mut scene, node)[2]);
+        assert_eq!(read, [Ok(5); 2], "seed {seed}: {home}");
+        flush(&mut scene, 0);
+    }
+}
+
+#[test]
 fn a_flush_at_one_node_makes_durable_what_a_program_of_another_has_written() {
     for seed in testkit::rounds::seeds(6) {
         let mut scene = scene(Setup { backing: Backing::Path, ..Setup::new(seed, 2) });

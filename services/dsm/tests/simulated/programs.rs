@@ -116,6 +116,9 @@ impl Mapping for Memory {
         if self.is_short.load(Ordering::Relaxed) {
             return Err(Errno::NO_MEMORY);
         }
+        if self.has_lapsed.load(Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
         self.change(page, State::ReadOnly, State::Writable)?;
         self.wake(page)
     }
