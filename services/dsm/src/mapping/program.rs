@@ -168,7 +168,8 @@ impl Shared {
         let written = self.unstored_by_home(no);
         let homes = written.values().map(async |pages| {
             for some in pages.chunks(STORED_AT_ONCE) {
-                while !self.store_some(cpu, no, some).await {}
+                // What is under way when the incarnation ends stays so.
+                while !self.has_ended() && !self.store_some(cpu, no, some).await {}
             }
         });
         futures_util::future::join_all(homes).await;

@@ -120,6 +120,25 @@ fn a_flush_fails_after_a_timeout_in_which_a_home_does_not_answer() {
 }
 
 #[test]
+fn the_end_of_a_mapping_ends_with_the_incarnation_although_its_pages_cannot_be_stored() {
+    for seed in testkit::rounds::seeds(6) {
+        let mut scene = scene(Setup { moves: true, timeout: TIMEOUT, ..Setup::new(seed, 2) });
+        scene.change_map(|_| 0);
+        scene.see_all();
+        let program = Program::start(&scene, 0);
+        assert!(program.store(&mut scene, 3, 1), "seed {seed}");
+        scene.fail_writes(1000);
+        program.end(&scene);
+        scene.pass(TIMEOUT);
+        let before = Arc::clone(scene.shared().next().expect("it runs"));
+        assert_eq!(before.mappings(), 1, "seed {seed}: it is stored");
+        scene.register(0);
+        scene.pass(2 * TIMEOUT);
+        assert_eq!(before.mappings(), 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn the_end_of_a_mapping_is_held_up_by_a_home_that_does_not_answer_only_for_its_own_pages() {
     for seed in testkit::rounds::seeds(6) {
         let setup = Setup { backing: Backing::Memory, homes: 0b110, timeout: TIMEOUT, ..Setup::new(seed, 3) };
