@@ -7,6 +7,7 @@ mod contended;
 mod failed_flush;
 mod failures;
 mod forwarded;
+mod leaving;
 mod litmus;
 mod mapped;
 mod marked;
