@@ -342,8 +342,7 @@ impl Volume {
 
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
-        let state = self.state.lock();
-        state.dirty.is_empty() && !state.has_unflushed() && state.under_way.is_empty() && state.cleared.is_empty()
+        self.state.lock().is_clean()
     }
 
     /// Counts the changes of the device.
@@ -410,6 +409,10 @@ impl Volume {
 impl State {
     fn is_barred(&self, blocks: BlockRange) -> bool {
         self.barriers.iter().any(|barrier| barrier.overlaps(blocks))
+    }
+
+    fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && !self.has_unflushed() && self.under_way.is_empty() && self.cleared.is_empty()
     }
 
     /// What was written to the device and no flush has covered yet.

@@ -103,7 +103,9 @@ impl Trouble {
     /// The disk's error, if the volume is degraded.
     fn errno(&self, state: &State) -> Option<Errno> {
         let refused = || state.last_failure.filter(|_| !self.refused.is_empty());
-        self.writes.or(self.flushes.filter(|_| state.is_flush_in_doubt())).or_else(refused)
+        // What a failed flush covered may have become durable without another one, by forced writes.
+        let flushes = self.flushes.filter(|_| state.is_flush_in_doubt() && !state.is_clean());
+        self.writes.or(flushes).or_else(refused)
     }
 
     /// Blocks last reported to the kernel as held.

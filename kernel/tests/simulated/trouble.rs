@@ -8,7 +8,7 @@ use sim::{DiskConfig, DiskFaults, DiskId, World};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::scene::disk::{Server, block, fill, first_byte, volume};
-use testkit::scene::{Host, boot, context, run, small_kernel};
+use testkit::scene::{Host, boot, context, run, small_kernel, stable};
 
 const MIB: u64 = 1 << 20;
 
@@ -186,6 +186,27 @@ fn a_disk_that_cannot_flush_does_not_keep_the_cache_for_ever() {
         assert_eq!(first_byte(&cpu, &bad, 5).await, Ok(1));
     });
     assert!(scene.world.disk_counters(scene.good_disk).flushes > 0);
+}
+
+#[test]
+fn one_whose_flush_failed_is_written_after_forced_writes_although_a_dead_disk_holds_much() {
+    let scene = Scene::new(8);
+    let (dead_disk, dead) = (scene.good_disk, Arc::clone(&scene.good));
+    scene.run(async move |cpu, world, disk, _| {
+        let device = Arc::new(FileDevice::new(world.open(disk, true)));
+        let good = volume(cpu.kernel(), device, ForcedUnitAccess::Always);
+        write(&cpu, &good, 0, 1).await.expect("cached");
+        world.set_faults(disk, no_flushes());
+        good.flush(&cpu, context()).await.expect_err("it fails once");
+        world.set_faults(disk, DiskFaults::default());
+        fill(&cpu, &good, block(0), 2, stable()).await.expect("forced");
+        assert!(good.is_clean());
+        write_every_second(&cpu, &dead, 200).await;
+        world.set_faults(dead_disk, no_writes());
+        dead.flush(&cpu, context()).await.expect_err("the disk takes nothing");
+        write(&cpu, &good, 1, 3).await.expect("the disk works");
+        good.flush(&cpu, context()).await.expect("flushed");
+    });
 }
 
 #[test]
