@@ -193,10 +193,11 @@ impl Database {
     }
 
     async fn read_catalog(self: &Arc<Self>, cpu: &Processor) -> Result<(), OpenError> {
-        let mut transaction = self.begin();
         let mut from = Vec::new();
         let mut tables = BTreeMap::new();
         loop {
+            // One transaction may not read as many names as there may be. Nobody else has the database yet.
+            let mut transaction = self.begin();
             let range = (Bound::Excluded(from.as_slice()), Bound::Unbounded);
             let Some((name, row)) = transaction.next(cpu, CATALOG, range, false).await? else { break };
             let number: [u8; 4] = (&*row).try_into().map_err(|_| OpenError::Damaged("the list of its tables"))?;

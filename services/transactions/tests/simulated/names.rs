@@ -63,3 +63,34 @@ fn a_transaction_whose_table_was_forgotten_conflicts() {
         );
     });
 }
+
+#[test]
+fn a_database_with_many_tables_of_long_names_opens_again_from_its_log_and_from_its_tree() {
+    /// More names than one transaction may read.
+    const TABLES: u32 = 1000;
+    let server = Server::with_disk(1, DiskConfig::new(DATABASE_BYTES_MIN));
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
+        let name = |number: u32| format!("{number:064}");
+        let database = Database::open(&cpu, Arc::clone(&volume)).await.expect("a new database");
+        let mut transaction = database.begin();
+        let mut numbers = Vec::new();
+        for number in 0..TABLES {
+            let table = transaction.table(&name(number)).expect("a table");
+            transaction.put(table, b"key", b"row").expect("short");
+            numbers.push(table);
+        }
+        transaction.commit(&cpu).await.expect("no conflict").durable(&cpu).await.expect("a disk that works");
+        drop(database);
+        let check = |database: &Arc<Database>| {
+            let mut transaction = database.begin();
+            for number in [0, TABLES - 1] {
+                assert_eq!(transaction.table(&name(number)), Ok(numbers[number as usize]));
+            }
+        };
+        let from_log = Database::open(&cpu, Arc::clone(&volume)).await.expect("a database");
+        check(&from_log);
+        from_log.close(&cpu).await.expect("a disk that works");
+        check(&Database::open(&cpu, volume).await.expect("a database"));
+    });
+}
