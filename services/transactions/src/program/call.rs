@@ -16,9 +16,9 @@ use wasmtime::{Store, Val};
 
 use super::ProgramError;
 use super::at_once;
-use super::callee::{Callee, Parameters, Returned, SLICE, called, reason};
+use super::callee::{Callee, Parameters, Returned, called, reason};
 use super::engine::Runtime;
-use super::guest::{Exchange, Guest, Invocation, Suspendable};
+use super::guest::{Exchange, Guest, Invocation, SLICE, Suspendable};
 use super::requests::{Requests, perform};
 use crate::store::Transaction;
 
@@ -47,7 +47,8 @@ pub(super) async fn execute(
     let _place = runtime.places.take().await;
     let exchange = Arc::<Mutex<Exchange>>::default();
     let Parameters { values, texts, nulls } = parameters;
-    let guest = Suspendable { invocation: Invocation::new(texts, nulls), exchange: Arc::clone(&exchange) };
+    let invocation = Invocation::new(texts, nulls);
+    let guest = Suspendable { invocation, exchange: Arc::clone(&exchange), slice_began: FUEL };
     let mut store = Store::new(&runtime.engine, guest);
     store.limiter(|guest| guest.invocation_mut());
     let mut results = callee.room();

@@ -9,9 +9,6 @@ use super::attempts::Attempts;
 use super::guest::{Guest, Invocation};
 use super::{Program, ProgramError};
 
-/// After this much fuel other tasks have their turn: 100 µs in usual loops, up to 4 ms in one made to miss caches.
-pub(super) const SLICE: u64 = 100_000;
-
 /// Frames of the program's stack in a message.
 const FRAMES_SHOWN: usize = 4;
 

@@ -23,8 +23,8 @@ use wasmtime::{Caller, Linker, Memory};
 
 use super::ProgramError;
 use super::direct::Direct;
-use super::guest::{Answer, Guest, KeyBytes, Range, Request, Suspendable};
-use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, StoreError, TABLE_NAME_BYTES_MAX};
+use super::guest::{Answer, Guest, KeyBytes, Range, Request, SLICE, Suspendable};
+use crate::store::{KEY_BYTES_MAX, ROW_BYTES_MAX, Searched, StoreError, TABLE_NAME_BYTES_MAX};
 
 pub const MODULE: &str = "awase";
 pub const NAMES: [&str; 11] =
@@ -36,7 +36,8 @@ pub const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Longest message of `abort`; what is longer is cut. Bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Fuel that a call of the host takes, on top of one for each byte: about what it takes of the processor's time.
+/// Fuel that a call of the host takes, on top of one for each byte and each deleted row that `next` passes over: about what it
+/// takes of the processor's time.
 const FUEL_A_CALL: u64 = 500;
 
 /// There is no row.
@@ -62,7 +63,7 @@ pub(super) fn define(linker: &mut Linker<Suspendable>) -> wasmtime::Result<()> {
     linker.func_wrap_async(MODULE, "table", |mut caller, (name, bytes): (u32, u32)| {
         Box::new(async move {
             let request = ask_table(&mut caller, (name, bytes))?;
-            told_table(ask(&mut caller, request).await)
+            told_table(ask(&mut caller, request).await?)
         })
     })?;
     linker.func_wrap_async(
@@ -71,7 +72,7 @@ pub(super) fn define(linker: &mut Linker<Suspendable>) -> wasmtime::Result<()> {
         |mut caller, (table, key, bytes, row, room): (u32, u32, u32, u32, u32)| {
             Box::new(async move {
                 let key = read_key(&mut caller, (key, bytes))?;
-                let answer = ask(&mut caller, Request::Get { table, key }).await;
+                let answer = ask(&mut caller, Request::Get { table, key }).await?;
                 told_row(&mut caller, answer, (row, room))
             })
         },
@@ -82,14 +83,14 @@ pub(super) fn define(linker: &mut Linker<Suspendable>) -> wasmtime::Result<()> {
         |mut caller, (table, key, bytes, row, row_bytes): (u32, u32, u32, u32, u32)| {
             Box::new(async move {
                 let request = ask_put(&mut caller, table, (key, bytes), (row, row_bytes))?;
-                done(ask(&mut caller, request).await)
+                done(ask(&mut caller, request).await?)
             })
         },
     )?;
     linker.func_wrap_async(MODULE, "delete", |mut caller, (table, key, bytes): (u32, u32, u32)| {
         Box::new(async move {
             let key = read_key(&mut caller, (key, bytes))?;
-            done(ask(&mut caller, Request::Delete { table, key }).await)
+            done(ask(&mut caller, Request::Delete { table, key }).await?)
         })
     })?;
     linker.func_wrap_async(
@@ -98,12 +99,36 @@ pub(super) fn define(linker: &mut Linker<Suspendable>) -> wasmtime::Result<()> {
         |mut caller, (table, low, low_bytes, high, high_bytes, flags, entry, room): Next| {
             Box::new(async move {
                 let range = read_range(&mut caller, (low, low_bytes), (high, high_bytes), flags)?;
-                let answer = ask(&mut caller, Request::Next { table, range }).await;
+                let answer = ask(&mut caller, Request::Next { table, range }).await?;
                 told_entry(&mut caller, answer, (entry, room))
             })
         },
     )?;
-    define_values(linker)
+    linker.func_wrap_async(MODULE, "argument", |mut caller, (index, at): (u32, u32)| {
+        Box::new(async move {
+            turn(&mut caller).await?;
+            argument(&mut caller, index, at)
+        })
+    })?;
+    linker.func_wrap_async(MODULE, "is_null", |mut caller, (index,): (u32,)| {
+        Box::new(async move {
+            turn(&mut caller).await?;
+            is_null(&mut caller, index)
+        })
+    })?;
+    linker.func_wrap_async(MODULE, "reply", |mut caller, (at, bytes): (u32, u32)| {
+        Box::new(async move {
+            turn(&mut caller).await?;
+            reply(&mut caller, at, bytes)
+        })
+    })?;
+    linker.func_wrap_async(MODULE, "null", |mut caller, (): ()| {
+        Box::new(async move {
+            turn(&mut caller).await?;
+            null(&mut caller)
+        })
+    })?;
+    define_ends(linker)
 }
 
 /// Defines all of them for guests that are executed at once.
@@ -151,30 +176,16 @@ pub(super) fn define_at_once(linker: &mut Linker<Direct>) -> wasmtime::Result<()
             told_entry(&mut caller, answer, (entry, room))
         },
     )?;
-    define_values(linker)
+    linker
+        .func_wrap(MODULE, "argument", |mut caller: Guest<'_>, index: u32, at: u32| argument(&mut caller, index, at))?;
+    linker.func_wrap(MODULE, "is_null", |mut caller: Guest<'_>, index: u32| is_null(&mut caller, index))?;
+    linker.func_wrap(MODULE, "reply", |mut caller: Guest<'_>, at: u32, bytes: u32| reply(&mut caller, at, bytes))?;
+    linker.func_wrap(MODULE, "null", |mut caller: Guest<'_>| null(&mut caller))?;
+    define_ends(linker)
 }
 
-fn define_values<G: Guest>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
-    linker.func_wrap(MODULE, "argument", |mut caller: Caller<'_, G>, index: u32, at: u32| {
-        let argument = caller.data().invocation().texts.get(index as usize).cloned().flatten();
-        let argument = argument.ok_or_else(|| misuse("there is no text or bytea in the argument that it asks for"))?;
-        write(&mut caller, "the room for the argument", (at, argument.len() as u32), &[&argument]).map(drop)
-    })?;
-    linker.func_wrap(MODULE, "is_null", |mut caller: Caller<'_, G>, index: u32| {
-        charge(&mut caller, 0)?;
-        let is_null = caller.data().invocation().nulls.checked_shr(index).is_some_and(|nulls| nulls & 1 == 1);
-        wasmtime::Result::Ok(i32::from(is_null))
-    })?;
-    linker.func_wrap(MODULE, "reply", |mut caller: Caller<'_, G>, at: u32, bytes: u32| {
-        let long = |bytes| misuse(&format!("it returns {bytes} bytes; at most {REPLY_BYTES_MAX} are possible"));
-        let reply = read(&mut caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?.to_vec();
-        caller.data_mut().invocation_mut().reply = Some(reply);
-        wasmtime::Result::Ok(())
-    })?;
-    linker.func_wrap(MODULE, "null", |mut caller: Caller<'_, G>| {
-        caller.data_mut().invocation_mut().returns_null = true;
-        charge(&mut caller, 0)
-    })?;
+/// Those that end the call.
+fn define_ends<G: Guest>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, "abort", |mut caller: Caller<'_, G>, at: u32, bytes: u32| {
         let message = message(&mut caller, (at, bytes))?;
         wasmtime::Result::<()>::Err(ProgramError::Abort(message).into())
@@ -186,11 +197,50 @@ fn define_values<G: Guest>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
     Ok(())
 }
 
+fn argument<G: Guest>(caller: &mut Caller<'_, G>, index: u32, at: u32) -> wasmtime::Result<()> {
+    let argument = caller.data().invocation().texts.get(index as usize).cloned().flatten();
+    let argument = argument.ok_or_else(|| misuse("there is no text or bytea in the argument that it asks for"))?;
+    write(caller, "the room for the argument", (at, argument.len() as u32), &[&argument]).map(drop)
+}
+
+fn is_null<G: Guest>(caller: &mut Caller<'_, G>, index: u32) -> wasmtime::Result<i32> {
+    charge(caller, 0)?;
+    let is_null = caller.data().invocation().nulls.checked_shr(index).is_some_and(|nulls| nulls & 1 == 1);
+    Ok(i32::from(is_null))
+}
+
+fn reply<G: Guest>(caller: &mut Caller<'_, G>, at: u32, bytes: u32) -> wasmtime::Result<()> {
+    let long = |bytes| misuse(&format!("it returns {bytes} bytes; at most {REPLY_BYTES_MAX} are possible"));
+    let reply = read(caller, "what it returns", (at, bytes), REPLY_BYTES_MAX, long)?.to_vec();
+    caller.data_mut().invocation_mut().reply = Some(reply);
+    Ok(())
+}
+
+fn null<G: Guest>(caller: &mut Caller<'_, G>) -> wasmtime::Result<()> {
+    caller.data_mut().invocation_mut().returns_null = true;
+    charge(caller, 0)
+}
+
+/// Lets others have their turn if the program has used up a slice since. [`charge`] begins the runtime's slice anew, so
+/// that a program that calls the host now and then would never be suspended.
+async fn turn(caller: &mut Caller<'_, Suspendable>) -> wasmtime::Result<()> {
+    let fuel = caller.get_fuel()?;
+    let guest = caller.data_mut();
+    if guest.slice_began.saturating_sub(fuel) >= SLICE {
+        guest.slice_began = fuel;
+        let mut was_suspended = false;
+        // Without a request: that is what it looks like after a slice of the runtime's, too.
+        poll_fn(|_| if std::mem::replace(&mut was_suspended, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+    Ok(())
+}
+
 /// Has the request performed outside of the program, which is suspended until then.
-async fn ask(caller: &mut Caller<'_, Suspendable>, request: Request) -> Answer {
+async fn ask(caller: &mut Caller<'_, Suspendable>, request: Request) -> wasmtime::Result<Answer> {
+    turn(caller).await?;
     let exchange = caller.data().exchange.clone();
     exchange.lock().request = Some(request);
-    poll_fn(|_| exchange.lock().answer.take().map_or(Poll::Pending, Poll::Ready)).await
+    Ok(poll_fn(|_| exchange.lock().answer.take().map_or(Poll::Pending, Poll::Ready)).await)
 }
 
 fn ask_table<G: Guest>(caller: &mut Caller<'_, G>, name: Bytes) -> wasmtime::Result<Request> {
@@ -224,8 +274,9 @@ fn told_row<G: Guest>(caller: &mut Caller<'_, G>, answer: Answer, room: Bytes) -
 
 fn told_entry<G: Guest>(caller: &mut Caller<'_, G>, answer: Answer, room: Bytes) -> wasmtime::Result<i32> {
     match answer {
-        Answer::Entry(None) => Ok(NONE),
-        Answer::Entry(Some((key, row))) => {
+        Answer::Entry(Searched { row, passed_over }) => {
+            spend(caller, passed_over as u64)?;
+            let Some((key, row)) = row else { return Ok(NONE) };
             let length = (key.len() as u32).to_le_bytes();
             write(caller, "the room for the entry", room, &[&length, &key, &row])
         }
@@ -331,6 +382,10 @@ fn message<G: Guest>(caller: &mut Caller<'_, G>, (at, bytes): Bytes) -> wasmtime
 }
 
 fn charge<G: Guest>(caller: &mut Caller<'_, G>, bytes: usize) -> wasmtime::Result<()> {
-    let fuel = caller.get_fuel()?;
-    caller.set_fuel(fuel.saturating_sub(FUEL_A_CALL + bytes as u64))
+    spend(caller, FUEL_A_CALL + bytes as u64)
+}
+
+fn spend<G: Guest>(caller: &mut Caller<'_, G>, fuel: u64) -> wasmtime::Result<()> {
+    let left = caller.get_fuel()?;
+    caller.set_fuel(left.saturating_sub(fuel))
 }

@@ -8,10 +8,10 @@ use kernel::Processor;
 use wasmtime::{Instance, Store, Val};
 
 use super::Program;
-use super::callee::{Callee, Parameters, SLICE, called};
+use super::callee::{Callee, Parameters, called};
 use super::direct::Direct;
 use super::engine::{Place, Runtime};
-use super::guest::Guest;
+use super::guest::{Guest, SLICE};
 use super::state::{self, State};
 
 /// Instances that wait on a processor, at most.

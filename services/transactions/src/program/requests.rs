@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use super::ProgramError;
 use super::guest::{Answer, KeyBytes, Request};
-use crate::store::{FoundTable, TableNo, Transaction};
+use crate::store::{FoundTable, Searched, TableNo, Transaction};
 
 /// Tables that one call uses, at most.
 const TABLES_MAX: usize = 256;
@@ -103,10 +103,10 @@ pub(super) async fn perform(
             Request::Next { table, range } => {
                 let table = known(table)?;
                 if range.is_empty() {
-                    return Ok(Answer::Entry(None));
+                    return Ok(Answer::Entry(Searched { row: None, passed_over: 0 }));
                 }
                 let bounds = (range.low.as_ref().map(KeyBytes::as_slice), range.high.as_ref().map(KeyBytes::as_slice));
-                Answer::Entry(transaction.next(cpu, table, bounds, range.backwards).await?)
+                Answer::Entry(transaction.search(cpu, table, bounds, range.backwards).await?)
             }
         })
     }

@@ -57,6 +57,7 @@ use space::Space;
 use spread::Frozen;
 pub(crate) use tables::FoundTable;
 use tables::Tables;
+pub(crate) use transaction::Searched;
 pub use transaction::{Commit, Transaction};
 
 /// Longest key, in bytes.

@@ -2,20 +2,22 @@
 //! changed is checked when it commits (Kung and Robinson, *On Optimistic Methods for Concurrency Control*, ACM TODS 6,
 //! 1981: backward validation).
 
+mod search;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use kernel::Processor;
 use kernel::rendezvous::Group;
 
 use super::checkpoint::Tree;
-use super::delta::{Bounds, Entry};
+use super::delta::Entry;
 use super::reads::{Mark, Reads};
 use super::{
-    CommitError, Conflict, DELTA_BYTES_MAX, Database, FoundTable, FullKey, KEY_BYTES_MAX, Key, ROW_BYTES_MAX, Row,
-    Sequence, State, StoreError, TRANSACTION_BYTES_MAX, TableNo, delta, tree,
+    CommitError, Conflict, DELTA_BYTES_MAX, Database, FoundTable, FullKey, KEY_BYTES_MAX, ROW_BYTES_MAX, Row, Sequence,
+    State, StoreError, TRANSACTION_BYTES_MAX, TableNo, tree,
 };
+pub(crate) use search::Searched;
 
 /// Pages that changes are not begun without: judged, the path to a leaf several times over.
 const SPARE_PAGES: u64 = 32;
@@ -131,93 +133,6 @@ impl Transaction {
             }
             None => Found::In(Arc::clone(&state.tree)),
         }
-    }
-
-    /// The first row within `range`, or with `backwards` the last.
-    ///
-    /// # Errors
-    /// If the volume cannot be read, or the transaction has read too much.
-    pub async fn next(
-        &mut self,
-        cpu: &Processor,
-        table: TableNo,
-        range: (Bound<&[u8]>, Bound<&[u8]>),
-        backwards: bool,
-    ) -> Result<Option<(Key, Row)>, StoreError> {
-        let key_of = |key: &[u8]| FullKey::new(table, key);
-        let end = Bound::Excluded(FullKey::new(TableNo(table.0 + 1), &[]));
-        let from = match range.0.map(key_of) {
-            Bound::Unbounded => Bound::Included(key_of(&[])),
-            from => from,
-        };
-        let to = match range.1.map(key_of) {
-            Bound::Unbounded => end,
-            to => to,
-        };
-        let (mut low, mut high) = (from.clone(), to.clone());
-        let found = loop {
-            let within = (low.as_ref(), high.as_ref());
-            if delta::is_empty(within) {
-                break None;
-            }
-            match self.nearest(cpu, within, backwards).await? {
-                None => break None,
-                Some((key, Some(row))) => break Some((key, row)),
-                Some((key, None)) if backwards => high = Bound::Excluded(key),
-                Some((key, None)) => low = Bound::Excluded(key),
-            }
-        };
-        let up_to_found = found.as_ref().map(|(key, _)| Bound::Included(key.clone()));
-        let looked_at = match up_to_found {
-            Some(found) if backwards => (found, to),
-            Some(found) => (from, found),
-            None => (from, to),
-        };
-        self.reads.add_range(looked_at)?;
-        Ok(found.map(|(key, row)| (Key::from(&key[4..]), row)))
-    }
-
-    /// The nearest key that is written, committed or deleted (`None`).
-    async fn nearest(
-        &mut self,
-        cpu: &Processor,
-        range: Bounds<'_>,
-        backwards: bool,
-    ) -> Result<Option<(FullKey, Option<Row>)>, StoreError> {
-        fn outermost<T>(mut found: impl DoubleEndedIterator<Item = T>, backwards: bool) -> Option<T> {
-            if backwards { found.next_back() } else { found.next() }
-        }
-        let own = outermost(self.writes.range::<FullKey, _>(range), backwards);
-        let own = own.map(|(key, row)| (key.clone(), row.clone()));
-        let (committed, tree) = {
-            let state = self.database.state.read();
-            self.reads.begin(&state);
-            let recent = outermost(state.recent.range(range), backwards);
-            let frozen = state.frozen.as_ref().and_then(|frozen| outermost(frozen.delta.range(range), backwards));
-            let mut committed = Vec::new();
-            for (key, entry) in recent.into_iter().chain(frozen) {
-                self.reads.saw(entry.at);
-                committed.push((key.clone(), entry.row.clone()));
-            }
-            (committed, Arc::clone(&state.tree))
-        };
-        let stored = match tree.root {
-            Some(root) if backwards => tree::last(&self.database.pages, cpu, root, range.1.map(|key| &**key)).await?,
-            Some(root) => tree::first(&self.database.pages, cpu, root, range.0.map(|key| &**key)).await?,
-            None => None,
-        };
-        let is_within = |key: &FullKey| std::ops::RangeBounds::<FullKey>::contains(&range, key);
-        let stored = stored.filter(|(key, _)| is_within(key)).map(|(key, row)| (key, Some(row)));
-        // In the order in which they count: of equal keys the first stays.
-        let mut nearest: Option<(FullKey, Option<Row>)> = None;
-        for found in own.into_iter().chain(committed).chain(stored) {
-            let is_nearer =
-                nearest.as_ref().is_none_or(|(key, _)| if backwards { found.0 > *key } else { found.0 < *key });
-            if is_nearer {
-                nearest = Some(found);
-            }
-        }
-        Ok(nearest)
     }
 
     /// Writes a row.

@@ -31,24 +31,26 @@ struct Step {
     index: usize,
 }
 
-/// The first row from `from` on.
+/// The first row from `from` on that is not deleted.
 pub(super) async fn first(
     pages: &Pages,
     cpu: &Processor,
     root: Root,
     from: Bound<&[u8]>,
+    is_deleted: impl Fn(&[u8]) -> bool,
 ) -> Result<Option<(FullKey, Row)>, StoreError> {
-    seek(pages, cpu, root, from, false).await
+    seek(pages, cpu, root, from, false, is_deleted).await
 }
 
-/// The last row up to `to`.
+/// The last row up to `to` that is not deleted.
 pub(super) async fn last(
     pages: &Pages,
     cpu: &Processor,
     root: Root,
     to: Bound<&[u8]>,
+    is_deleted: impl Fn(&[u8]) -> bool,
 ) -> Result<Option<(FullKey, Row)>, StoreError> {
-    seek(pages, cpu, root, to, true).await
+    seek(pages, cpu, root, to, true, is_deleted).await
 }
 
 async fn seek(
@@ -57,6 +59,7 @@ async fn seek(
     root: Root,
     bound: Bound<&[u8]>,
     backwards: bool,
+    is_deleted: impl Fn(&[u8]) -> bool,
 ) -> Result<Option<(FullKey, Row)>, StoreError> {
     cpu.count(Count::TreeSearches, 1);
     let mut path: SmallVec<[Step; 4]> = SmallVec::new();
@@ -82,8 +85,7 @@ async fn seek(
             no = child;
             continue;
         }
-        if let Some(index) = nearest(page, bound, backwards) {
-            let (key, row) = page.cell(index);
+        if let Some((key, row)) = nearest(page, bound, backwards, &is_deleted) {
             return Ok(Some((FullKey::from(key), Row::from(row))));
         }
         bound = None;
@@ -92,16 +94,22 @@ async fn seek(
     }
 }
 
-fn nearest(page: Page<'_>, bound: Option<Bound<&[u8]>>, backwards: bool) -> Option<usize> {
-    let index = match (bound.unwrap_or(Bound::Unbounded), backwards) {
-        (Bound::Included(key), false) => page.before(key, false),
-        (Bound::Excluded(key), false) => page.before(key, true),
+fn nearest<'a>(
+    page: Page<'a>,
+    bound: Option<Bound<&[u8]>>,
+    backwards: bool,
+    is_deleted: impl Fn(&[u8]) -> bool,
+) -> Option<(&'a [u8], &'a [u8])> {
+    // The cells before the bound.
+    let before = match (bound.unwrap_or(Bound::Unbounded), backwards) {
+        (Bound::Included(key), _) => page.before(key, backwards),
+        (Bound::Excluded(key), _) => page.before(key, !backwards),
         (Bound::Unbounded, false) => 0,
-        (Bound::Included(key), true) => page.before(key, true).checked_sub(1)?,
-        (Bound::Excluded(key), true) => page.before(key, false).checked_sub(1)?,
-        (Bound::Unbounded, true) => page.len().checked_sub(1)?,
+        (Bound::Unbounded, true) => page.len(),
     };
-    (index < page.len()).then_some(index)
+    let is_there = |(key, _): &(&[u8], &[u8])| !is_deleted(key);
+    let cell = |index| page.cell(index);
+    if backwards { (0..before).rev().map(cell).find(is_there) } else { (before..page.len()).map(cell).find(is_there) }
 }
 
 /// The page beside the one that `path` has led to, one level below the last step that remains.

@@ -1,8 +1,11 @@
 //! A program that misbehaves ends alone, with a message that says why, and changes nothing.
 
+use std::sync::Arc;
+
+use kernel::Processor;
 use transactions::program::{MEMORY_BYTES_MAX, ModuleError, Program, ProgramError};
 use transactions::store::StoreError;
-use transactions::{CallError, Value};
+use transactions::{CallError, Monitor, Value};
 
 use crate::scene::{call, call_once, compile, module, programs, with_programs};
 
@@ -188,20 +191,92 @@ fn many_tables_in_one_call_are_refused() {
     assert!(told.starts_with("f: it asks for more than 256 tables"), "{told}");
 }
 
+/// How many turns another task has during a call of `f`; at most 1000.
+async fn turns_during(cpu: &Processor, monitor: &Monitor) -> (u32, Result<Value, CallError>) {
+    let turns = std::rc::Rc::new(std::cell::Cell::new(0_u32));
+    let (counted, other) = (std::rc::Rc::clone(&turns), cpu.clone());
+    cpu.spawn(async move {
+        for _ in 0..1000 {
+            other.yield_now().await;
+            counted.set(counted.get() + 1);
+        }
+    });
+    let called = call(cpu, monitor, "f", &[]).await;
+    (turns.get(), called)
+}
+
 #[test]
 fn others_go_on_while_a_program_loops() {
-    let text = module("f()", r#"(func (export "f") (loop (br 0)))"#);
-    with_programs(programs(&text), async move |cpu, monitor| {
-        let turns = std::rc::Rc::new(std::cell::Cell::new(0_u32));
-        let (counted, other) = (std::rc::Rc::clone(&turns), cpu.clone());
-        cpu.spawn(async move {
-            for _ in 0..1000 {
-                other.yield_now().await;
-                counted.set(counted.get() + 1);
-            }
+    let is_null = "(drop (call $is_null (i32.const 0)))";
+    let get = "(drop (call $get (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 100) (i32.const 10)))";
+    // Some 90,000 units of fuel, less than a slice.
+    let long = "(local.set $n (i32.const 11000))
+        (loop (br_if 0 (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))";
+    for body in [String::new(), is_null.to_owned(), format!("{long} {is_null}"), format!("{long} {get}")] {
+        let text = module(
+            "f()",
+            &format!(
+                r#"(func (export "f") (local $n i32)
+                    (drop (call $table (i32.const 0) (i32.const 7)))
+                    (loop {body} (br 0)))"#
+            ),
+        );
+        with_programs(programs(&text), async move |cpu, monitor| {
+            let (turns, called) = turns_during(&cpu, &monitor).await;
+            assert_eq!(called, Err(ProgramError::Timeout.into()), "{body}");
+            assert!(turns >= 100, "another task had {turns} turns only: {body}");
         });
+    }
+}
+
+/// `fill` puts 5,000 rows and deletes them; then a function `f`, whose local variable is `$n`, asks for the first row.
+fn with_deleted_rows(f: &str, test: impl AsyncFnOnce(Processor, Arc<Monitor>) + 'static) {
+    let next = "(drop (call $next (local.get $table) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)
+        (i32.const 12) (i32.const 100) (i32.const 100)))";
+    let text = module(
+        "fill()\\nf() returns bigint",
+        &format!(
+            r#"(func (export "fill") (local $table i32) (local $n i32)
+                (local.set $table (call $table (i32.const 0) (i32.const 7)))
+                (local.set $n (i32.const 5000))
+                (loop
+                    (i32.store (i32.const 8) (local.get $n))
+                    (call $put (local.get $table) (i32.const 8) (i32.const 4) (i32.const 0) (i32.const 1))
+                    (call $delete (local.get $table) (i32.const 8) (i32.const 4))
+                    (br_if 0 (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))
+            (func (export "f") (result i64) (local $table i32) (local $n i32)
+                (local.set $table (call $table (i32.const 0) (i32.const 7)))
+                {}
+                (i64.const 0))"#,
+            f.replace("$first", next)
+        ),
+    );
+    with_programs(programs(&text), async move |cpu, monitor| {
+        assert_eq!(call(&cpu, &monitor, "fill", &[]).await, Ok(Value::Null));
+        test(cpu, monitor).await;
+    });
+}
+
+#[test]
+fn others_go_on_while_a_program_looks_for_the_first_row_behind_many_that_are_deleted() {
+    with_deleted_rows("$first", async |cpu, monitor| {
+        let (turns, called) = turns_during(&cpu, &monitor).await;
+        assert_eq!(called, Ok(Value::BigInt(0)));
+        assert!(turns >= 10, "another task had {turns} turns only");
+    });
+}
+
+#[test]
+fn a_program_that_passes_over_deleted_rows_again_and_again_ends() {
+    // With most of its fuel used up: 29,880,000 of 30,000,000.
+    let copy = |bytes| format!("(memory.copy (i32.const 0) (i32.const 65536) (i32.const {bytes}))");
+    let copies = [copy(13_000_000), copy(13_000_000), copy(3_880_000)].concat();
+    let body = format!(
+        "(drop (memory.grow (i32.const 200))) {copies} (local.set $n (i32.const 100))
+        (loop $first (br_if 0 (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))"
+    );
+    with_deleted_rows(&body, async |cpu, monitor| {
         assert_eq!(call(&cpu, &monitor, "f", &[]).await, Err(ProgramError::Timeout.into()));
-        assert!(turns.get() >= 100, "another task had {} turns only", turns.get());
     });
 }
 

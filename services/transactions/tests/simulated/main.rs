@@ -6,5 +6,6 @@ mod history;
 mod monitor;
 mod names;
 mod opening;
+mod search;
 mod slow_checkpoint;
 mod store;
