@@ -14,14 +14,17 @@ use kernel::trace::Event;
 use machine::Errno;
 use policy::unit::Stability;
 
-use super::layout::{Layout, PAGE_BYTES, PageNo, Root, Superblock};
+use super::layout::{Layout, PageNo, Root, Superblock};
 use super::merge::{Change, Merge};
-use super::space::Space;
+use super::space::{MAP_PAGES_A_SLICE, Map};
 use super::spread::{ENTRIES_A_SLICE, Frozen, Spread};
 use super::{Database, Delta, Sequence, State, StoreError};
 
 /// A checkpoint that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Pages that a checkpoint marks as free at a time: some ten µs.
+const RELEASED_A_SLICE: usize = 8192;
 
 /// The tree of a checkpoint. Who reads it has a share.
 #[derive(Debug, Default)]
@@ -138,7 +141,7 @@ impl Database {
             written.iter().for_each(|page| space.release(*page));
         })?;
         let began = cpu.begin(Event::CheckpointStored, JobId::default());
-        let map = self.map_without(&replaced, generation);
+        let map = self.map_without(cpu, &replaced).await;
         self.until_done(cpu, async || self.write_map(cpu, generation, &map).await).await?;
         let superblock = self.superblock(generation, is_last.then_some(frozen), root);
         self.until_done(cpu, async || self.write_superblock(cpu, &superblock).await).await?;
@@ -197,17 +200,27 @@ impl Database {
     }
 
     /// The map after this checkpoint: after a start nobody reads older trees.
-    fn map_without(&self, replaced: &[PageNo], generation: u64) -> Vec<Vec<u8>> {
-        let mut space: Space = self.space.lock().clone();
+    pub(super) async fn map_without(&self, cpu: &Processor, replaced: &[PageNo]) -> Map {
+        // Before the map is copied: what others release meanwhile is among these, or free in the map.
         let retired: Vec<PageNo> = self.state.read().retired.pages().collect();
-        replaced.iter().chain(&retired).for_each(|page| space.release(*page));
-        space.encode(self.pages.identity, generation)
+        let mut map = Map::default();
+        while map.copy(&self.space.lock()) {
+            cpu.yield_now().await;
+        }
+        for pages in [replaced, &retired].into_iter().flat_map(|pages| pages.chunks(RELEASED_A_SLICE)) {
+            pages.iter().for_each(|page| map.release(*page));
+            cpu.yield_now().await;
+        }
+        map
     }
 
-    pub(super) async fn write_map(&self, cpu: &Processor, generation: u64, map: &[Vec<u8>]) -> Result<(), StoreError> {
-        let bytes = map.concat();
-        debug_assert_eq!(bytes.len(), self.layout.map_pages() as usize * PAGE_BYTES, "the map fills its pages");
-        self.pages.write_run(cpu, self.layout.map(generation), &bytes, Stability::Unstable).await?;
+    pub(super) async fn write_map(&self, cpu: &Processor, generation: u64, map: &Map) -> Result<(), StoreError> {
+        let (place, pages) = (self.layout.map(generation), self.layout.map_pages() as usize);
+        for first in (0..pages).step_by(MAP_PAGES_A_SLICE) {
+            let bytes = map.encode(first, self.pages.identity, generation);
+            self.pages.write_run(cpu, PageNo(place.0 + first as u64), &bytes, Stability::Unstable).await?;
+            cpu.yield_now().await;
+        }
         // The superblock may refer only to what is durable.
         let is_awaited = self.state.read().is_awaited;
         self.pages.write_out(cpu, is_awaited).await;
@@ -266,5 +279,83 @@ impl StoreError {
             StoreError::Full => Errno::NO_SPACE,
             _ => Errno::IO,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    use kernel::{ForcedUnitAccess, Switches};
+    use policy::unit::BLOCK_BYTES;
+    use sim::DiskConfig;
+    use testkit::scene::disk::Server;
+    use testkit::scene::small_kernel;
+
+    use super::*;
+
+    const DISK_BYTES: u64 = 64 << 30;
+
+    /// With a new database on a large volume, whose map has several slices.
+    fn with_large_database(test: impl AsyncFnOnce(Processor, Arc<Database>) + 'static) {
+        let kernel = small_kernel(1, 32 << 20, Switches::default());
+        let server = Server::of(1, kernel, DiskConfig::new(DISK_BYTES));
+        let volume = server.volume(ForcedUnitAccess::Never);
+        server.run(async move |cpu, _, _| {
+            let database = Database::open(&cpu, volume).await.unwrap();
+            test(cpu, database).await;
+        });
+    }
+
+    async fn put(cpu: &Processor, database: &Arc<Database>) {
+        let mut transaction = database.begin();
+        let table = transaction.table("rows").unwrap();
+        transaction.put(table, b"key", b"row").unwrap();
+        transaction.commit(cpu).await.unwrap().durable(cpu).await.unwrap();
+    }
+
+    #[test]
+    fn a_checkpoint_writes_the_map_of_a_large_volume_a_few_pages_at_a_time() {
+        let map_pages = Layout { pages: DISK_BYTES / BLOCK_BYTES }.map_pages();
+        assert!(map_pages > 4 * MAP_PAGES_A_SLICE as u64);
+        with_large_database(async move |cpu, database| {
+            put(&cpu, &database).await;
+            let mut checkpoint = pin!(database.checkpoint(&cpu));
+            let dirty = || database.pages.volume.dirty_blocks();
+            let (mut before, mut most) = (dirty(), 0);
+            let ended = poll_fn(|cx| {
+                let polled = checkpoint.as_mut().poll(cx);
+                most = most.max(dirty().saturating_sub(before));
+                before = dirty();
+                polled
+            });
+            ended.await.unwrap();
+            assert!((1..=2 * MAP_PAGES_A_SLICE as u64).contains(&most), "{most} of {map_pages} pages in one piece");
+        });
+    }
+
+    #[test]
+    fn pages_that_are_released_while_the_map_is_copied_are_free_in_the_copy() {
+        with_large_database(async |cpu, database| {
+            put(&cpu, &database).await;
+            database.checkpoint(&cpu).await.unwrap();
+            let mut read = Some(Arc::clone(&database.state.read().tree));
+            put(&cpu, &database).await;
+            database.checkpoint(&cpu).await.unwrap();
+            assert!(database.state.read().retired.pages().next().is_some(), "pages of the tree that is read");
+            let mut copied = pin!(database.map_without(&cpu, &[]));
+            let copied = poll_fn(|cx| {
+                let polled = copied.as_mut().poll(cx);
+                if read.take().is_some() {
+                    assert!(polled.is_pending(), "a part is copied");
+                    database.release_retired(&mut database.state.write());
+                }
+                polled
+            });
+            let (copied, mut after) = (copied.await, Map::default());
+            while after.copy(&database.space.lock()) {}
+            assert!(copied == after);
+        });
     }
 }

@@ -135,7 +135,7 @@ async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, Open
     };
     let database = database(pages, layout, &superblock, Space::new(layout));
     database.fill_log(cpu).await?;
-    let map = database.space.lock().encode(superblock.identity, superblock.generation);
+    let map = database.map_without(cpu, &[]).await;
     database.write_map(cpu, superblock.generation, &map).await?;
     database.write_superblock(cpu, &superblock).await?;
     Ok(database)

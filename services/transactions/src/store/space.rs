@@ -2,9 +2,16 @@
 
 use super::bytes::{put, u32_at, u64_at};
 use super::layout::{Layout, MAP_HEADER_BYTES, PAGE_BYTES, PageNo};
+use super::pages::RUN_PAGES_MAX;
+
+/// Of the map.
+const WORDS_A_PAGE: usize = (PAGE_BYTES - MAP_HEADER_BYTES) / 8;
+
+/// Pages of the map that are copied, or made and written, at a time: that of a large volume has thousands.
+pub(super) const MAP_PAGES_A_SLICE: usize = RUN_PAGES_MAX;
 
 /// A bit for each page of the volume.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Space {
     layout: Layout,
     used: Vec<u64>,
@@ -50,39 +57,28 @@ impl Space {
             return None;
         }
         let (first, pages) = (self.layout.first().0, self.layout.pages);
-        let is_free = |page: &u64| {
-            let (word, bit) = Space::word(PageNo(*page));
-            self.used[word] & bit == 0
-        };
-        let found = (self.next..pages).chain(first..self.next).find(is_free).map(PageNo)?;
+        let found = self.first_free(self.next, pages).or_else(|| self.first_free(first, self.next))?;
         self.set(found, true);
         self.next = if found.0 + 1 < pages { found.0 + 1 } else { first };
         Some(found)
     }
 
-    pub(super) fn release(&mut self, page: PageNo) {
-        self.set(page, false);
+    fn first_free(&self, from: u64, to: u64) -> Option<PageNo> {
+        let mut page = from;
+        while page < to {
+            let (word, _) = Space::word(PageNo(page));
+            let bits = 64 - page % 64;
+            let used = u64::from((self.used[word] >> (page % 64)).trailing_ones());
+            if used < bits {
+                return Some(PageNo(page + used)).filter(|found| found.0 < to);
+            }
+            page += bits;
+        }
+        None
     }
 
-    /// The pages of the map, as of `generation`.
-    pub(super) fn encode(&self, identity: u64, generation: u64) -> Vec<Vec<u8>> {
-        let bytes: Vec<u8> = self.used.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let pieces = bytes.chunks(PAGE_BYTES - MAP_HEADER_BYTES).enumerate();
-        let mut pages: Vec<Vec<u8>> = pieces
-            .map(|(index, piece)| {
-                let mut page = vec![0; PAGE_BYTES];
-                put(&mut page, 8, &identity.to_le_bytes());
-                put(&mut page, 16, &generation.to_le_bytes());
-                put(&mut page, 24, &(index as u64).to_le_bytes());
-                put(&mut page, MAP_HEADER_BYTES, piece);
-                page
-            })
-            .collect();
-        for page in &mut pages {
-            let checksum = crc32fast::hash(&page[8..]);
-            put(page, 0, &checksum.to_le_bytes());
-        }
-        pages
+    pub(super) fn release(&mut self, page: PageNo) {
+        self.set(page, false);
     }
 
     /// `None`: damaged.
@@ -102,5 +98,88 @@ impl Space {
         let used: u64 = space.used.iter().map(|word| u64::from(word.count_ones())).sum();
         space.free = layout.pages.checked_sub(used)?;
         Some(space)
+    }
+}
+
+/// A copy of the map, as a checkpoint writes it. Each step of its making is a slice.
+#[derive(Default, PartialEq, Eq)]
+pub(super) struct Map(Vec<u64>);
+
+impl Map {
+    /// Copies some more pages; false: it has all of them.
+    pub(super) fn copy(&mut self, from: &Space) -> bool {
+        let rest = &from.used[self.0.len()..];
+        self.0.extend_from_slice(&rest[..rest.len().min(MAP_PAGES_A_SLICE * WORDS_A_PAGE)]);
+        self.0.len() < from.used.len()
+    }
+
+    pub(super) fn release(&mut self, page: PageNo) {
+        let (word, bit) = Space::word(page);
+        self.0[word] &= !bit;
+    }
+
+    /// Some pages of it from `first` on, as of `generation`; nothing behind the last.
+    pub(super) fn encode(&self, first: usize, identity: u64, generation: u64) -> Vec<u8> {
+        let words = self.0.chunks(WORDS_A_PAGE).enumerate().skip(first).take(MAP_PAGES_A_SLICE);
+        let mut pages = vec![0; words.len() * PAGE_BYTES];
+        for ((index, words), page) in words.zip(pages.chunks_exact_mut(PAGE_BYTES)) {
+            put(page, 8, &identity.to_le_bytes());
+            put(page, 16, &generation.to_le_bytes());
+            put(page, 24, &(index as u64).to_le_bytes());
+            for (word, place) in words.iter().zip(page[MAP_HEADER_BYTES..].chunks_exact_mut(8)) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            let checksum = crc32fast::hash(&page[8..]);
+            put(page, 0, &checksum.to_le_bytes());
+        }
+        pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_is_found_once_and_those_that_are_released_then_again() {
+        let layout = Layout { pages: 2048 + 100 };
+        let mut space = Space::new(layout);
+        let all: Vec<u64> = (layout.first().0..layout.pages).collect();
+        let allocated =
+            |space: &mut Space| std::iter::from_fn(|| space.allocate()).map(|page| page.0).collect::<Vec<_>>();
+        assert_eq!(allocated(&mut space), all);
+        for step in [1, 3, 63, 64, 65, 200] {
+            let released: Vec<u64> = all.iter().copied().step_by(step).collect();
+            // One behind the other: a search begins where the last one ended.
+            let (before, behind) = released.split_at(released.len() / 2);
+            for page in behind.iter().chain(before) {
+                space.release(PageNo(*page));
+                assert_eq!(allocated(&mut space), [*page]);
+            }
+            released.iter().for_each(|page| space.release(PageNo(*page)));
+            assert_eq!(space.free(), released.len() as u64);
+            let mut found = allocated(&mut space);
+            found.sort_unstable();
+            assert_eq!(found, released);
+        }
+    }
+
+    #[test]
+    fn a_map_of_several_slices_is_as_what_it_was_copied_from_without_what_is_released() {
+        let layout = Layout { pages: (MAP_PAGES_A_SLICE * WORDS_A_PAGE * 64 + 1000) as u64 };
+        let mut space = Space::new(layout);
+        let released: Vec<PageNo> = (0..3000).filter_map(|_| space.allocate()).skip(1).step_by(2).collect();
+        space.set(PageNo(layout.pages - 1), true);
+        let mut map = Map::default();
+        while map.copy(&space) {}
+        released.iter().for_each(|page| map.release(*page));
+        let mut pages = Vec::new();
+        while pages.len() < layout.map_pages() as usize {
+            let bytes = map.encode(pages.len(), 7, 8);
+            pages.extend(bytes.chunks(PAGE_BYTES).map(<[u8]>::to_vec));
+        }
+        released.iter().for_each(|page| space.release(*page));
+        let decoded = Space::decode(layout, 7, 8, &pages).unwrap();
+        assert_eq!((decoded.used, decoded.free), (space.used, space.free));
     }
 }
