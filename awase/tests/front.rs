@@ -360,16 +360,54 @@ fn one_client_cannot_take_all_connections() {
     assert!((0..1000).any(|_| again()), "ended connections are no longer counted");
 }
 
+/// A server that gets a socket as from systemd, which keeps it: the first is descriptor 3, LISTEN_PID is the process.
+fn activated(socket: &OwnedFd, export: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 </dev/null";
+    command.args(["-c", script, &AWASE, "serve", "--nfs", "none", "--postgres", "none", "--metrics", "none"]);
+    command.args(["--export", export]).stdin(socket.try_clone().expect("a duplicate"));
+    command
+}
+
+#[test]
+fn sockets_of_systemd_outlive_servers_that_end_or_do_not_start() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.file("activated.sock");
+    let unix = UnixListener::bind(&path).expect("bind");
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = tcp.local_addr().expect("address");
+    let sockets: [(OwnedFd, Box<dyn Fn() -> OwnedFd>); 2] = [
+        (unix.into(), Box::new(move || UnixStream::connect(&path).expect("in the queue").into())),
+        (tcp.into(), Box::new(move || TcpStream::connect(address).expect("in the queue").into())),
+    ];
+    let is_greeted = |client: OwnedFd| {
+        let mut greeting = [0; 8];
+        std::io::Read::read_exact(&mut std::fs::File::from(client), &mut greeting).expect("greeted");
+        assert_eq!(&greeting, b"NBDMAGIC");
+    };
+    for (socket, connect) in sockets {
+        let mut waiting = connect();
+        for engine in ["auto", "threads"] {
+            let mut command = activated(&socket, RAM);
+            command.args(["--engine", engine]);
+            let server = sandbox.start(command);
+            is_greeted(std::mem::replace(&mut waiting, connect()));
+            is_greeted(std::mem::replace(&mut waiting, connect()));
+            server.end();
+            let mut missing = activated(&socket, "name=m,kind=file,path=missing.img");
+            let output = missing.current_dir(sandbox.path()).env_remove("NOTIFY_SOCKET").output().expect("run awase");
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            waiting = connect();
+        }
+    }
+}
+
 #[test]
 fn sockets_are_taken_over_from_systemd() {
     let sandbox = Sandbox::new();
     let path = sandbox.file("activated.sock");
     let socket: OwnedFd = UnixListener::bind(&path).expect("bind").into();
-    let mut command = Command::new("sh");
-    // As systemd does: the first socket is descriptor 3, LISTEN_PID is the process.
-    let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 </dev/null";
-    command.args(["-c", script, &AWASE, "serve", "--export", RAM]).stdin(socket);
-    let server = sandbox.start(command);
+    let server = sandbox.start(activated(&socket, RAM));
     assert_eq!(Client::connect(&path, "r").expect("connect").size, 1 << 20);
     assert!(!server.socket().exists(), "the configured socket is not used");
     server.end();

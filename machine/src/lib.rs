@@ -234,6 +234,10 @@ pub trait Machine {
     /// Frees a connection without operations in flight.
     fn close(&mut self, connection: Connection);
 
+    /// Ends the accepts in flight on a listener soon, with [`Errno::CANCELLED`]: who connects waits for the next accept.
+    /// May do nothing where closing the listener ends them.
+    fn cancel_accepts(&mut self, _of: Listener) {}
+
     /// Ends the operations in flight for the faults of a mapping soon; may do nothing if there are none.
     fn cancel_faults(&mut self, _of: mapping::Faults) {}
 

@@ -55,6 +55,8 @@ pub struct Acceptor {
     accepting: AtomicU32,
     turned_away: AtomicU32,
     stopping: AtomicBool,
+    /// Woken when that is set.
+    stopped: WaitList,
     aborting: AtomicBool,
     /// Woken when one of these changes.
     changed: WaitList,
@@ -89,6 +91,7 @@ impl Acceptor {
             accepting: AtomicU32::new(0),
             turned_away: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
+            stopped: WaitList::default(),
             aborting: AtomicBool::new(false),
             changed: WaitList::default(),
         })
@@ -115,7 +118,7 @@ impl Acceptor {
     pub async fn accept<P: Protocol>(self: Arc<Self>, cpu: Processor, protocol: Arc<P>, listener: Listener) {
         self.accepting.fetch_add(1, Ordering::SeqCst);
         while !self.is_stopping() {
-            match cpu.accept(listener).await {
+            match self.next(&cpu, listener).await {
                 Ok(connection) => self.place(&cpu, &protocol, connection),
                 Err(Errno(libc::ECONNABORTED)) => {}
                 Err(_) if self.is_stopping() => break,
@@ -127,6 +130,22 @@ impl Acceptor {
         }
         self.accepting.fetch_sub(1, Ordering::SeqCst);
         self.changed.wake_all();
+    }
+
+    /// The next client; an error once no more are accepted. A listener that others have, too, goes on without an accept.
+    async fn next(&self, cpu: &Processor, listener: Listener) -> Result<Connection, Errno> {
+        let mut client = pin!(cpu.accept(listener));
+        let mut stopped = pin!(self.stopped.until(|| self.is_stopping().then_some(())));
+        let mut is_cancelled = false;
+        poll_fn(|cx| {
+            let client = client.as_mut().poll(cx);
+            if client.is_pending() && !is_cancelled && stopped.as_mut().poll(cx).is_ready() {
+                is_cancelled = true;
+                cpu.cancel_accepts(listener);
+            }
+            client
+        })
+        .await
     }
 
     /// Hands a new connection to a processor, unless there are too many.
@@ -219,6 +238,7 @@ impl Acceptor {
     /// No more clients, no more requests. To be called before the listeners are stopped.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
+        self.stopped.wake_all();
         self.sessions.lock().iter().for_each(|sessions| sessions.stop());
     }
 

@@ -92,6 +92,11 @@ impl Processor {
         unsafe { self.perform(hold, Op::Faults { of, into }) }
     }
 
+    /// Ends what waits for clients of a listener soon.
+    pub fn cancel_accepts(&self, of: Listener) {
+        self.machine(|m| m.cancel_accepts(of));
+    }
+
     /// Ends what waits for the faults of a mapping soon.
     pub fn cancel_faults(&self, of: Faults) {
         self.machine(|m| m.cancel_faults(of));

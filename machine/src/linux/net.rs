@@ -72,6 +72,8 @@ pub struct ListeningSocket {
     address: Address,
     /// Device and inode number of the file made for it.
     file: Option<(u64, u64)>,
+    /// The parent process has it, too, and hands it to the next server: it stays usable.
+    is_adopted: bool,
 }
 
 impl ListeningSocket {
@@ -95,9 +97,13 @@ impl ListeningSocket {
     }
 
     /// Stops listening: an accept in flight completes soon, with `EINVAL`. All of them must be complete before the
-    /// socket is dropped.
+    /// socket is dropped. One that was handed over goes on to listen, and clients wait in its queue: its accepts are to be
+    /// ended by [`Machine::cancel_accepts`](crate::Machine::cancel_accepts).
     pub fn stop(&self) {
-        shutdown_fd(self.socket.as_fd());
+        // A shutdown is one of the socket, whoever else has it.
+        if !self.is_adopted {
+            shutdown_fd(self.socket.as_fd());
+        }
     }
 }
 
@@ -122,7 +128,7 @@ pub fn listen_tcp(addr: SocketAddr) -> Result<(ListeningSocket, SocketAddr), Net
     let listener = TcpListener::bind(addr).map_err(at)?;
     let bound = listener.local_addr().map_err(at)?;
     let socket = prepare(listener.into()).map_err(at)?;
-    let socket = ListeningSocket { socket, address: Address::Tcp(bound), file: None };
+    let socket = ListeningSocket { socket, address: Address::Tcp(bound), file: None, is_adopted: false };
     Ok((socket, bound))
 }
 
@@ -149,7 +155,7 @@ fn listen_at(path: &Path, bind: impl Fn(&Path) -> io::Result<UnixListener>) -> R
     let listener = listener.map_err(at)?;
     let file = file_id(path).map_err(at)?;
     let socket = prepare(listener.into()).map_err(at)?;
-    Ok(ListeningSocket { socket, address, file: Some(file) })
+    Ok(ListeningSocket { socket, address, file: Some(file), is_adopted: false })
 }
 
 /// Binds a socket to whose file no other user can connect, not even for a moment: on Linux the file gets the mode that
@@ -198,7 +204,7 @@ pub fn adopt_listener(socket: OwnedFd) -> Result<ListeningSocket, NetError> {
         _ => address,
     };
     let socket = prepare(unix.into()).map_err(|error| failure(address.clone(), &error))?;
-    Ok(ListeningSocket { socket, address, file: None })
+    Ok(ListeningSocket { socket, address, file: None, is_adopted: true })
 }
 
 /// Connects by TCP; blocks until connected.

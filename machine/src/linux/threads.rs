@@ -15,7 +15,9 @@ use super::task::{Step, Task};
 use super::tree;
 use super::{Shared, park_time, pause};
 use crate::mapping::Faults;
-use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
+use crate::{
+    Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Region, RegionId, TickSource, Token,
+};
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 
@@ -141,6 +143,10 @@ impl Machine for Threads {
     fn close(&mut self, connection: Connection) {
         self.sockets.forget(connection.0 as RawFd);
         net::close(connection);
+    }
+
+    fn cancel_accepts(&mut self, of: Listener) {
+        self.finished.extend(self.sockets.cancel(of.0 as RawFd));
     }
 
     fn cancel_faults(&mut self, of: Faults) {

@@ -25,7 +25,9 @@ use super::task::{Call, Step, Task};
 use super::tree;
 use super::{Shared, net, park_time, pause};
 use crate::mapping::Faults;
-use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
+use crate::{
+    Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Region, RegionId, TickSource, Token,
+};
 use policy::idle::Awaited;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -291,6 +293,15 @@ impl Uring {
         }
     }
 
+    /// Ends what waits for a descriptor before it is accepted or read.
+    fn cancel_polls(&mut self, fd: RawFd) {
+        for no in self.slots.polling(fd) {
+            // Its poll may be complete by now.
+            self.slots.get(no).cancelled = true;
+            self.push(opcode::AsyncCancel::new(no.0.into()).build().user_data(CANCEL));
+        }
+    }
+
     fn on_completion(&mut self, name: u64, result: i32, done: &mut Vec<Completion>) {
         match name {
             BELL => self.listening = false,
@@ -307,7 +318,7 @@ impl Uring {
         let token = slot.task.token;
         let was_waiting = std::mem::take(&mut slot.waiting);
         let step = match (slot.task.call, result) {
-            _ if self.closing => Step::Done(Err(Errno::CANCELLED)),
+            _ if self.closing || slot.cancelled => Step::Done(Err(Errno::CANCELLED)),
             (Call::Accept { .. } | Call::Faults { .. }, Ok(_)) => {
                 // SAFETY: an accept has no memory; that of a receive is guaranteed by the operation's starter.
                 let result = unsafe { perform::perform(&slot.task) };
@@ -404,10 +415,12 @@ impl Machine for Uring {
         net::close(connection);
     }
 
+    fn cancel_accepts(&mut self, of: Listener) {
+        self.cancel_polls(of.0 as RawFd);
+    }
+
     fn cancel_faults(&mut self, of: Faults) {
-        for no in self.slots.of_faults(of.0 as RawFd) {
-            self.push(opcode::AsyncCancel::new(no.0.into()).build().user_data(CANCEL));
-        }
+        self.cancel_polls(of.0 as RawFd);
     }
 
     fn offer_region(&mut self, region: Region) -> Result<(), Errno> {

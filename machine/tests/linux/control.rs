@@ -213,6 +213,7 @@ fn a_listening_socket_can_be_handed_over_and_others_not() {
     let addr = tcp.local_addr().expect("bound");
     let adopted = net::adopt_listener(OwnedFd::from(tcp)).expect("adopted");
     assert_eq!(*adopted.address(), Address::Tcp(addr));
+    drop(adopted);
     let (stream, _other) = UnixStream::pair().expect("a pair of sockets");
     let error = net::adopt_listener(OwnedFd::from(stream)).expect_err("not listening");
     assert!(matches!(error, NetError::NotListening(_)));

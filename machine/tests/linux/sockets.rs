@@ -1,9 +1,9 @@
 //! Sockets on both engines.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 
 use crate::rig::{Memory, Rig, build, on_both_engines, pattern};
@@ -17,6 +17,7 @@ on_both_engines!(
     both_ends_on_one_processor_exchange_vectors,
     two_accepts_in_flight_get_one_client_each,
     stopping_a_listener_completes_its_accepts,
+    a_listener_that_was_handed_over_goes_on_without_the_accepts_that_are_cancelled,
     a_receive_from_a_closed_peer_returns_0,
     shutdown_completes_a_receive_and_a_send_in_flight,
     sending_to_a_closed_peer_is_an_error_and_no_signal,
@@ -151,6 +152,35 @@ fn stopping_a_listener_completes_its_accepts(mut rig: Rig) {
         rig.machine.enter(machine::Park::No, &mut rig.done);
         listening.stop();
         assert_eq!(rig.wait(token), Err(Errno::INVALID));
+    }
+}
+
+fn a_listener_that_was_handed_over_goes_on_without_the_accepts_that_are_cancelled(mut rig: Rig) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("socket");
+    let unix = UnixListener::bind(&path).expect("bound");
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let addr = tcp.local_addr().expect("bound");
+    let sockets: [(OwnedFd, Box<dyn Fn() -> Connection>); 2] = [
+        (unix.into(), Box::new(move || net::connect_unix(&path).expect("connected"))),
+        (tcp.into(), Box::new(move || net::connect_tcp(addr).expect("connected"))),
+    ];
+    for (socket, connect) in sockets {
+        let own = socket.try_clone().expect("a duplicate");
+        let adopted = net::adopt_listener(socket).expect("adopted");
+        let token = rig.start(Op::Accept { listener: adopted.listener() });
+        rig.machine.enter(machine::Park::No, &mut rig.done);
+        rig.machine.cancel_accepts(adopted.listener());
+        let waiting = connect();
+        assert_eq!(rig.wait(token), Err(Errno::CANCELLED));
+        adopted.stop();
+        drop(adopted);
+        let next = net::adopt_listener(own).expect("adopted again");
+        for client in [waiting, connect()] {
+            let connection = accept(&mut rig, &next);
+            rig.machine.close(connection);
+            rig.machine.close(client);
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Slot {
     message: libc::msghdr,
     /// A poll for the socket is in flight, before the call is made again.
     pub(super) waiting: bool,
+    /// It ends, whatever its result.
+    pub(super) cancelled: bool,
     in_flight: bool,
     /// The kernel hands the call to a worker, because it may block.
     with_worker: bool,
@@ -47,6 +49,7 @@ impl Slots {
                 task: Task::idle(),
                 message: perform::message(&[]),
                 waiting: false,
+                cancelled: false,
                 in_flight: false,
                 with_worker: false,
                 on_disk: false,
@@ -85,6 +88,7 @@ impl Slots {
         let on_disk = std::mem::take(&mut slot.on_disk);
         slot.task.trim();
         slot.waiting = false;
+        slot.cancelled = false;
         slot.in_flight = false;
         self.with_workers -= usize::from(with_worker);
         self.on_disk -= usize::from(on_disk);
@@ -105,10 +109,11 @@ impl Slots {
         self.on_disk
     }
 
-    /// Those that wait for a mapping's faults.
-    pub(super) fn of_faults(&self, descriptor: RawFd) -> Vec<SlotNo> {
+    /// Those that wait for a client of a listener, or for a mapping's faults.
+    pub(super) fn polling(&self, descriptor: RawFd) -> Vec<SlotNo> {
         let slots = (0..).map(SlotNo).zip(&self.slots);
-        let waits = |slot: &Slot| matches!(slot.task.call, Call::Faults { fd } if fd == descriptor);
+        let waits =
+            |slot: &Slot| matches!(slot.task.call, Call::Accept { fd } | Call::Faults { fd } if fd == descriptor);
         slots.filter(|(_, slot)| slot.in_flight && waits(slot)).map(|(no, _)| no).collect()
     }
 
