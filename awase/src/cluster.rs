@@ -6,6 +6,7 @@ mod volume;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -14,7 +15,7 @@ use dsm::{Dsm, Shared, SharedConfig};
 use kernel::connection::Acceptor;
 use kernel::device::DeviceRef;
 use kernel::{Kernel, Processor, Volume};
-use machine::linux::net::{self, ListeningSocket};
+use machine::linux::net::{self, ListeningSocket, NetError};
 use parking_lot::Mutex;
 use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::ProcessorId;
@@ -23,6 +24,7 @@ use crate::accepting::HostSockets;
 use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
 use crate::guard::{self, Guard};
 use crate::membership::{self, Claims, Member};
+use crate::predecessor::Deadline;
 use crate::processors::Processors;
 use crate::tell::tell;
 use dial::Addresses;
@@ -72,12 +74,12 @@ impl Cluster {
         if !is_shared {
             return Ok(None);
         }
-        let refused = |error: net::NetError| {
+        let refused = |error: NetError| {
             let problem =
                 Problem::new(&settings.place("cluster.listen"), "cluster.listen", format!("cannot be served: {error}"));
             Problems::from(problem.allowed("an address of this host whose port nobody uses"))
         };
-        let (socket, _) = net::listen_tcp(listen).map_err(refused)?;
+        let socket = listen_for_peers(listen).map_err(refused)?;
         let addresses = Addresses::default();
         let dsm = Dsm::new(addresses.clone());
         let nodes = if settings.cluster.is_joined() {
@@ -200,6 +202,12 @@ impl Cluster {
     }
 }
 
+/// Listens, if need be once the predecessor's socket is closed.
+fn listen_for_peers(at: SocketAddr) -> Result<ListeningSocket, NetError> {
+    let is_in_use = |error: &NetError| matches!(error, NetError::AddrInUse(_));
+    Deadline::for_takeover().retry(|| net::listen_tcp(at), is_in_use).map(|(socket, _)| socket)
+}
+
 /// Begins to be a member of the cluster in etcd.
 fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> anyhow::Result<Nodes> {
     let cluster = &config.settings.cluster;
@@ -280,6 +288,18 @@ fn replace(path: &Path, content: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_is_in_use_for_a_moment_is_waited_for() {
+        let earlier = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let at = earlier.local_addr().expect("an address");
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(earlier);
+        });
+        assert_eq!(*listen_for_peers(at).expect("listening").address(), net::Address::Tcp(at));
+        end.join().expect("ended");
+    }
 
     #[test]
     fn each_start_has_a_higher_number_than_the_one_before() {

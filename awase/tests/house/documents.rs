@@ -94,13 +94,28 @@ fn the_example_configurations_are_valid() {
     none(&wrong);
 }
 
+/// The values of a key of a unit.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    unit.lines().filter_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned())).collect()
+}
+
+/// Exit code 2 is that of what may pass by itself, too: a locked image, a device that is missing, a port in use.
+#[test]
+fn systemd_starts_a_server_again_whatever_it_says() {
+    let service = read("packaging/awase.service");
+    assert_eq!(values(&service, "Restart"), ["on-failure"]);
+    assert!(values(&service, "RestartPreventExitStatus").is_empty());
+    // Its own limit, five starts in ten seconds, would end that.
+    assert_eq!(
+        (&*values(&service, "RestartSec"), &*values(&service, "StartLimitIntervalSec")),
+        (&["1s".to_owned()][..], &["0".to_owned()][..])
+    );
+}
+
 /// systemd removes a runtime directory with all that is in it when the service stops, unless it is told otherwise.
 #[test]
 fn sockets_of_systemd_outlive_the_service() {
     let (service, socket) = (read("packaging/awase.service"), read("packaging/awase.socket"));
-    let values = |text: &str, key: &str| -> Vec<String> {
-        text.lines().filter_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned())).collect()
-    };
     let directories = values(&service, "RuntimeDirectory");
     let is_inside =
         |path: &String| directories.iter().any(|of| Path::new(path).starts_with(Path::new("/run").join(of)));
