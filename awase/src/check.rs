@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::config::{Config, Overrides, Problems, show_bytes};
+use crate::media::Medium;
 use crate::tell::tell;
 use crate::{directories, media};
 
@@ -30,16 +31,18 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
     let config = Config::load(overrides)?;
     let mut problems = Problems::default();
     let mut summary = String::from("The configuration is right. It serves:\n");
-    let mut media = Vec::new();
     for export in &config.exports {
         if let Some(medium) = problems.note(media::inspect(export)) {
-            let mode = if export.read_only { ", read-only" } else { "" };
-            summary += &format!("  {:<16} {:>9}  {}{mode}\n", export.name, show_bytes(medium.size), export.medium());
-            // Stays open, so that a second export of the same file finds it locked.
-            media.push(medium);
+            let (mode, used) = (if export.read_only { ", read-only" } else { "" }, used(&medium));
+            let size = show_bytes(medium.size);
+            summary += &format!("  {:<16} {size:>9}  {}{mode}{used}\n", export.name, export.medium());
         }
     }
     let volumes: Vec<_> = config.volumes().collect();
+    for (number, volume) in volumes.iter().enumerate() {
+        let same = volumes[..number].iter().find_map(|first| media::refuse_same_medium(first, volume).err());
+        problems.0.extend(same);
+    }
     let notices = problems.note_all(directories::inspect(&config.directories, &volumes)).unwrap_or_default();
     for directory in config.directories.iter().filter(|_| notices.is_empty()) {
         let (path, mode) = (directory.path.display(), if directory.read_only { ", read-only" } else { "" });
@@ -49,14 +52,17 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
     for database in &config.databases {
         if let Some(medium) = problems.note(media::inspect(&database.volume)) {
             let (size, medium_name) = (show_bytes(medium.size), database.volume.medium());
-            let programs = database.programs.display();
-            summary +=
-                &format!("  {:<16} {size:>9}  database on {medium_name}, programs in {programs}\n", database.name);
-            media.push(medium);
+            let (programs, used) = (database.programs.display(), used(&medium));
+            let name = &database.name;
+            summary += &format!("  {name:<16} {size:>9}  database on {medium_name}{used}, programs in {programs}\n");
         }
     }
     summary += &format!("at: {}\n", addresses(&config));
     problems.or(summary)
+}
+
+fn used(medium: &Medium) -> &'static str {
+    if medium.in_use { " (in use now)" } else { "" }
 }
 
 fn addresses(config: &Config) -> String {

@@ -2,7 +2,7 @@
 //! servers write to one disk.
 
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,8 +19,10 @@ use crate::predecessor::Deadline;
 pub struct Medium {
     /// Bytes.
     pub size: u64,
-    /// Open and locked. `None`: in memory, or not created yet.
+    /// Open, and locked unless it is in use. `None`: in memory, or not created yet.
     pub open: Option<OpenFile>,
+    /// Another has it, and keeps it from being served beside that.
+    pub in_use: bool,
 }
 
 /// Creates the medium if configured, opens, locks and checks it. Retries until `deadline` while the predecessor has it.
@@ -45,7 +47,8 @@ pub fn prepare(export: &Export, deadline: Deadline) -> Result<Medium, Problem> {
     }
 }
 
-/// Like [`prepare`], but creates nothing and does not retry: a file that would be created counts as existing.
+/// Like [`prepare`], but creates nothing and does not retry: a file that would be created counts as existing, and one that
+/// is in use as free: by the server, mostly, that is to read this configuration.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -55,13 +58,13 @@ pub fn inspect(export: &Export) -> Result<Medium, Problem> {
 
 fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medium, Problem> {
     match &export.store {
-        Store::Ram { size } => Ok(Medium { size: *size, open: None }),
+        Store::Ram { size } => Ok(Medium { size: *size, open: None, in_use: false }),
         Store::File { path, size: Some(size), create: true } if !may_create && !path.exists() => {
-            Ok(Medium { size: *size, open: None })
+            Ok(Medium { size: *size, open: None, in_use: false })
         }
         Store::File { path, size, create } => {
             refuse_block_device(export, path)?;
-            let medium = open(export, path, size.filter(|_| *create && may_create), deadline)?;
+            let medium = open(export, path, size.filter(|_| *create), may_create, deadline)?;
             match size.filter(|size| *size != medium.size) {
                 None => Ok(medium),
                 Some(size) => {
@@ -76,10 +79,10 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
         }
         Store::Block { path } => {
             refuse_other_than_block_device(export, path)?;
-            open(export, path, None, deadline)
+            open(export, path, None, may_create, deadline)
         }
         Store::Common { path, size } => {
-            let medium = open(export, path, None, deadline)?;
+            let medium = open(export, path, None, may_create, deadline)?;
             if medium.size < *size {
                 let (wanted, found) = (show_bytes(*size), show_bytes(medium.size));
                 let what = format!("= {wanted:?}, but {} holds {found:?}", path.display());
@@ -90,11 +93,23 @@ fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medi
     }
 }
 
-fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadline) -> Result<Medium, Problem> {
+fn open(
+    export: &Export,
+    path: &Path,
+    create_size: Option<u64>,
+    is_served: bool,
+    deadline: Deadline,
+) -> Result<Medium, Problem> {
     let writable = !export.read_only && export.overlay.is_none();
+    let create_size = create_size.filter(|_| is_served);
     let options = OpenOptions { writable, create_size, is_common: export.is_on_device(), ..OpenOptions::default() };
     let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
-    let open = deadline.retry(|| file::open(path, options), is_locked).map_err(|error| refused(export, &error))?;
+    let mut open = deadline.retry(|| file::open(path, options), is_locked);
+    let in_use = !is_served && open.as_ref().is_err_and(is_locked);
+    if in_use {
+        open = file::open(path, OpenOptions { is_examined: true, ..options });
+    }
+    let open = open.map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
     if size > VOLUME_BYTES_MAX {
         let what = format!("= {path:?} holds {size} bytes, more than can be served");
@@ -106,7 +121,7 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, deadline: Deadli
         return Err(problem(export, format!("= {path:?} holds {size} bytes, not a multiple of {unit}"))
             .allowed(format!("a multiple (truncate -s {enough} makes it one)")));
     }
-    Ok(Medium { size, open: Some(open) })
+    Ok(Medium { size, open: Some(open), in_use })
 }
 
 /// Lets changes go beside `below`, which has `size` bytes and is `file` if it is one, up to `bytes_max`: into a file
@@ -137,6 +152,26 @@ pub fn overlay(
         _ => None,
     };
     Ok(Overlaid { overlay, content, file })
+}
+
+/// Refuses two exports of one file or device by different names, of which one would write to it alone.
+///
+/// # Errors
+/// That of `export`, if `first` is such a one.
+pub fn refuse_same_medium(first: &Export, export: &Export) -> Result<(), Problem> {
+    let identity = |export: &Export| {
+        let found = std::fs::metadata(export.path()?).ok()?;
+        let is_device = found.file_type().is_block_device();
+        Some(if is_device { (true, found.rdev(), 0) } else { (false, found.dev(), found.ino()) })
+    };
+    let is_alone = |export: &Export| !export.read_only && export.overlay.is_none() && !export.is_on_device();
+    let own = identity(export);
+    if own.is_none() || own != identity(first) || !(is_alone(first) || is_alone(export)) {
+        return Ok(());
+    }
+    let table = if first.is_database { "database" } else { "export" };
+    let problem = problem(export, format!("leads to the medium of {table} {:?}", first.name));
+    Err(problem.allowed("a file of its own, or read_only = true in both"))
 }
 
 /// The file's own path: others may reach it by another one, and must find its redo log.

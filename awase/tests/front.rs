@@ -115,6 +115,33 @@ fn check_prints_all_problems_or_what_would_be_served() {
 }
 
 #[test]
+fn check_finds_nothing_wrong_with_what_a_server_serves_but_two_names_of_one_file() {
+    let sandbox = Sandbox::new();
+    let disk = |name: &str| format!("[[export]]\nname = \"{name}\"\nkind = \"file\"\npath = \"{name}\"\n");
+    let database = "[[database]]\nname = \"bank\"\npath = \"bank.db\"\nsize = \"64MiB\"\nprograms = \"programs\"\n";
+    let config = format!("[listen]\npostgres_unix = \"psql\"\n{}{database}", disk("one"));
+    sandbox.write("awase.toml", &config);
+    sandbox.make_directory("programs");
+    std::fs::write(sandbox.file("one"), vec![0; 1 << 20]).expect("an image");
+    let server = sandbox.serve(&["--config", "awase.toml"]);
+    let output = sandbox.run(&["check", "--config", "awase.toml"]);
+    let summary = String::from_utf8_lossy(&output.stdout);
+    assert_eq!((output.status.code(), summary.matches("(in use now)").count()), (Some(0), 2), "{output:?}");
+    std::fs::hard_link(sandbox.file("one"), sandbox.file("two")).expect("a link");
+    sandbox.write("awase.toml", &(config + &disk("two")));
+    let check_both = || {
+        let output = sandbox.run(&["check", "--config", "awase.toml"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("export \"two\" path leads to the medium of export \"one\""), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    };
+    check_both();
+    server.end();
+    check_both();
+}
+
+#[test]
 fn a_directory_with_the_medium_of_a_disk_or_database_is_refused_also_before_that_is_made() {
     let sandbox = Sandbox::new();
     sandbox.make_directory("c");

@@ -37,6 +37,8 @@ pub struct OpenOptions {
     /// Others, which agree with this program on who writes what, have it open for writing, too: it is locked only against
     /// those that do not share it.
     pub is_common: bool,
+    /// Only looked at: it is not locked, and others may have it locked.
+    pub is_examined: bool,
 }
 
 /// Why a file can't be opened.
@@ -99,7 +101,11 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotRegular(path.to_owned()));
     }
-    let locked = match Locked::new(file, options.writable && !options.is_common) {
+    let locked = match options.is_examined {
+        true => Ok(Locked::not(file)),
+        false => Locked::new(file, options.writable && !options.is_common),
+    };
+    let locked = match locked {
         Ok(locked) => locked,
         Err(Errno(libc::EAGAIN | libc::EACCES)) => return Err(OpenError::Locked(path.to_owned())),
         Err(errno) => return Err(at.errno("lock", errno)),
@@ -182,7 +188,7 @@ impl Target<'_> {
             self.options.create_size.is_some() && before.is_none_or(|found| found.is_file() && found.len() == 0);
         // Non-blocking, since opening a pipe would wait for its other end.
         let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        if block_device && writable {
+        if block_device && writable && !self.options.is_examined {
             // Fails if it is mounted or used exclusively by another.
             flags |= libc::O_EXCL;
         }

@@ -23,6 +23,11 @@ impl Locked {
         Ok(Locked(file))
     }
 
+    /// A file that is not locked.
+    pub(super) fn not(file: File) -> Self {
+        Locked(file)
+    }
+
     pub(super) fn file(&self) -> &File {
         &self.0
     }
