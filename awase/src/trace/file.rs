@@ -101,15 +101,16 @@ fn left_by_killed(link: &Path, own: &Path) -> Option<PathBuf> {
     (file.starts_with(MEMORY) && file != own && file.exists() && !is_alive(&file)).then_some(file)
 }
 
-/// Removes the trace of a killed server with this data directory.
+/// Removes the traces of killed servers with this data directory.
 pub fn remove_of(data: &Path) {
-    let link = data.join(NAME);
-    if let Ok(file) = fs::read_link(&link)
-        && file.starts_with(MEMORY)
-    {
-        // It may have been removed already.
-        let _ = fs::remove_file(file);
-        let _ = fs::remove_file(link);
+    for link in [NAME, PREVIOUS].map(|name| data.join(name)) {
+        if let Ok(file) = fs::read_link(&link)
+            && file.starts_with(MEMORY)
+        {
+            // It may have been removed already.
+            let _ = fs::remove_file(file);
+            let _ = fs::remove_file(link);
+        }
     }
 }
 
@@ -123,5 +124,25 @@ fn is_alive(file: &Path) -> bool {
     match fs::read_to_string(format!("/proc/{process}/maps")) {
         Ok(maps) => maps.lines().any(|line| line.ends_with(&*file.to_string_lossy())),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_of_killed_servers() {
+        let data = tempfile::tempdir().expect("temporary directory");
+        let links = [NAME, PREVIOUS].map(|name| data.path().join(name));
+        let traces = links.each_ref().map(|link| {
+            let trace = tempfile::Builder::new().prefix("awase-").tempfile_in(MEMORY).expect("a file in memory");
+            let (_, path) = trace.keep().expect("kept");
+            symlink(&path, link).expect("a link");
+            path
+        });
+        remove_of(data.path());
+        assert!(links.iter().all(|link| fs::symlink_metadata(link).is_err()), "a link is left");
+        assert!(!traces.iter().any(|trace| trace.exists()), "a trace is left");
     }
 }

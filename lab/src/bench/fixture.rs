@@ -50,13 +50,20 @@ impl Fixture {
         place: &Path,
         measure: impl FnOnce(Option<&Server>) -> Result<T>,
     ) -> Result<T> {
-        let server = Server::start(contender, &Order { awase: &self.awase, export, place }, &self.interrupted)?;
-        let measured = measure(server.as_ref()).with_context(|| match &server {
-            Some(server) => format!("{} says: {:?}", contender.label, server.process.messages()),
-            None => contender.label.to_owned(),
-        })?;
-        server.map_or(Ok(()), Server::stop)?;
-        Ok(measured)
+        let result = (|| -> Result<T> {
+            let server = Server::start(contender, &Order { awase: &self.awase, export, place }, &self.interrupted)?;
+            let measured = measure(server.as_ref()).with_context(|| match &server {
+                Some(server) => format!("{} says: {:?}", contender.label, server.process.messages()),
+                None => contender.label.to_owned(),
+            })?;
+            server.map_or(Ok(()), Server::stop)?;
+            Ok(measured)
+        })();
+        if result.is_err() {
+            // It was killed, and has left its trace in memory.
+            awase::trace::file::remove_of(place);
+        }
+        result
     }
 }
 

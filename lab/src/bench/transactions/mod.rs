@@ -208,6 +208,13 @@ struct Done {
     latency: Duration,
 }
 
+impl Drop for Bed<'_> {
+    /// Its servers were killed, and have left their traces in memory.
+    fn drop(&mut self) {
+        awase::trace::file::remove_of(&self.at("data"));
+    }
+}
+
 impl<'a> Bed<'a> {
     fn new(directory: &Path, program: &'a Path, script: &'a Script, interrupted: &'a Interrupted) -> Result<Bed<'a>> {
         fs::create_dir_all(directory)?;
