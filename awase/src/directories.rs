@@ -1,9 +1,8 @@
 //! The directories that are served: their open trees, and how they follow a new configuration.
 
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Component, Path, PathBuf};
+mod located;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -22,6 +21,7 @@ use crate::predecessor::Deadline;
 use crate::processors::Processors;
 use crate::stable_writes::Measured;
 use crate::stack::queue_of_directory;
+use located::{Identity, Located, locate, refuse_leaving, refuse_open_media};
 
 /// Reported of a directory that is served in the slower way.
 const BY_PLACE: &str =
@@ -30,24 +30,6 @@ const BY_PLACE: &str =
 pub struct OpenDirectory {
     pub directory: Directory,
     pub export: Arc<nfs::Export>,
-}
-
-/// Identifies a directory by any path: device and inode number.
-type Identity = (u64, u64);
-
-/// A configured directory and what its path leads to.
-struct Located<'a> {
-    directory: &'a Directory,
-    path: PathBuf,
-    /// `None` if it does not exist.
-    identity: Option<Identity>,
-    read_only: bool,
-}
-
-impl Located<'_> {
-    fn is(&self, path: &Path, identity: Option<Identity>) -> bool {
-        self.path == path || (identity.is_some() && self.identity == identity)
-    }
 }
 
 /// An open tree. All exports of one directory share it: two caches over one file would not see each other's changes.
@@ -128,14 +110,27 @@ impl Directories {
     }
 
     /// Opens the directories that are `wanted` and not open yet; an unchanged one stays open, with its cache. The paths of
-    /// files that cannot be found by handle are stored in the data directory.
+    /// files that cannot be found by handle are stored in the data directory. `volumes` are wanted beside them, and `open`
+    /// are disks that clients have now.
     ///
     /// # Errors
     /// All problems.
-    pub fn plan(&self, wanted: &[Directory], volumes: &[&Export], data: &Path) -> Result<Plan, Problems> {
+    pub fn plan(
+        &self,
+        wanted: &[Directory],
+        volumes: &[&Export],
+        open: &[&Export],
+        data: &Path,
+    ) -> Result<Plan, Problems> {
         let mut problems = Problems::default();
         let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), notices: Vec::new() };
         let located = locate(wanted, volumes, true, &mut problems);
+        refuse_open_media(&located, volumes, open, &mut problems);
+        let is_wanted = |root: &Root| located.iter().any(|wanted| wanted.is(&root.path, root.identity));
+        let leaving = self.roots.iter().filter(|root| !is_wanted(root));
+        let leaving = leaving.chain(self.retired.iter().map(|retired| &retired.root));
+        let leaving: Vec<_> = leaving.map(|root| (&*root.path, root.tree.read_only())).collect();
+        refuse_leaving(&located, volumes, &leaving, &mut problems);
         let deadline = Deadline::for_takeover();
         for wanted in &located {
             let directory = wanted.directory;
@@ -333,90 +328,6 @@ pub fn inspect(wanted: &[Directory], volumes: &[&Export]) -> Result<Vec<String>,
         }
     }
     problems.or(report)
-}
-
-/// Resolves the paths of directories, creates missing ones if configured and `may_create`, and refuses those that
-/// overlap, and those with a volume's medium, which may be yet to be made.
-fn locate<'a>(
-    wanted: &'a [Directory],
-    volumes: &[&Export],
-    may_create: bool,
-    problems: &mut Problems,
-) -> Vec<Located<'a>> {
-    let mut located: Vec<Located<'_>> = Vec::new();
-    for directory in wanted {
-        let Some(path) = problems.note(find(directory, may_create)) else { continue };
-        let overlapping = located.iter().find(|other| {
-            let nested = other.path != path && (other.path.starts_with(&path) || path.starts_with(&other.path));
-            nested && !(other.directory.read_only && directory.read_only)
-        });
-        if let Some(other) = overlapping {
-            let name = &other.directory.name;
-            let what = format!("is inside the directory of export {name:?}, or contains it");
-            let problem = Problem::new(&directory.place, directory.key("path"), what);
-            problems.0.push(problem.allowed("directories that do not contain each other, or read_only = true in both"));
-        }
-        let contained = volumes.iter().find(|volume| {
-            let medium = volume.path().map(resolve);
-            medium.is_some_and(|medium| medium.starts_with(&path)) && !(volume.read_only && directory.read_only)
-        });
-        if let Some(volume) = contained {
-            let table = if volume.is_database { "database" } else { "export" };
-            let what = format!("contains the medium of {table} {:?}", volume.name);
-            let problem = Problem::new(&directory.place, directory.key("path"), what);
-            problems.0.push(problem.allowed("a directory without it, or read_only = true in both"));
-        }
-        let identity = fs::metadata(&path).ok().map(|found| (found.dev(), found.ino()));
-        let read_only = directory.read_only || tree::is_mounted_read_only(&path);
-        located.push(Located { directory, path, identity, read_only });
-    }
-    located
-}
-
-fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
-    let problem = |what: String| Problem::new(&directory.place, directory.key("path"), what);
-    if directory.create && may_create {
-        let made =
-            if directory.optional { create_shared(&directory.path) } else { fs::create_dir_all(&directory.path) };
-        made.map_err(|error| problem(format!("= {:?} cannot be created: {error}", directory.path)))?;
-    }
-    match fs::canonicalize(&directory.path) {
-        Ok(path) => Ok(path),
-        Err(_) if directory.create => Ok(resolve(&directory.path)),
-        Err(error) => {
-            let problem = problem(format!("= {:?} cannot be served: {error}", directory.path));
-            Err(problem.allowed("an existing directory, or create = true"))
-        }
-    }
-}
-
-/// The path without symbolic links, also of what does not exist yet.
-fn resolve(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut real = PathBuf::new();
-    for component in absolute.components() {
-        if component == Component::ParentDir {
-            real.pop();
-        } else {
-            real.push(component);
-        }
-        real = fs::canonicalize(&real).unwrap_or(real);
-    }
-    real
-}
-
-/// Creates a directory that every user may write to, as to `/tmp`: clients may be any user, and their root is squashed.
-/// An existing one is left unchanged.
-fn create_shared(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    match fs::create_dir(path) {
-        // Not in the call that creates it, where the process's umask applies.
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o1777)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 fn check_order(directory: &Directory, is_kept: bool) -> Result<(), Problem> {

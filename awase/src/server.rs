@@ -49,7 +49,7 @@ pub struct Server {
     served: Vec<Current>,
     retired: Vec<Retired>,
     /// Of those that were retired.
-    closing: Vec<Arc<Closing>>,
+    closing: Vec<(Export, Arc<Closing>)>,
     nfs: Option<Arc<Nfs>>,
     registration: Option<Registration>,
     cluster: Option<Cluster>,
@@ -218,6 +218,7 @@ impl Server {
     /// Everything that stands in the way; then nothing has changed.
     pub fn change(&mut self, config: &Config) -> anyhow::Result<Vec<String>> {
         self.note_replaced();
+        self.close_retired();
         let served = self.disks().map(|served| &served.export);
         let served = served.chain(self.databases().map(|(database, _)| &database.volume));
         cluster::refuse_changes(served, config.volumes()).map_err(Problems::from)?;
@@ -268,7 +269,8 @@ impl Server {
         let is_reached = self.sockets.has(Nfs::NAME) || sockets.has(Nfs::NAME);
         let directories = if is_reached { &*config.directories } else { &[] };
         let volumes: Vec<_> = config.volumes().chain(self.databases().map(|(open, _)| &open.volume)).collect();
-        let plan = self.directories.plan(directories, &volumes, &self.settings.data)?;
+        let open: Vec<_> = self.open_exports().collect();
+        let plan = self.directories.plan(directories, &volumes, &open, &self.settings.data)?;
         let secret = match self.nfs {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,
@@ -347,6 +349,13 @@ impl Server {
         self.served.iter().map(|current| &current.served)
     }
 
+    /// The exports of all disks that are open, also for old clients only.
+    fn open_exports(&self) -> impl Iterator<Item = &Export> {
+        let retired = self.retired.iter().map(|retired| &retired.served.export);
+        let served = self.disks().map(|served| &served.export);
+        served.chain(retired).chain(self.closing.iter().map(|(export, _)| export))
+    }
+
     /// The directories that clients get.
     pub fn directories(&self) -> &[directories::OpenDirectory] {
         self.directories.served()
@@ -403,11 +412,12 @@ impl Server {
     pub fn close_retired(&mut self) {
         let is_unused = |retired: &mut Retired| retired.clients.iter().all(|clients| clients.strong_count() == 0);
         for retired in self.retired.extract_if(.., is_unused) {
-            let (name, volume) = (retired.served.export.name, retired.served.volume);
+            let (export, volume) = (retired.served.export, retired.served.volume);
             let close = move |cpu| async move { volume.close(&cpu).await };
-            self.closing.push(Closing::start(&self.processors, &name, close));
+            let closing = Closing::start(&self.processors, &export.name, close);
+            self.closing.push((export, closing));
         }
-        self.closing.retain(|closing| !closing.tell_end());
+        self.closing.retain(|(_, closing)| !closing.tell_end());
         self.directories.close_retired(&self.processors);
     }
 
@@ -420,7 +430,8 @@ impl Server {
         self.acceptor.stop();
         self.sockets.iter().for_each(ListeningSocket::stop);
         let acceptor = Arc::clone(&self.acceptor);
-        let (closing, directories) = (self.closing.clone(), self.directories.to_close());
+        let closing: Vec<_> = self.closing.iter().map(|(_, closing)| Arc::clone(closing)).collect();
+        let directories = self.directories.to_close();
         let databases = self.databases.to_close();
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let leave = self.cluster.as_ref().map(Cluster::leave);
