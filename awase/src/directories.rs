@@ -129,7 +129,8 @@ impl Directories {
         let is_wanted = |root: &Root| located.iter().any(|wanted| wanted.is(&root.path, root.identity));
         let leaving = self.roots.iter().filter(|root| !is_wanted(root));
         let leaving = leaving.chain(self.retired.iter().map(|retired| &retired.root));
-        let leaving: Vec<_> = leaving.map(|root| (&*root.path, root.tree.read_only())).collect();
+        let written = leaving.filter(|root| !root.tree.read_only());
+        let leaving: Vec<_> = written.map(|root| &*root.path).collect();
         refuse_leaving(&located, volumes, &leaving, &mut problems);
         let deadline = Deadline::for_takeover();
         for wanted in &located {

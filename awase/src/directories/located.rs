@@ -88,31 +88,22 @@ pub(super) fn refuse_open_media(
 }
 
 /// Refuses what lies in a directory of `leaving`, which is not served any more, or contains it: what clients have written
-/// there may go to the host later than what is written through another cache. Each with whether it is read-only.
-pub(super) fn refuse_leaving(
-    located: &[Located<'_>],
-    volumes: &[&Export],
-    leaving: &[(&Path, bool)],
-    problems: &mut Problems,
-) {
+/// there may go to the host later than what is written through another cache.
+pub(super) fn refuse_leaving(located: &[Located<'_>], volumes: &[&Export], leaving: &[&Path], problems: &mut Problems) {
     let refused = |place: &Place, key, what: &str, root: &Path| {
         let problem = Problem::new(place, key, format!("{what} {}, which was served until now", root.display()));
         problem.allowed("to read the configuration without it, and then again in a moment")
     };
-    for Located { directory, path, read_only, .. } in located {
+    for Located { directory, path, .. } in located {
         let is_nested = |root: &Path| root != path && (root.starts_with(path) || path.starts_with(root));
-        let mut changed = leaving.iter().filter(|(_, is_unchanged)| !(*is_unchanged && *read_only));
-        let root = changed.find(|(root, _)| is_nested(root));
+        let root = leaving.iter().find(|root| is_nested(root));
         let what = "is inside, or contains, the directory";
-        problems.0.extend(root.map(|(root, _)| refused(&directory.place, directory.key("path"), what, root)));
+        problems.0.extend(root.map(|root| refused(&directory.place, directory.key("path"), what, root)));
     }
     for volume in volumes {
         let Some(medium) = volume.path().map(resolve) else { continue };
-        let mut changed = leaving.iter().filter(|(_, is_unchanged)| !(*is_unchanged && volume.read_only));
-        let root = changed.find(|(root, _)| medium.starts_with(root));
-        problems
-            .0
-            .extend(root.map(|(root, _)| refused(&volume.place, volume.key("path"), "is in the directory", root)));
+        let root = leaving.iter().find(|root| medium.starts_with(root));
+        problems.0.extend(root.map(|root| refused(&volume.place, volume.key("path"), "is in the directory", root)));
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Known {
     pub(super) host: Attributes,
     /// When it came. `None`: the host must be asked again.
     pub(super) answered: Option<Instant>,
+    /// When it was asked for.
+    asked: Instant,
     /// When the file was opened, or the host's reply to the last change by a client came: replies to what was asked before
     /// may be older.
     told: Instant,
@@ -89,6 +91,7 @@ impl Known {
         Known {
             host,
             answered: Some(now),
+            asked: now,
             told: now,
             writes: Some(writes),
             reported,
@@ -134,6 +137,11 @@ impl Known {
         question: Question,
         (until, is_watched): (Writes, bool),
     ) -> bool {
+        let is_in_passing = question.writes.is_none() && !question.asked.changes;
+        if is_in_passing && question.asked.at < self.asked && self.told <= self.asked {
+            // What is known was asked for later.
+            return true;
+        }
         let is_alone = self.is_alone(until);
         let is_reported = question.reported != self.reported;
         let content = |attributes: &Attributes| (attributes.size, attributes.modified);
@@ -163,6 +171,7 @@ impl Known {
         }
         self.reported = question.reported;
         self.answered = Some(now);
+        self.asked = self.asked.max(question.asked.at);
         true
     }
 

@@ -115,11 +115,11 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let name = name.as_bytes().to_vec();
+        let (name, thread) = (name.as_bytes().to_vec(), request.pid());
         self.answer_or_undo(
             request,
             reply,
-            move |files, cpu| async move { files.lookup(&cpu, node(parent), &name).await },
+            move |files, cpu| async move { files.lookup(&cpu, node(parent), &name, thread).await },
             |reply, found| match found {
                 Ok(found) => entry(reply, &found),
                 // The host remembers that there is none.

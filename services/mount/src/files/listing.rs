@@ -110,7 +110,7 @@ impl Files {
     /// # Errors
     /// The server's.
     pub async fn list(
-        &self,
+        self: &Arc<Self>,
         cpu: &Processor,
         stream: StreamId,
         cookie: u64,
@@ -169,7 +169,7 @@ impl Files {
     }
 
     async fn give(
-        &self,
+        self: &Arc<Self>,
         cpu: &Processor,
         directory: &Arc<Node>,
         asked: Instant,
@@ -203,7 +203,7 @@ impl Files {
         } else if is_taken {
             self.nodes.lock().set_name(&node, directory.id, name);
         } else {
-            self.take_back(&node);
+            self.forget(cpu, node.id, 1);
         }
         Ok(given(is_taken))
     }

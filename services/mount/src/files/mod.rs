@@ -195,24 +195,21 @@ impl Files {
     }
 
     /// As [`Files::found`], of what the host may have cached: it must not learn another size and keep what was read before.
-    async fn found_current(&self, cpu: &Processor, directory: &Node, node: &Arc<Node>) -> Result<Found, Errno> {
+    async fn found_current(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        directory: &Node,
+        node: &Arc<Node>,
+    ) -> Result<Found, Errno> {
         // From now on, or the node could be forgotten meanwhile.
         node.state.lock().lookups += 1;
         let current = self.until_current(cpu, node).await;
         if let Err(errno) = current {
-            self.take_back(node);
+            // The host is not told of the object after all.
+            self.forget(cpu, node.id, 1);
             return Err(errno);
         }
         Ok(self.described(cpu, directory, node))
-    }
-
-    /// The host was not told of the object after all.
-    fn take_back(&self, node: &Arc<Node>) {
-        {
-            let mut state = node.state.lock();
-            state.lookups = state.lookups.saturating_sub(1);
-        }
-        self.forget_unused(node);
     }
 
     fn described(&self, cpu: &Processor, directory: &Node, node: &Node) -> Found {

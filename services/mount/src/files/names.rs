@@ -41,15 +41,16 @@ pub enum Special {
 }
 
 impl Files {
-    /// Finds a name in a directory. `None`, and for how long that holds: there is none.
+    /// Finds a name in a directory, for a thread of the host. `None`, and for how long that holds: there is none.
     ///
     /// # Errors
     /// The server's.
     pub async fn lookup(
-        &self,
+        self: &Arc<Self>,
         cpu: &Processor,
         directory: NodeId,
         name: &[u8],
+        thread: u32,
     ) -> Result<Result<Found, Duration>, Errno> {
         let (directory, asked) = (self.node(directory)?, cpu.now());
         if let Some(holds) = self.known_absent(cpu, &directory, name) {
@@ -61,7 +62,12 @@ impl Files {
                     directory.known.note(asked, attributes);
                 }
                 let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
-                let found = self.found_current(cpu, &directory, &node).await?;
+                // The opening for which it asks drops what is cached. A notice of that now would keep the host from the size.
+                let opens = node.state.lock().refused.contains(&thread);
+                let found = match opens {
+                    true => self.found(cpu, &directory, &node),
+                    false => self.found_current(cpu, &directory, &node).await?,
+                };
                 node.note_told(asked);
                 Ok(Ok(found))
             }
@@ -304,7 +310,13 @@ impl Files {
     ///
     /// # Errors
     /// The server's.
-    pub async fn link(&self, cpu: &Processor, id: NodeId, directory: NodeId, name: &[u8]) -> Result<Found, Errno> {
+    pub async fn link(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        id: NodeId,
+        directory: NodeId,
+        name: &[u8],
+    ) -> Result<Found, Errno> {
         let (node, directory) = (self.node(id)?, self.node(directory)?);
         self.add_name(cpu, &node, &directory, name).await?;
         if node.known.holds(cpu.now()).is_zero() {

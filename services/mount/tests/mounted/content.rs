@@ -280,7 +280,7 @@ fn a_file_that_is_found_again_while_its_last_writes_are_sent_has_them() {
                 files.close_file(&cpu, model.opening).await;
                 files.forget(&cpu, model.id, 1);
                 cpu.sleep(Duration::from_micros(random.below(3000))).await;
-                let found = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+                let found = files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
                 let opened = files.open_file(&cpu, found.id, BOTH).await.expect("opened");
                 model = Model { id: found.id, opening: opened.id, ..model };
                 model.check(&cpu, 0, FILE_BYTES_MAX).await;
@@ -307,7 +307,7 @@ fn a_file_that_is_emptied_while_somebody_begins_to_read_it_is_empty() {
         let files = scene.mount();
         scene.run(async move |cpu| {
             let mut random = Random(seed);
-            let id = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there").id;
+            let id = files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there").id;
             let opening = files.open_file(&cpu, id, BOTH).await.expect("opened").id;
             let resize = async |size| {
                 let new = mount::New { size: Some(size), ..Default::default() };
@@ -348,7 +348,7 @@ fn who_may_write_a_file_and_not_read_it_writes_parts_of_it() {
         let files = scene.mount_as(1000, options(), 2);
         let write = async move |cpu: Processor| {
             let mut random = Random(seed);
-            let id = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there").id;
+            let id = files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there").id;
             assert_eq!(files.open_file(&cpu, id, BOTH).await.err(), Some(Errno(libc::EACCES)));
             let writing = Opening { reads: false, writes: true, appends: false, thread: 1 };
             let opening = files.open_file(&cpu, id, writing).await.expect("opened").id;

@@ -15,8 +15,8 @@ use crate::scene::{Scene, options};
 
 pub const NEW: Creation = Creation { mode: 0o644, is_exclusive: true, truncates: false };
 
-async fn find(cpu: &Processor, files: &Files, name: &str) -> Option<Found> {
-    files.lookup(cpu, NodeId::ROOT, name.as_bytes()).await.expect("asked").ok()
+async fn find(cpu: &Processor, files: &Arc<Files>, name: &str) -> Option<Found> {
+    files.lookup(cpu, NodeId::ROOT, name.as_bytes(), 0).await.expect("asked").ok()
 }
 
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Sink for Names {
 }
 
 /// All names of the root, some at a time.
-pub async fn list(cpu: &Processor, files: &Files, room: usize) -> Vec<String> {
+pub async fn list(cpu: &Processor, files: &Arc<Files>, room: usize) -> Vec<String> {
     let stream = files.open_directory(NodeId::ROOT).expect("opened");
     let (mut names, mut cookie) = (Vec::new(), 0);
     loop {
@@ -92,7 +92,7 @@ fn directory_with_others_file(scene: &mut Scene, files: &Arc<Files>) -> NodeId {
     let own = Arc::clone(files);
     let directory = scene.run(async move |cpu| {
         let directory = own.make_directory(&cpu, NodeId::ROOT, b"d", 0o755).await.expect("made").id;
-        assert!(own.lookup(&cpu, directory, b"theirs").await.expect("asked").is_err());
+        assert!(own.lookup(&cpu, directory, b"theirs", 0).await.expect("asked").is_err());
         directory
     });
     let dir = scene.world.tree_node(scene.tree, "d").expect("it is there");
@@ -108,7 +108,7 @@ fn of_a_directory_of_its_own_the_mount_knows_what_it_does_not_have() {
     let files = scene.mount();
     let directory = directory_with_others_file(&mut scene, &files);
     scene.run(async move |cpu| {
-        let is_found = async |name: &[u8]| files.lookup(&cpu, directory, name).await.expect("asked").is_ok();
+        let is_found = async |name: &[u8]| files.lookup(&cpu, directory, name, 0).await.expect("asked").is_ok();
         assert!(!is_found(b"theirs").await, "the server is not asked while the attributes hold");
         cpu.sleep(options().directories.min).await;
         assert!(is_found(b"theirs").await, "nor is it forever");
@@ -123,13 +123,13 @@ fn a_directory_of_its_own_that_others_change_is_like_any_other() {
     scene.run(async move |cpu| {
         let (_, opening) = files.create(&cpu, directory, b"ours", NEW).await.expect("created");
         files.close_file(&cpu, opening).await;
-        assert!(files.lookup(&cpu, directory, b"theirs").await.expect("asked").is_ok());
+        assert!(files.lookup(&cpu, directory, b"theirs", 0).await.expect("asked").is_ok());
     });
     let mut scene = Scene::new(8);
     let files = scene.mount_with(Options { lookup_cache: LookupCache::Positive, ..options() }, 1);
     let directory = directory_with_others_file(&mut scene, &files);
     scene.run(async move |cpu| {
-        assert!(files.lookup(&cpu, directory, b"theirs").await.expect("asked").is_ok());
+        assert!(files.lookup(&cpu, directory, b"theirs", 0).await.expect("asked").is_ok());
     });
 }
 

@@ -60,7 +60,7 @@ fn what_others_write_beyond_the_end_while_we_write_is_read() {
         scene.run(async move |cpu| {
             let mut model = Model::create(&cpu, &files, "a").await;
             model.write(&cpu, 0, &[1; 5000], Stability::Stable).await;
-            let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+            let found = others.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
             let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
             let write = async |files: &Files, opening, at: usize, data: &[u8]| {
                 let at = ByteOffset(at as u64);
@@ -88,7 +88,7 @@ fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
     scene.run(async move |cpu| {
         let appends = Opening { appends: true, ..BOTH };
         let model = Model::create(&cpu, &files, "a").await;
-        let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        let found = others.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
         let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
         let change = async |data: &[u8]| {
             others.write(&cpu, theirs, ByteOffset(0), data, Stability::Stable).await.tell().expect("written");
@@ -110,7 +110,7 @@ fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
         change(b"and twenty").await;
         assert_eq!(join(open_in(1), open_in(2)).await, (Ok(()), Ok(())), "nobody is refused twice");
         assert_eq!(open_in(3).await, Err(Errno::STALE), "the host has not asked yet");
-        files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
         assert_eq!(open().await, Ok(()));
     });
 }
@@ -159,7 +159,7 @@ fn who_learns_with_a_name_that_a_file_is_longer_keeps_nothing_of_before() {
     scene.run(async move |cpu| {
         let mut model = Model::create(&cpu, &files, "a").await;
         let id = model.id;
-        let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        let found = others.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
         let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
         for way in ["lookup", "listing", "link"] {
             model.check(&cpu, 0, FILE_BYTES_MAX).await;
@@ -173,7 +173,7 @@ fn who_learns_with_a_name_that_a_file_is_longer_keeps_nothing_of_before() {
             noted.changed.lock().expect("one thread").clear();
             let size = match way {
                 "lookup" => {
-                    let found = files.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered");
+                    let found = files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered");
                     found.expect("it is there").attributes.size
                 }
                 "listing" => {
@@ -198,7 +198,7 @@ fn what_others_have_written_before_attributes_are_set_is_read() {
     scene.run(async move |cpu| {
         let mut model = Model::create(&cpu, &files, "a").await;
         model.write(&cpu, 0, &[0; 5000], Stability::Stable).await;
-        let found = others.lookup(&cpu, NodeId::ROOT, b"a").await.expect("answered").expect("it is there");
+        let found = others.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
         let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
         let keeps_cache = async |model: &Model| {
             files.close_file(&cpu, model.opening).await;

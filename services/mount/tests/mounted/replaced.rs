@@ -99,7 +99,7 @@ fn an_open_file_that_another_one_was_to_replace_keeps_its_name_if_that_is_refuse
             assert_eq!(read(&cpu, &files, b).await, Ok(b"content".to_vec()));
             files.close_file(&cpu, opened.id).await;
             assert_eq!(list(&cpu, &files, 100).await, ["b"]);
-            let found = files.lookup(&cpu, NodeId::ROOT, b"b").await.expect("asked").expect("it is there");
+            let found = files.lookup(&cpu, NodeId::ROOT, b"b", 0).await.expect("asked").expect("it is there");
             assert_eq!((found.id, found.attributes.links), (b, 1));
         });
         assert_eq!(scene.world.tree_content(scene.tree, "b").as_deref(), Some(&b"content"[..]));
