@@ -64,14 +64,8 @@ impl Shared {
                 let mut core = self.core.lock();
                 self.note_loss(&mut core, of);
             }
-            Word::Bye { durable } => {
-                {
-                    let mut core = self.core.lock();
-                    core.left.insert(from.node, from.incarnation);
-                    if durable {
-                        core.flushes.on_durable(from);
-                    }
-                }
+            Word::Bye => {
+                self.core.lock().left.insert(from.node, from.incarnation);
                 self.on_end(cpu, from, true);
             }
             Word::Beat | Word::Page { .. } => {}
@@ -100,7 +94,6 @@ impl Shared {
                 self.counters.invalidations.add(1);
                 cpu.trace(Event::SharedInvalidated, self.whose(), page.0, node.0.into());
             }
-            Message::Ask { .. } if core.home.is_leaving => return,
             Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
             Message::GaveUp { .. } => {
                 self.counters.holder.add(core.watch.end(Part::Holder, page, node, now));

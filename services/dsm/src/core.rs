@@ -82,8 +82,6 @@ pub(crate) struct HomeState {
     /// Those that are not done.
     pub(crate) storing: BTreeSet<u64>,
     pub(crate) wanted: Wanted,
-    /// It is about to end, and grants nothing more.
-    pub(crate) is_leaving: bool,
 }
 
 impl HomeState {
@@ -154,6 +152,11 @@ impl Core {
     /// Does the home have all that this node gave up of the page?
     pub(crate) fn is_stored(&self, page: PageNo) -> bool {
         !self.is_leaving(page) && !self.is_saving(page)
+    }
+
+    /// How often something that was given up was stored.
+    pub(crate) fn saved(&self) -> u64 {
+        self.saves - self.saving.len() as u64
     }
 }
 
@@ -275,7 +278,6 @@ impl Shared {
             Action::Revoke(_) => self.withdraw(cpu, core, volume, page, false),
             Action::Lost(_) => {
                 core.saving.remove(&page);
-                core.flushes.failures.on_lost();
                 Progress::Done
             }
             // What is retained is looked at when the steps are done.

@@ -3,16 +3,11 @@
 //! It says so ([`Word::Durable`]) before any other node can become the home. Whoever does not hear that in time, or has heard that
 //! a flush of this home has failed, so that the device may have dropped something, gives to the next home what it has, as
 //! when a home has died ([`uncertain`](crate::uncertain)): with a large cache that may be gigabytes.
-//!
-//! Likewise, what a home that stays has flushed before it ends in order is not lost when it returns.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 
-use kernel::Processor;
 use policy::coherence::{Address, Home, Incarnation, PageNo, PageSet, ShardNo};
-use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::{Core, block};
@@ -28,41 +23,6 @@ impl Core {
 }
 
 impl Shared {
-    /// Tells the peers that this node ends, when all that it has stored for them as a home that stays is durable, unless that fails
-    /// or lasts. While it flushes for the first time they get pages, and then only store what they have: otherwise that might never be.
-    pub(crate) async fn say_bye(&self, cpu: &Processor) {
-        let deadline = cpu.now() + self.config.timeout;
-        let mut is_flushed = self.config.shards.is_none() && !self.config.is_volatile;
-        loop {
-            if is_flushed {
-                is_flushed = self.flush_until(cpu, deadline).await;
-            }
-            // With the lock: nothing is stored and confirmed between. What is confirmed later they do not hear.
-            let mut core = self.core.lock();
-            core.home.is_leaving = true;
-            let durable = is_flushed && core.flushes.home.durable == core.flushes.home.stored;
-            if durable || !is_flushed {
-                for link in self.links.iter().filter(|link| link.is_up()) {
-                    link.push(self.me.incarnation, Incarnation::default(), Word::Bye { durable }, None);
-                }
-                return;
-            }
-        }
-    }
-
-    /// Flushes this home's storage. False: that fails, or does not end in time.
-    async fn flush_until(&self, cpu: &Processor, deadline: Instant) -> bool {
-        let Some(shared) = self.this.upgrade() else { return false };
-        let (flushed, here) = (Arc::new(OnceLock::new()), cpu.clone());
-        let result = Arc::clone(&flushed);
-        cpu.spawn(async move {
-            let is_durable = shared.make_durable(&here).await.is_ok();
-            result.get_or_init(|| is_durable);
-            shared.changed.wake_all();
-        });
-        self.until(cpu, deadline, |_| flushed.get().copied()).await.unwrap_or(false)
-    }
-
     /// Tells all nodes, this one included, of which of these shards all is durable that this home has stored. It has released
     /// them, and flushed; it may have taken them back meanwhile.
     pub(crate) fn tell_durable(&self, shards: impl Iterator<Item = ShardNo>) {

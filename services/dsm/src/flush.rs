@@ -6,8 +6,8 @@
 //!
 //! A home that returned may have lost what it had stored and not flushed. Then whoever had stored something there tells
 //! it so before it answers a flush ([`Word::Unflushed`], before the survey ends), and the next flush of each node fails,
-//! once: like a disk whose power failed, it has lost what was in its volatile cache. A home that ends in order flushes before, and
-//! says so: then nothing is lost but what it had not stored. The same holds after a flush of a home's storage has failed. What a node has been told of is a [`Mark`] of the home.
+//! once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a flush of a
+//! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -30,13 +30,6 @@ use crate::wire::{Mark, Word};
 
 /// An unanswered flush is asked for again: the home may have ignored it. On a new connection it is asked for at once.
 const AGAIN: Duration = Duration::from_secs(1);
-
-impl Core {
-    /// How often something that was given up was stored.
-    fn saved(&self) -> u64 {
-        self.saves - self.saving.len() as u64
-    }
-}
 
 impl Shared {
     /// Makes all that was stored for this node before durable. A client's write may be in a page that a mapping has taken over;
@@ -168,10 +161,6 @@ impl Shared {
             if answer.is_none() && !is_asked {
                 asked = Some((to, cpu.now()));
                 let (to, _) = to;
-                let is_durable = scope == Scope::Own && core.flushes.is_durable(home, since.incarnation);
-                // What this node had stored at the home before that ended in order is not lost.
-                let is_known = is_durable && self.config.shards.is_none() && since.incarnation < to.incarnation;
-                let since = if is_known { Mark { incarnation: to.incarnation, failures: 0 } } else { since };
                 self.send_word(to, Word::Flush { number, all: scope == Scope::All, since }, None);
             }
             answer.map_or(Continue(heard), Break)

@@ -285,8 +285,8 @@ impl Dsm {
             shared.give_back_forwarded(cpu).await;
         }
         for shared in volumes.into_iter().filter(|shared| shared.has_stored_all()) {
-            shared.say_bye(cpu).await;
-            for link in &shared.links {
+            for link in shared.links.iter().filter(|link| link.is_up()) {
+                link.push(shared.me.incarnation, Incarnation::default(), Word::Bye, None);
                 link.until_sent().await;
             }
         }

@@ -44,8 +44,6 @@ pub(crate) struct Flushes {
     pub(crate) marked: BTreeMap<Address, Unflushed<PageSet>>,
     /// The last incarnation of each home that may have lost what this node had stored there and not flushed.
     unflushed: BTreeMap<NodeId, Incarnation>,
-    /// The last incarnation of each home that had made all durable that was stored there before it ended.
-    durable: BTreeMap<NodeId, Incarnation>,
     /// Numbers requests.
     asked: u64,
     pub(crate) answers: BTreeMap<u64, Asked>,
@@ -115,7 +113,6 @@ impl HomeFlushes {
 impl Flushes {
     /// Something is stored at `home`.
     pub(crate) fn touch(&mut self, home: NodeId, incarnation: Incarnation) {
-        self.forget_durable(home, incarnation);
         self.touches += 1;
         let (first, last, number) = (incarnation, incarnation, self.touches);
         let known = self.failures.count;
@@ -159,29 +156,8 @@ impl Flushes {
         self.marked.get(&home).is_some_and(|marked| marked.since().has_at_least(share.max(1)))
     }
 
-    /// A home ends, and all is durable that it has stored for others.
-    pub(crate) fn on_durable(&mut self, home: Address) {
-        let durable = self.durable.entry(home.node).or_default();
-        *durable = home.incarnation.max(*durable);
-    }
-
-    /// Was all that a home had stored durable before that incarnation ended?
-    pub(crate) fn is_durable(&self, home: NodeId, incarnation: Incarnation) -> bool {
-        self.durable.get(&home).is_some_and(|durable| incarnation <= *durable)
-    }
-
-    /// What is touched of a home at earlier incarnations than this one is durable, if the home has said so. What this node had given
-    /// up, and that home did not have, is given up anew, or lost.
-    fn forget_durable(&mut self, home: NodeId, incarnation: Incarnation) {
-        let last = self.touched.get(&home).map(|touched| touched.last);
-        if last.is_some_and(|last| last < incarnation && self.is_durable(home, last)) {
-            self.touched.remove(&home);
-        }
-    }
-
     /// A home is met. Returns the last incarnation of it that may have lost what this node had stored.
     pub(crate) fn meet(&mut self, home: Address) -> Option<Incarnation> {
-        self.forget_durable(home.node, home.incarnation);
         for marks in &mut self.marks {
             marks.entry(home.node).or_insert(Mark { incarnation: home.incarnation, failures: 0 });
         }
@@ -263,23 +239,6 @@ mod tests {
         assert_eq!(flushes.touched[&HOME].first, Incarnation(2), "not flushed since");
         assert_eq!(flushes.meet(address(4)), Some(Incarnation(3)));
         assert_eq!(flushes.mark(Scope::All, HOME), mark(2, 0), "where it was met first");
-    }
-
-    #[test]
-    fn what_was_stored_at_a_home_that_has_made_it_durable_before_it_ended_is_not_lost() {
-        let address = |incarnation| Address { node: HOME, incarnation: Incarnation(incarnation) };
-        for is_given_up in [false, true] {
-            let mut flushes = Flushes::default();
-            flushes.touch(HOME, Incarnation(2));
-            flushes.on_durable(address(2));
-            // Meanwhile, or before it is connected.
-            let last = Incarnation(if is_given_up { 3 } else { 2 });
-            flushes.touch(HOME, last);
-            assert_eq!(flushes.meet(address(3)), None);
-            assert_eq!(flushes.touched.get(&HOME).map(|touched| touched.first), is_given_up.then_some(last));
-            flushes.touch(HOME, Incarnation(3));
-            assert_eq!(flushes.meet(address(4)), Some(Incarnation(3)), "that one has not said so");
-        }
     }
 
     #[test]

@@ -64,8 +64,8 @@ pub enum Word {
     Durable { shard: ShardNo, since: Incarnation },
     /// The sender is there.
     Beat,
-    /// The sender has stored all that it wrote, holds nothing, and ends. If it is `durable`, so is all that was stored there.
-    Bye { durable: bool },
+    /// The sender has stored all that it wrote, holds nothing, and ends.
+    Bye,
 }
 
 impl Word {
@@ -111,8 +111,7 @@ mod kind {
 }
 
 mod flag {
-    /// To write; the recalled or surrendered copy may be read on; the flush is of all nodes, or succeeded; all is durable where the
-    /// sender ends.
+    /// To write; the recalled or surrendered copy may be read on; the flush is of all nodes, or succeeded.
     pub const YES: u8 = 1;
     /// The serial of a request that has a copy; the version of a message with data.
     pub const SOME: u8 = 2;
@@ -202,7 +201,7 @@ pub(crate) fn fields(word: Word) -> Fields {
             return Fields::of(kind::DURABLE, false).mark(shard.0.into(), Mark { incarnation: since, failures: 0 });
         }
         Word::Beat => return Fields::of(kind::BEAT, false),
-        Word::Bye { durable } => return Fields::of(kind::BYE, durable),
+        Word::Bye => return Fields::of(kind::BYE, false),
     };
     match message {
         Message::Ask { page, mode, request, have, blank } => {
@@ -266,7 +265,7 @@ pub(crate) fn word(fields: &Fields) -> Option<Word> {
             return Some(Word::Durable { shard: ShardNo(fields.page.try_into().ok()?), since: mark.incarnation });
         }
         kind::BEAT => return Some(Word::Beat),
-        kind::BYE => return Some(Word::Bye { durable: yes }),
+        kind::BYE => return Some(Word::Bye),
         _ => return None,
     };
     Some(Word::Page { message, lost: fields.is(flag::LOST), unflushed: fields.is(flag::UNFLUSHED) })
@@ -414,8 +413,7 @@ mod tests {
         let of_node = [Word::Died(home), Word::Failed { home, failures: 7 }];
         let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5))].into_iter().chain(of_node);
         let durable = Word::Durable { shard: ShardNo(u16::MAX), since: Incarnation(5) };
-        let ends = [true, false].map(|durable| Word::Bye { durable });
-        let others = [Word::Beat, durable].into_iter().chain(told).chain(ends);
+        let others = [Word::Beat, Word::Bye, durable].into_iter().chain(told);
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };
             assert_eq!(decoded(&Run::of(header).encode()), Some(vec![header]));

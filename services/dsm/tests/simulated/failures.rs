@@ -378,7 +378,7 @@ fn a_flush_fails_when_a_node_that_had_written_died_while_its_home_ended_in_order
 }
 
 /// Ends a node in order.
-pub fn leave(scene: &mut Scene, node: usize) {
+fn leave(scene: &mut Scene, node: usize) {
     let dsm = Arc::clone(&scene.nodes[node].as_ref().expect("it runs").dsm);
     scene.run(node, async move |cpu, _| dsm.leave(&cpu).await);
     scene.kill(node);

@@ -7,7 +7,6 @@ mod contended;
 mod failed_flush;
 mod failures;
 mod forwarded;
-mod leaving;
 mod litmus;
 mod mapped;
 mod marked;
