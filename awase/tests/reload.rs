@@ -79,3 +79,16 @@ fn a_directory_or_disk_in_a_directory_that_is_not_served_any_more_waits_until_th
         server.end();
     }
 }
+
+#[test]
+fn a_directory_that_was_only_read_is_no_obstacle() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("images/home");
+    sandbox.write("awase.toml", &(OTHER.to_owned() + &directory("images") + "read_only = true\n"));
+    let (mut server, port) = sandbox.serve_directories(0, &["--config", "awase.toml"]);
+    let mut files = nfs::Client::connect(port).expect("connect");
+    files.mount("/images").expect("mount");
+    reload(&sandbox, &mut server, &(OTHER.to_owned() + &directory("images/home")));
+    files.mount("/images-home").expect("served at once");
+    server.end();
+}

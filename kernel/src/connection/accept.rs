@@ -4,13 +4,13 @@
 //! core keep each other from the disk.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use machine::{Connection, Errno, Listener};
 use parking_lot::Mutex;
 use policy::unit::ProcessorId;
@@ -134,18 +134,14 @@ impl Acceptor {
 
     /// The next client; an error once no more are accepted. A listener that others have, too, goes on without an accept.
     async fn next(&self, cpu: &Processor, listener: Listener) -> Result<Connection, Errno> {
-        let mut client = pin!(cpu.accept(listener));
-        let mut stopped = pin!(self.stopped.until(|| self.is_stopping().then_some(())));
-        let mut is_cancelled = false;
-        poll_fn(|cx| {
-            let client = client.as_mut().poll(cx);
-            if client.is_pending() && !is_cancelled && stopped.as_mut().poll(cx).is_ready() {
-                is_cancelled = true;
+        let stopped = self.stopped.until(|| self.is_stopping().then_some(()));
+        match select(pin!(cpu.accept(listener)), pin!(stopped)).await {
+            Either::Left((client, _)) => client,
+            Either::Right(((), client)) => {
                 cpu.cancel_accepts(listener);
+                client.await
             }
-            client
-        })
-        .await
+        }
     }
 
     /// Hands a new connection to a processor, unless there are too many.
@@ -182,18 +178,11 @@ impl Acceptor {
         }
         let (acceptor, protocol, here) = (Arc::clone(self), Arc::clone(protocol), cpu.clone());
         cpu.spawn(async move {
-            let mut told = pin!(protocol.turn_away(here.clone(), connection));
-            let mut late = pin!(here.sleep(TURN_AWAY_TIMEOUT));
-            let mut is_late = false;
-            poll_fn(|cx| {
-                let told = told.as_mut().poll(cx);
-                if told.is_pending() && !is_late && late.as_mut().poll(cx).is_ready() {
-                    is_late = true;
-                    here.shutdown(connection);
-                }
-                told
-            })
-            .await;
+            let (told, late) = (protocol.turn_away(here.clone(), connection), here.sleep(TURN_AWAY_TIMEOUT));
+            if let Either::Right(((), told)) = select(pin!(told), pin!(late)).await {
+                here.shutdown(connection);
+                told.await;
+            }
             here.shutdown(connection);
             here.close(connection);
             acceptor.turned_away.fetch_sub(1, Ordering::SeqCst);

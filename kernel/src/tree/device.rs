@@ -157,6 +157,7 @@ impl GrowingFile {
     pub(super) fn note(&self, now: Instant, host: Attributes, question: Question) -> bool {
         let size = self.size();
         let (until, is_watched) = (self.writes(), self.is_watched());
+        // A change while the file was opened may be in none of the reports, nor in what was known then.
         let is_ours = question.writes.is_none_or(|before| !before.were_none_until(until)) || host.size == size;
         let mut known = self.known();
         if !is_ours {

@@ -139,7 +139,8 @@ impl Known {
     ) -> bool {
         let is_in_passing = question.writes.is_none() && !question.asked.changes;
         if is_in_passing && question.asked.at < self.asked && self.told <= self.asked {
-            // What is known was asked for later.
+            // What is known was asked for later. Who asks for the content's sake must see each reply: the processors' clocks
+            // differ by a turn.
             return true;
         }
         let is_alone = self.is_alone(until);

@@ -84,7 +84,7 @@ fn what_others_write_beyond_the_end_while_we_write_is_read() {
 #[test]
 fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
     let mut scene = Scene::new(5);
-    let (files, others) = (scene.mount(), scene.mount());
+    let (files, others, noted) = (scene.mount(), scene.mount(), Arc::clone(&scene.noted));
     scene.run(async move |cpu| {
         let appends = Opening { appends: true, ..BOTH };
         let model = Model::create(&cpu, &files, "a").await;
@@ -112,6 +112,15 @@ fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
         assert_eq!(open_in(3).await, Err(Errno::STALE), "the host has not asked yet");
         files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
         assert_eq!(open().await, Ok(()));
+        change(b"again, and longer").await;
+        assert_eq!(open_in(4).await, Err(Errno::STALE));
+        change(b"and once more, and longer").await;
+        noted.changed.lock().expect("one thread").clear();
+        let found = files.lookup(&cpu, NodeId::ROOT, b"a", 4).await.expect("answered").expect("it is there");
+        assert_eq!(found.attributes.size, 25);
+        let notices = noted.changed.lock().expect("one thread").len();
+        assert_eq!(notices, 0, "the host would not take the size, and append to that of before");
+        assert_eq!(open_in(4).await, Ok(()));
     });
 }
 
