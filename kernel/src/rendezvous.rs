@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use machine::Errno;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use policy::gather::{Gather, Start};
 use policy::unit::Instant;
 
@@ -174,8 +174,7 @@ impl<W: Default> Rendezvous<W> {
                 let mut state = self.state.lock();
                 let is_over = state.policy.waiting() == 0 || has_led && !state.exclusive.is_empty();
                 if is_over {
-                    drop(state);
-                    self.release();
+                    self.release(state);
                     return None;
                 }
                 match state.policy.start(cpu.now()) {
@@ -191,12 +190,11 @@ impl<W: Default> Rendezvous<W> {
     }
 
     /// Frees the right to flush, and wakes those that wait for it: exclusive callers, and a group without a leader.
-    fn release(&self) {
-        let forming = {
-            let mut state = self.state.lock();
-            state.is_taken = false;
-            Arc::clone(&state.forming)
-        };
+    /// With the lock under which that was decided: who arrives later provides a leader.
+    fn release(&self, mut state: MutexGuard<'_, State<W>>) {
+        state.is_taken = false;
+        let forming = Arc::clone(&state.forming);
+        drop(state);
         self.changed.wake_all();
         forming.changed.wake_all();
     }
@@ -291,6 +289,6 @@ pub struct Exclusive<'a, W: Default>(&'a Rendezvous<W>);
 
 impl<W: Default> Drop for Exclusive<'_, W> {
     fn drop(&mut self) {
-        self.0.release();
+        self.0.release(self.0.state.lock());
     }
 }

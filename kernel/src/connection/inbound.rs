@@ -236,15 +236,15 @@ impl<'a, D: Decoder> Inbound<'a, D> {
         } else if let Some(timeout) = self.session.sessions.limits().idle_timeout {
             watchdog.arm(cpu, timeout, Holds::Nothing);
         }
-        let since = cpu.now();
-        let received = self.receive_until_stop(!is_within).await;
+        let (waited, received) = self.receive_until_stop(!is_within).await;
         if is_within {
-            self.time_left = self.time_left.saturating_sub(cpu.now().since(since));
+            self.time_left = self.time_left.saturating_sub(waited);
         }
         received
     }
 
-    async fn receive_until_stop(&mut self, ends_with_sessions: bool) -> Step {
+    /// Also returns for how long the peer was waited for.
+    async fn receive_until_stop(&mut self, ends_with_sessions: bool) -> (Duration, Step) {
         let Session { cpu, connection, watchdog, stop, .. } = self.session;
         if std::mem::take(&mut self.acknowledges) {
             cpu.acknowledge(*connection);
@@ -265,19 +265,19 @@ impl<'a, D: Decoder> Inbound<'a, D> {
             }
         })
         .await;
-        watchdog.disarm();
+        let waited = watchdog.disarm(cpu);
         let Some((result, hold)) = outcome else {
             // The receive must end before the connection is closed; pending replies are sent first.
             self.session.outbound().until_idle().await;
             cpu.shutdown(*connection);
             let _ = received.await;
-            return Step::Break(End::Closed);
+            return (waited, Step::Break(End::Closed));
         };
         let count = result.unwrap_or(0) as usize;
         cpu.count(Count::BytesReceived, count as u64);
         self.session.tally().receive(count as u64);
         cpu.trace(Event::Received, &**self.session.tally(), count as u64, 0);
         self.scatter.land(hold, count);
-        if count > 0 { Step::Continue(()) } else { Step::Break(End::Closed) }
+        (waited, if count > 0 { Step::Continue(()) } else { Step::Break(End::Closed) })
     }
 }

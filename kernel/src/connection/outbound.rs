@@ -425,7 +425,7 @@ async fn send(
         cpu.count(Count::Sends, 1);
         cpu.count(Count::BytesSent, result.unwrap_or(0));
         outbound.tally.send(result.unwrap_or(0));
-        watchdog.disarm();
+        watchdog.disarm(cpu);
         match result {
             Ok(more) => sent += more as usize,
             Err(_) => return false,

@@ -76,7 +76,7 @@ impl Session {
         if is_under_way {
             self.watchdog.arm(&self.cpu, self.sessions.limits().handshake_timeout, Holds::Nothing);
         } else {
-            self.watchdog.disarm();
+            self.watchdog.disarm(&self.cpu);
         }
     }
 

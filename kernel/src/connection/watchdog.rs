@@ -32,17 +32,28 @@ pub enum Holds {
 
 #[derive(Clone, Copy)]
 struct Deadline {
-    since: Instant,
+    /// Until the last look.
+    waited: Duration,
+    looked: Instant,
     timeout: Duration,
     holds: Holds,
 }
 
 impl Deadline {
+    fn interval(&self) -> Duration {
+        (self.timeout / LOOKS).clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX)
+    }
+
+    /// So long the peer was waited for. Between two looks that are further apart this process was stopped (SIGSTOP, a frozen
+    /// container), which is no fault of the peer's.
+    fn waited(&self, now: Instant) -> Duration {
+        self.waited + now.since(self.looked).min((self.interval() * 2).min(self.timeout / 2))
+    }
+
     fn is_over(&self, cpu: &Processor, sessions: &Sessions) -> bool {
-        let waited = cpu.now().since(self.since);
         let is_short = || sessions.reservations().has_waiters() || !cpu.kernel().try_allocate(1, &mut Frames::new());
         let hinders = || self.holds == Holds::Frames && is_short();
-        waited >= self.timeout || (waited >= TIMEOUT_WHEN_SHORT && hinders())
+        self.waited >= self.timeout || (self.waited >= TIMEOUT_WHEN_SHORT && hinders())
     }
 }
 
@@ -62,16 +73,19 @@ impl Watchdog {
         let watchdog = Rc::new(Watchdog::default());
         let (here, own, sessions) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(sessions));
         cpu.spawn(async move {
-            while let Some(deadline) = own.next_deadline().await {
+            while let Some(mut deadline) = own.next_deadline().await {
+                let now = here.now();
+                (deadline.waited, deadline.looked) = (deadline.waited(now), now);
+                own.deadline.set(Some(deadline));
                 if deadline.is_over(&here, &sessions) {
                     let tally = here.kernel().connections().tally(connection);
-                    let waited_ms = here.now().since(deadline.since).as_millis() as u64;
+                    let waited_ms = deadline.waited.as_millis() as u64;
                     here.trace(Event::ConnectionStalled, &*tally, tally.number().0, waited_ms);
                     here.shutdown(connection);
                     return;
                 }
-                let interval = (deadline.timeout / LOOKS).clamp(LOOK_INTERVAL_MIN, LOOK_INTERVAL_MAX);
-                own.sleep_until(&here, (deadline.since + deadline.timeout).min(here.now() + interval)).await;
+                let left = deadline.timeout.saturating_sub(deadline.waited);
+                own.sleep_until(&here, now + left.min(deadline.interval())).await;
             }
         });
         watchdog
@@ -105,13 +119,14 @@ impl Watchdog {
     /// Sets a deadline `timeout` from now, unless one is set.
     pub fn arm(&self, cpu: &Processor, timeout: Duration, holds: Holds) {
         if self.deadline.get().is_none() {
-            self.deadline.set(Some(Deadline { since: cpu.now(), timeout, holds }));
+            self.deadline.set(Some(Deadline { waited: Duration::ZERO, looked: cpu.now(), timeout, holds }));
             wake(&self.sleeper);
         }
     }
 
-    pub fn disarm(&self) {
-        self.deadline.set(None);
+    /// Returns for how long the peer was waited for.
+    pub fn disarm(&self, cpu: &Processor) -> Duration {
+        self.deadline.take().map_or(Duration::ZERO, |deadline| deadline.waited(cpu.now()))
     }
 
     pub fn is_over(&self) -> bool {

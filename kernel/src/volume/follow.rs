@@ -24,8 +24,8 @@ impl Volume {
     ) -> Result<bool, Errno> {
         let _closed = self.gate.close().await;
         self.hand_over(cpu).await;
+        let barrier = self.raise_barrier(BlockNo(0).to(BlockNo::MAX)).await;
         let all = BlockNo(0).to(self.blocks_end());
-        let barrier = self.raise_barrier(all).await;
         self.until_quiet(cpu, all).await;
         let asked = ask.await;
         if let Ok(size) = asked {

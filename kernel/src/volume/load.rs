@@ -192,8 +192,7 @@ impl Reading {
         }
         let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return Ok(()) };
         let (within, count) = (first.start.to(last.end), absent.iter().map(|run| run.len()).sum());
-        // A barrier set before the shard was locked must be seen: its owner looks for loads under the shard's lock.
-        if !self.volume.is_barred(within) && self.take_spare(&absent, count) {
+        if self.volume.may_enter(within) && self.take_spare(&absent, count) {
             absent.into_iter().flat_map(BlockRange::iter).for_each(|block| self.begin_load(shard, block));
         } else {
             self.left_within = if self.left == 0 { within } else { self.left_within.start.to(within.end) };
@@ -220,7 +219,6 @@ impl Reading {
     fn begin_load(&mut self, shard: &mut Shard, block: BlockNo) {
         let (volume, Some(frame)) = (&self.volume, self.spare.pop()) else { return };
         let (cache, pool) = (volume.memory.cache(), volume.memory.frames());
-        volume.note_block(block);
         shard.insert(volume.key(block), frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
         let blocks_max = volume.transfer_blocks_max();
         match self.loads.last_mut() {

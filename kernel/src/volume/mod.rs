@@ -113,7 +113,7 @@ impl<T> Attempt<T> {
 pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
 
 /// Largest size of a volume that grows, in bytes: its sum with any single write stays below [`VOLUME_BYTES_MAX`].
-const GROWING_BYTES_MAX: u64 = 1 << 59;
+pub const GROWING_BYTES_MAX: u64 = 1 << 59;
 
 /// Blocks processed between two yields.
 const BLOCKS_AT_ONCE: u64 = 4096;
@@ -356,13 +356,17 @@ impl Volume {
         state.failures + state.flush_failures
     }
 
+    /// What can be read, in bytes: a file on the host may be larger than a volume can be.
+    fn readable_size(&self) -> u64 {
+        self.size().min(VOLUME_BYTES_MAX)
+    }
+
     fn check(&self, range: ByteRange) -> Result<(), Errno> {
-        // A file on the host may be larger than a volume can be.
-        if contains(self.size().min(VOLUME_BYTES_MAX), range) { Ok(()) } else { Err(Errno::INVALID) }
+        if contains(self.readable_size(), range) { Ok(()) } else { Err(Errno::INVALID) }
     }
 
     fn check_writable(&self, range: ByteRange) -> Result<(), Errno> {
-        let size_max = if self.config.grows { GROWING_BYTES_MAX } else { self.size().min(VOLUME_BYTES_MAX) };
+        let size_max = if self.config.grows { GROWING_BYTES_MAX } else { self.readable_size() };
         if !contains(size_max, range) {
             return Err(if self.config.grows { Errno::FILE_TOO_LARGE } else { Errno::INVALID });
         }
@@ -382,13 +386,13 @@ impl Volume {
     /// To be called before a block enters the cache.
     fn note_block(&self, block: BlockNo) {
         if block >= self.blocks_end() {
-            self.blocks_end.fetch_max(block.0 + 1, Ordering::Relaxed);
+            self.blocks_end.fetch_max(block.0 + 1, Ordering::SeqCst);
         }
     }
 
-    /// Every block that is or was cached is below this one.
+    /// Every block that is cached is below this one.
     fn blocks_end(&self) -> BlockNo {
-        BlockNo(self.blocks_end.load(Ordering::Relaxed))
+        BlockNo(self.blocks_end.load(Ordering::SeqCst))
     }
 
     fn key(&self, block: BlockNo) -> BlockKey {
@@ -398,6 +402,14 @@ impl Volume {
     /// Locks the cache's shard of `block`.
     fn lock_shard(&self, block: BlockNo) -> CountedGuard<'_, Shard> {
         self.memory.cache().lock(self.key(block))
+    }
+
+    /// May `blocks` enter the cache now, whose shard is locked? The owner of a barrier looks for them under that lock, below
+    /// the end that it finds: either it finds them, or its barrier is seen here.
+    fn may_enter(&self, blocks: BlockRange) -> bool {
+        self.note_block(blocks.end - 1);
+        // The owner of a barrier that has just gone may have lowered the end.
+        !self.is_barred(blocks) && self.blocks_end() >= blocks.end
     }
 
     /// Does a barrier lie on any of `blocks`?

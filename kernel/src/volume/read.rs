@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use machine::Errno;
 use policy::readahead;
-use policy::unit::{BLOCK_BYTES, BlockRange, ByteRange};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteRange};
 
 use super::load::Lookup;
 use super::{Attempt, BLOCKS_AT_ONCE, Volume};
@@ -82,7 +82,7 @@ impl Volume {
     /// would only take memory, and processor caches, from what is read next.
     pub fn forget_delivered(&self, blocks: BlockRange) {
         let pool = self.memory.frames();
-        for run in Cache::runs(blocks) {
+        for run in Cache::runs(blocks.intersection(BlockNo(0).to(self.blocks_end()))) {
             let mut shard = self.lock_shard(run.start);
             for block in run.iter() {
                 if let Some(slot) = shard.find(self.key(block)).filter(|slot| shard.may_go(*slot)) {
@@ -129,7 +129,7 @@ impl Volume {
             policy.on_read(blocks)
         };
         let Some(ahead) = ahead else { return };
-        let mut ahead = ahead.intersection(ByteRange::new(0, self.size()).blocks());
+        let mut ahead = ahead.intersection(ByteRange::new(0, self.readable_size()).blocks());
         // With this much awaited, the disk is busy already.
         let is_busy = self.blocks_awaited.load(Ordering::Relaxed) >= READ_AHEAD_BESIDE_MAX;
         if ahead.is_empty() || is_busy || self.memory.is_memory_short() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange, Stability};
 
-use super::{ForcedUnitAccess, Volume};
+use super::{ForcedUnitAccess, GROWING_BYTES_MAX, Volume};
 use crate::cache::State as BufferState;
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
@@ -124,17 +124,20 @@ impl Volume {
     /// beyond the new end is in flight; if it fails, nothing changes.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// [`Errno::FILE_TOO_LARGE`] beyond [`GROWING_BYTES_MAX`], otherwise those of `change`.
     pub async fn resize<T>(
         &self,
         cpu: &Processor,
         size: u64,
         change: impl Future<Output = Result<T, Errno>>,
     ) -> Result<T, Errno> {
+        if size > GROWING_BYTES_MAX {
+            return Err(Errno::FILE_TOO_LARGE);
+        }
         let _closed = self.gate.close().await;
         let first = BlockNo::holding(ByteOffset(size));
+        let barrier = self.raise_barrier(first.to(BlockNo::MAX)).await;
         let cut = first.to(self.blocks_end().max(first));
-        let barrier = self.raise_barrier(cut).await;
         self.until_quiet(cpu, cut).await;
         let result = change.await;
         if result.is_ok() {
@@ -142,7 +145,7 @@ impl Volume {
             self.state.lock().changes += 1;
             let end = BlockNo::not_before(ByteOffset(size));
             self.forget(cpu, end.to(cut.end)).await;
-            self.blocks_end.fetch_min(end.0, Ordering::Relaxed);
+            self.blocks_end.fetch_min(end.0, Ordering::SeqCst);
             self.zero_end(cpu, size).await;
             self.size.store(size, Ordering::Release);
         }

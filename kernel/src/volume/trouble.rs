@@ -93,6 +93,11 @@ impl Trouble {
         }
     }
 
+    /// Nothing could be tried for a while.
+    pub(super) fn on_stopped(&mut self) {
+        self.since = None;
+    }
+
     pub(super) fn on_flush(&mut self, result: Result<(), Errno>) {
         let before = std::mem::replace(&mut self.flushes, result.err());
         if before.is_some() && result.is_ok() {

@@ -30,6 +30,9 @@ const TICK_AWAITED: Duration = Duration::from_millis(1);
 /// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// A pause that ends so late: the process was stopped (SIGSTOP, a frozen container).
+const STOPPED_AFTER: Duration = Duration::from_secs(5);
+
 /// Unflushed blocks beyond this fraction of the cache's present size are flushed even if there is more to write.
 const UNFLUSHED_SHARE: u64 = 8;
 
@@ -356,5 +359,8 @@ impl Volume {
         set_wakers.await;
         let is_over = || cpu.now() >= end || cpu.now() >= early && is_awaited();
         self.memory.write_back_wait().until(|| (is_over() || self.is_closing()).then_some(())).await;
+        if cpu.now().since(end) > STOPPED_AFTER {
+            self.state.lock().trouble.on_stopped();
+        }
     }
 }

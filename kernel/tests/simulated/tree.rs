@@ -15,7 +15,7 @@ use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::content::Content;
 use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, set_size, stable, write};
-use testkit::scene::{Host, drive, run, small_kernel, spawn};
+use testkit::scene::{Host, drive, ended, run, small_kernel, spawn};
 
 #[test]
 fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {
@@ -277,4 +277,42 @@ fn what_files_were_told_is_stable_survives_every_crash() {
 #[test]
 fn so_it_does_where_files_share_commits_of_one_journal() {
     for_seeds("so_it_does_where_files_share_commits_of_one_journal", 200, |seed| crash_test(seed, true));
+}
+
+#[test]
+fn what_is_read_while_it_is_cut_off_is_gone_when_the_file_grows_again() {
+    const BLOCKS: u64 = 256;
+    for_seeds("what_is_read_while_it_is_cut_off_is_gone_when_the_file_grows_again", 100, |seed| {
+        served(seed, 100, async move |cpu, tree, seen, id| {
+            let (node, file) = file(&cpu, &tree, "file").await;
+            let mut random = Random(seed);
+            for _ in 0..10 {
+                // By the host, so that nothing of it is cached yet.
+                seen.write_tree(id, "/file", ByteOffset(0), &[7; BLOCKS as usize * 4096]);
+                cpu.sleep(Duration::from_secs(1)).await;
+                tree.refresh(&cpu, &file).await.expect("there");
+                // Ahead of all that was read before, but not in order.
+                let mut steps = random.clone();
+                let reader = {
+                    let (tree, file) = (Arc::clone(&tree), Arc::clone(&file));
+                    spawn(&cpu, async move |cpu| {
+                        let mut block = 0;
+                        while block < BLOCKS {
+                            let _ = read(&cpu, &tree, &file, block * 4096, 4096).await;
+                            block += 2 + steps.below(6);
+                        }
+                    })
+                };
+                cpu.sleep(Duration::from_micros(random.below(5000))).await;
+                set_size(&cpu, &tree, node, 0).await.expect("cut off");
+                set_size(&cpu, &tree, node, BLOCKS * 4096).await.expect("longer");
+                ended(&cpu, &reader).await;
+                for block in 0..BLOCKS {
+                    let content = read(&cpu, &tree, &file, block * 4096, 4096).await.expect("read");
+                    assert!(content == [0; 4096], "seed {seed}: block {block}");
+                }
+                set_size(&cpu, &tree, node, 0).await.expect("cut off");
+            }
+        });
+    });
 }

@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use kernel::Frames;
+use kernel::volume::{GROWING_BYTES_MAX, VOLUME_BYTES_MAX};
 use machine::Errno;
 use policy::unit::{ByteOffset, ByteRange};
 use sim::{DiskFaults, OpClass, TreeConfig};
@@ -105,6 +106,27 @@ fn cutting_a_file_off_costs_what_is_cached_and_not_what_is_addressed() {
         seen.write_tree(id, "/file", ByteOffset(0), &[9; 100]);
         cpu.sleep(Duration::from_secs(1)).await;
         assert!(read(&cpu, &tree, &file, 0, 200).await == Ok(vec![9; 100]));
+    });
+}
+
+#[test]
+fn a_size_beyond_what_a_volume_can_have_is_refused_and_of_such_a_file_of_the_host_the_beginning_is_read() {
+    let config = TreeConfig { file_bytes_max: i64::MAX as u64, ..TreeConfig::new() };
+    served_of(4, config, 8, async move |cpu, tree, seen, id| {
+        let (node, file) = file(&cpu, &tree, "file").await;
+        write(&cpu, &tree, &file, 0, &[7; 100], context()).await.expect("cached");
+        for size in [GROWING_BYTES_MAX + 1, VOLUME_BYTES_MAX + 1, i64::MAX as u64] {
+            assert_eq!(set_size(&cpu, &tree, node, size).await, Err(Errno::FILE_TOO_LARGE), "{size}");
+        }
+        assert_eq!(set_size(&cpu, &tree, node, GROWING_BYTES_MAX).await.expect("made longer").size, GROWING_BYTES_MAX);
+        seen.write_tree(id, "/file", ByteOffset(2 * VOLUME_BYTES_MAX), &[9]);
+        cpu.sleep(Duration::from_secs(1)).await;
+        // In order, so that more is read ahead.
+        for at in (1..=16).rev().map(|blocks| VOLUME_BYTES_MAX - blocks * 8192) {
+            assert!(read(&cpu, &tree, &file, at, 8192).await == Ok(vec![0; 8192]), "at {at}");
+        }
+        cpu.sleep(Duration::from_secs(1)).await;
+        assert_eq!(read(&cpu, &tree, &file, VOLUME_BYTES_MAX, 8192).await, Err(Errno::INVALID));
     });
 }
 

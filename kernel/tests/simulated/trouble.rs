@@ -8,7 +8,7 @@ use sim::{DiskConfig, DiskFaults, DiskId, World};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::scene::disk::{Server, block, fill, first_byte, volume};
-use testkit::scene::{Host, boot, context, run, small_kernel, stable};
+use testkit::scene::{Host, boot, context, run, run_beside, small_kernel, spawn, stable};
 
 const MIB: u64 = 1 << 20;
 
@@ -156,6 +156,32 @@ fn a_disk_that_comes_back_before_memory_is_needed_loses_nothing() {
         bad.flush(&cpu, context()).await.expect("it works again");
     });
     scene.assert_every_second_is_durable(50);
+}
+
+#[test]
+fn after_a_stop_of_the_process_a_disk_is_tried_before_anything_is_given_up() {
+    let scene = Scene::new(9);
+    let other = Host::boot(&scene.world, scene.world.add_host("other"), small_kernel(1, MIB, Switches::default()));
+    let (world, host, disk) = (scene.world.clone(), scene.host.id, scene.bad_disk);
+    spawn(&other.processors[0], async move |cpu| {
+        cpu.sleep(Duration::from_secs(10)).await;
+        world.pause(host, true);
+        cpu.sleep(Duration::from_secs(60)).await;
+        world.set_faults(disk, DiskFaults::default());
+        world.pause(host, false);
+    });
+    scene.world.kick(other.id, other.processors[0].id());
+    let (world, bad) = (scene.world.clone(), Arc::clone(&scene.bad));
+    run_beside(&scene.world, &scene.host, &[&scene.host, &other], async move |cpu| {
+        write_every_second(&cpu, &bad, 400).await;
+        world.set_faults(disk, no_writes());
+        bad.flush(&cpu, context()).await.expect_err("the disk takes nothing");
+        cpu.sleep(Duration::from_secs(30)).await;
+        assert!(cpu.now() >= Instant::from_ns(70_000_000_000), "it was stopped");
+        cpu.sleep(Duration::from_secs(5)).await;
+        bad.flush(&cpu, context()).await.expect("it works again");
+    });
+    scene.assert_every_second_is_durable(400);
 }
 
 #[test]

@@ -54,10 +54,11 @@ impl Shared {
     /// `None`: the storage was not asked, since others may store what this node stored before, once its lease is over.
     async fn try_perform(&self, cpu: &Processor, action: Action) -> Option<Result<(), Errno>> {
         let context = Context::synchronous(JobId::default());
+        // Before the lease is looked at: whoever waits for the last of these after its end must see this one.
+        let _performing = Performing::begin(self);
         if !self.answers() {
             return None;
         }
-        let _performing = Performing::begin(self);
         Some(self.storage.perform(cpu, Request { action, context }).await.and_then(Outcome::required))
     }
 

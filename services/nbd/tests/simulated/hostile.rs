@@ -124,6 +124,30 @@ fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is
 }
 
 #[test]
+fn who_was_in_the_middle_of_a_message_while_the_server_was_stopped_is_served_when_it_goes_on() {
+    let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
+    serve(Setup { limits, ..Setup::new(15, MIB) }, async |cpu, route| {
+        let write = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
+        let mut begun = Vec::new();
+        for sent in [1, REQUEST_BYTES - 1, REQUEST_BYTES, REQUEST_BYTES + 5000, write.len() - 1] {
+            let mut peer = route.peer_of(&cpu, "disk").await;
+            peer.send(&write[..sent]).await.expect("sent");
+            begun.push((sent, peer));
+        }
+        for _ in 0..3 {
+            cpu.sleep(Duration::from_secs(10)).await;
+            route.pause(true);
+            cpu.sleep(Duration::from_secs(300)).await;
+            route.pause(false);
+        }
+        for (sent, mut peer) in begun {
+            peer.send(&write[sent..]).await.expect("sent");
+            assert_eq!(peer.receive(16).await.map(|reply| reply[4..8].to_vec()), Ok(vec![0; 4]), "{sent} bytes");
+        }
+    });
+}
+
+#[test]
 fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
     let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
     serve(Setup { limits, ..Setup::new(14, 8 * MIB) }, async |cpu, route| {

@@ -168,6 +168,11 @@ pub struct Route {
 }
 
 impl Route {
+    /// Stops the server, as SIGSTOP does, or lets it go on.
+    pub fn pause(&self, is_paused: bool) {
+        self.world.pause(self.to, is_paused);
+    }
+
     /// A connection on which nothing was sent.
     pub fn connect(&self) -> Connection {
         self.world.connect(self.from, self.to, PORT).expect("the server listens")

@@ -1,5 +1,6 @@
 //! FSSTAT, FSINFO, PATHCONF.
 
+use kernel::volume::GROWING_BYTES_MAX;
 use machine::tree::{Limits, TreeCall, TreeReply};
 use nfs3_types::nfs3::{
     FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3args, FSINFO3resok, FSSTAT3args, FSSTAT3resok,
@@ -50,7 +51,7 @@ pub(super) async fn fsinfo(call: &Call) -> Answer {
         wtpref: transfer,
         wtmult: BLOCK_BYTES as u32,
         dtpref: REPLY_BYTES_MAX,
-        maxfilesize: limits.file_bytes_max,
+        maxfilesize: limits.file_bytes_max.min(GROWING_BYTES_MAX),
         time_delta: nfstime3 {
             seconds: limits.time_granularity_ns / NS_A_SECOND,
             nseconds: limits.time_granularity_ns % NS_A_SECOND,
