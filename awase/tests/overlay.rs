@@ -115,6 +115,22 @@ fn an_image_that_another_server_has_too_is_not_changed() {
 }
 
 #[test]
+fn an_image_that_was_made_shorter_meanwhile_is_not_changed_and_can_be_served() {
+    let sandbox = Sandbox::new();
+    let (image, new) = (sandbox.file("golden.img"), sandbox.file("new.img"));
+    std::fs::write(&image, vec![7; 2 << 20]).expect("an image");
+    std::fs::write(&new, vec![8; 2 << 20]).expect("another image");
+    let server = serve_golden(&sandbox, "first");
+    client("nbdcopy", &["--flush", new.to_str().expect("UTF-8"), &golden(&sandbox, "first")]);
+    std::fs::write(&image, vec![7; 1 << 20]).expect("shorter");
+    let (kept, told) = keep(&sandbox, "first", "golden");
+    assert!(!kept && told.contains("has 1048576 bytes now, and not 2097152"), "{told}");
+    server.end();
+    serve_golden(&sandbox, "first").end();
+    assert!(std::fs::read(&image).expect("the image") == vec![7; 1 << 20]);
+}
+
+#[test]
 fn a_server_that_is_killed_while_it_keeps_leaves_all_or_nothing() {
     let sandbox = Sandbox::new();
     let (image, new) = (sandbox.file("golden.img"), sandbox.file("new.img"));

@@ -38,6 +38,8 @@ pub enum KeepError {
     Refused(#[from] OpenError),
     #[error("{}: {error}; nothing has changed", .path.display())]
     Log { path: PathBuf, error: io::Error },
+    #[error("{} has {found} bytes now, and not {expected} as when it was served; nothing has changed", .path.display())]
+    OtherSize { path: PathBuf, expected: u64, found: u64 },
     #[error("{}: {error}; {} finishes it when the disk is served next, or kept again", .path.display(), .log.display())]
     Unfinished { path: PathBuf, log: PathBuf, error: RedoError },
     #[error("the server ends")]
@@ -62,8 +64,13 @@ impl Overlaid {
         let runs = changes.runs();
         if !runs.is_empty() {
             let excluded = Excluded::new(below, path)?;
-            redo::write(path, below.facts.size, &runs, &self.content)
-                .map_err(|error| KeepError::Log { path: path.clone(), error })?;
+            let expected = below.facts.size;
+            let log_error = |error| KeepError::Log { path: path.clone(), error };
+            let found = excluded.file().metadata().map_err(log_error)?.len();
+            if found != expected {
+                return Err(KeepError::OtherSize { path: path.clone(), expected, found });
+            }
+            redo::write(path, expected, &runs, &self.content).map_err(log_error)?;
             redo::finish(path, excluded.file()).map_err(|error| KeepError::Unfinished {
                 path: path.clone(),
                 log: redo::path_of(path),

@@ -15,7 +15,7 @@ use kernel::{FRAME_BYTES, FrameRef, Frames, Processor, Volume};
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::coherence::{self, Address, Config, Homes, Incarnation, Local, NodeId, PageNo, Storage};
-use policy::unit::{BlockNo, BlockRange, DiskNo, JobId};
+use policy::unit::{BlockNo, BlockRange, DiskNo, Instant, JobId};
 
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
@@ -112,6 +112,8 @@ pub struct Shared {
     pub(crate) first: Incarnation,
     /// Names of members, where those come and go.
     pub(crate) names: Mutex<BTreeMap<NodeId, String>>,
+    /// Why something could not be stored, as people were told last, and when.
+    pub(crate) store_failure: Mutex<Option<(Errno, Instant)>>,
     volume: OnceLock<(Weak<Volume>, ExportNo)>,
     report: Report,
 }
@@ -172,7 +174,7 @@ impl Shared {
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));
         let homes = joined.as_ref().map_or_else(Vec::new, |joined| joined.homes.clone());
         // What it asks of the others it asks again when they are connected.
-        let _ = core.node.on_homes(policy::unit::Instant::ZERO, homes, [], |_| false);
+        let _ = core.node.on_homes(Instant::ZERO, homes, [], |_| false);
         Arc::new_cyclic(|this| Shared {
             this: Weak::clone(this),
             me,
@@ -189,6 +191,7 @@ impl Shared {
             performing: AtomicU64::new(0),
             first,
             names: Mutex::new(members.into_iter().map(|(member, name)| (member.node, name)).collect()),
+            store_failure: Mutex::default(),
             volume: OnceLock::new(),
             report,
             config,

@@ -12,6 +12,7 @@ use kernel::trace::Event;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor};
 use machine::Errno;
 use policy::coherence::{Address, Message, PageNo, Version};
+use policy::unit::Instant;
 
 use crate::Shared;
 use crate::core::{Core, Progress, block};
@@ -20,6 +21,9 @@ use crate::wire::Word;
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Between two lines about the same failure.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// Between looks at a lease that is over.
 const LEASE_RETRY: Duration = Duration::from_millis(50);
@@ -292,13 +296,23 @@ impl Shared {
                 if self.has_ended() {
                     return;
                 }
-                self.report(None, format!("a page could not be stored: {errno}; it is tried again every second"));
+                self.report_store_failure(cpu.now(), errno);
                 cpu.sleep(RETRY).await;
             }
             match self.perform(cpu, write(page, Frames::from_iter([frame.clone()]))).await {
                 Ok(()) => return,
                 Err(errno) => failed = Some(errno),
             }
+        }
+    }
+
+    /// Not of each page each second: where storage is full, there may be thousands.
+    fn report_store_failure(&self, now: Instant, errno: Errno) {
+        let mut told = self.store_failure.lock();
+        if told.is_none_or(|(before, at)| before != errno || now.since(at) >= TELL_AGAIN) {
+            *told = Some((errno, now));
+            drop(told);
+            self.report(None, format!("what was written could not be stored: {errno}; it is tried again every second"));
         }
     }
 

@@ -148,7 +148,8 @@ fn one_page_that_storage_cannot_store_is_stored_later_and_those_beside_it_at_onc
                 let stored = scene.world.read_disk(scene.disk(0), block(number));
                 assert_eq!(stored[0], 7, "seed {seed}, by node {node}: page {number}");
             }
-            let told = scene.told().into_iter().filter(|line| line.contains("a page could not be stored"));
+            scene.pass(Duration::from_secs(2));
+            let told = scene.told().into_iter().filter(|line| line.contains("could not be stored"));
             assert_eq!(told.count(), 1, "seed {seed}, by node {node}");
             scene.world.heal(scene.disk(0));
             assert!(scene.run_until(None, |_| written.borrow().is_some()));
