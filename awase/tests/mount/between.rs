@@ -15,6 +15,8 @@ pub const READ: u32 = 6;
 pub const WRITE: u32 = 7;
 pub const CREATE: u32 = 8;
 pub const MKDIR: u32 = 9;
+pub const REMOVE: u32 = 12;
+pub const RENAME: u32 = 14;
 pub const READDIRPLUS: u32 = 17;
 pub const FSINFO: u32 = 19;
 pub const COMMIT: u32 = 21;
@@ -139,6 +141,13 @@ fn arguments(record: &[u8]) -> &[u8] {
         |at: usize| record.get(at..at + 4).map_or(0, |word| u32::from_be_bytes(word.try_into().expect("4")) as usize);
     let verifier = 32 + len(28);
     record.get(verifier + 8 + len(verifier + 4)..).unwrap_or_default()
+}
+
+/// The first opaque of `arguments`, and what follows.
+pub fn split_opaque(arguments: &[u8]) -> (&[u8], &[u8]) {
+    let (len, rest) = arguments.split_first_chunk().expect("a length");
+    let len = u32::from_be_bytes(*len) as usize;
+    (&rest[..len], &rest[len.next_multiple_of(4)..])
 }
 
 fn read_record(stream: &mut TcpStream) -> io::Result<Vec<u8>> {

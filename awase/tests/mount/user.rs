@@ -47,6 +47,9 @@ fn an_ordinary_user_mounts_has_the_rights_that_the_server_gives_and_unmounts() {
     fs::set_permissions(files.join("log"), Permissions::from_mode(0o622)).expect("chmod");
     fs::create_dir(files.join("closed")).expect("mkdir");
     fs::set_permissions(files.join("closed"), Permissions::from_mode(0o700)).expect("chmod");
+    fs::create_dir(files.join("shown")).expect("mkdir");
+    fs::write(files.join("shown/x"), "x").expect("write");
+    fs::set_permissions(files.join("shown"), Permissions::from_mode(0o744)).expect("chmod");
     let (_server, port) = sandbox.serve_directories(0, &["--export", EXPORT]);
     let url = format!("nfs://127.0.0.1:{port}/files");
     let (done, said) = run(as_user(&AWASE).args(["mount", &url]).arg(&mnt).args(["-o", "resvport"]));
@@ -62,6 +65,8 @@ fn an_ordinary_user_mounts_has_the_rights_that_the_server_gives_and_unmounts() {
         let (done, said) = shell(refused);
         assert!(!done && said.contains("Permission denied"), "{refused}: {said}");
     }
+    let (done, said) = shell("ls $MNT/shown; ! test -e $MNT/shown/x");
+    assert_eq!((done, said.as_str()), (true, "x\n"), "a directory that may be read and not searched");
     let (done, said) = shell("test -r $MNT/d/a && ! test -r $MNT/secret && ! test -x $MNT/closed");
     assert!(done, "{said}");
     let (done, said) = shell("echo ours >> $MNT/log; ! cat $MNT/log 2> /dev/null");

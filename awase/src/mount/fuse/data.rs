@@ -13,6 +13,14 @@ use super::waiting::Refuse;
 /// `fuse_out_header`: length, error, number.
 const HEADER_BYTES: usize = 16;
 
+/// Begins a reply of this many bytes to the request of this number.
+pub fn header(unique: u64, len: usize) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&((HEADER_BYTES + len) as u32).to_ne_bytes());
+    header[8..].copy_from_slice(&unique.to_ne_bytes());
+    header
+}
+
 /// A reply to be given.
 pub struct DataReply {
     reply: ReplyData,
@@ -35,9 +43,7 @@ impl DataReply {
     pub fn send(self, range: ByteRange, frames: &Frames) {
         let Some(device) = self.device.get() else { return self.refuse(fuser::Errno::EIO) };
         let (len, mut from) = (range.len as usize, range.at.in_block());
-        let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&((HEADER_BYTES + len) as u32).to_ne_bytes());
-        header[8..].copy_from_slice(&self.unique.to_ne_bytes());
+        let header = header(self.unique, len);
         let mut slices = Vec::with_capacity(1 + frames.len());
         slices.push(IoSlice::new(&header));
         let mut left = len;

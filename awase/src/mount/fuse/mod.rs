@@ -31,7 +31,7 @@ use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use answer::{attributes, entry};
 use data::DataReply;
-use listing::{Entries, Names};
+use listing::{Bare, Entries, Names};
 pub use read_ahead::allow_read_ahead;
 pub use waiting::Waiting;
 
@@ -78,6 +78,10 @@ fn opening(handle: FileHandle) -> OpeningId {
 }
 
 impl Adapter {
+    fn bare(&self, request: &Request) -> Bare {
+        Bare::new(request.unique().0, Arc::clone(&self.device))
+    }
+
     fn open_flags(&self, keeps_cache: bool, writes: bool) -> FopenFlags {
         let flags = match (self.direct_io, keeps_cache) {
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,
@@ -418,8 +422,8 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, request: &Request, _ino: INodeNo, handle: FileHandle, cookie: u64, reply: ReplyDirectory) {
-        let call = (StreamId(handle.0), cookie, false);
-        self.list(request, call, move || Names(reply));
+        let (call, bare) = ((StreamId(handle.0), cookie, false), self.bare(request));
+        self.list(request, call, move || Names { reply, bare });
     }
 
     fn readdirplus(
@@ -430,8 +434,8 @@ impl Filesystem for Adapter {
         cookie: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let call = (StreamId(handle.0), cookie, true);
-        self.list(request, call, move || Entries::new(reply));
+        let (call, bare) = ((StreamId(handle.0), cookie, true), self.bare(request));
+        self.list(request, call, move || Entries::new(reply, bare));
     }
 
     fn releasedir(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {

@@ -24,7 +24,7 @@ pub(crate) use content::Written;
 pub(crate) use directory::{Entry, Listing};
 pub(crate) use names::{Made, Object};
 pub use status::Access;
-pub(crate) use status::NOT_SYNC;
+pub(crate) use status::{BAD_COOKIE, NOT_SYNC};
 
 pub const NFS: Program = Program { number: nfs3::PROGRAM, version: nfs3::VERSION };
 

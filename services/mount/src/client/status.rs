@@ -10,6 +10,9 @@ use crate::results::Results;
 /// Of the host's numbers none means this.
 pub(crate) const NOT_SYNC: Errno = Errno(libc::EAGAIN);
 
+/// Nothing else of what a server says of a directory is this.
+pub(crate) const BAD_COOKIE: Errno = Errno(libc::ESPIPE);
+
 /// Rights, as ACCESS asks for them (RFC 1813, section 3.3.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(pub u32);
@@ -50,7 +53,7 @@ pub(super) fn errno(status: u32) -> Errno {
     const BADTYPE: u32 = nfsstat3::NFS3ERR_BADTYPE as u32;
     const TOOSMALL: u32 = nfsstat3::NFS3ERR_TOOSMALL as u32;
     const NOT_SYNC_STATUS: u32 = nfsstat3::NFS3ERR_NOT_SYNC as u32;
-    const BAD_COOKIE: u32 = nfsstat3::NFS3ERR_BAD_COOKIE as u32;
+    const BAD_COOKIE_STATUS: u32 = nfsstat3::NFS3ERR_BAD_COOKIE as u32;
     Errno(match status {
         status @ 1..=31 => status as i32,
         NAMETOOLONG => libc::ENAMETOOLONG,
@@ -60,7 +63,7 @@ pub(super) fn errno(status: u32) -> Errno {
         NOTSUPP | BADTYPE => libc::EOPNOTSUPP,
         TOOSMALL => libc::EINVAL,
         NOT_SYNC_STATUS => return NOT_SYNC,
-        BAD_COOKIE => libc::ESPIPE,
+        BAD_COOKIE_STATUS => return BAD_COOKIE,
         _ => libc::EIO,
     })
 }

@@ -1,7 +1,10 @@
 //! Listing directories. A stream of a directory keeps what the server said last; the host's offsets are the server's
-//! cookies, so that a host may go on anywhere it has been, and a directory of any size is never held as a whole.
+//! cookies, so that a host may go on anywhere it has been, and a directory of any size is never held as a whole. Where the server
+//! takes its cookies back, the listing begins anew, and leaves out what the host has.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use kernel::Processor;
@@ -11,12 +14,18 @@ use parking_lot::Mutex;
 use policy::unit::Instant;
 
 use super::{Files, Found};
-use crate::attributes::Kind;
-use crate::client::{Entry, Listing};
+use crate::attributes::{Attributes, Kind};
+use crate::client::{BAD_COOKIE, Entry, Listing};
 use crate::node::{Node, NodeId};
 
 /// Directories open at a time, at most: the host's limit of open files is below.
 const STREAMS_MAX: usize = 1 << 20;
+
+/// Entries of a stream that are remembered as given, at most. The listing of a larger directory cannot begin anew.
+const GIVEN_MAX: usize = 1 << 18;
+
+/// In one call of the host: a directory that changes all the time is never listed.
+const RESTARTS_MAX: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
@@ -30,7 +39,8 @@ pub struct Listed<'a> {
     pub file_id: u64,
     /// Unless it is `.` or `..`, or the host does not refer to what it lists.
     pub found: Option<Found>,
-    pub kind: Kind,
+    /// `None`: the server does not say more of it than is here.
+    pub kind: Option<Kind>,
 }
 
 /// Takes entries until it is full.
@@ -40,7 +50,7 @@ pub trait Sink {
 }
 
 /// What became of an entry.
-enum Given {
+enum Added {
     Taken,
     /// The sink takes no more.
     Full,
@@ -59,6 +69,44 @@ struct Stream {
     /// One reading at a time.
     reading: TaskMutex,
     part: Mutex<Part>,
+    given: Mutex<Given>,
+}
+
+/// What the host has, of a listing that may have to begin anew.
+#[derive(Default)]
+struct Given {
+    entries: HashSet<u64>,
+    /// Not all of it is known.
+    is_partial: bool,
+}
+
+impl Given {
+    /// `name`: if the object may have others in the directory.
+    fn key(file_id: u64, name: Option<&[u8]>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (file_id, name).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn has(&self, entry: &Entry) -> bool {
+        // Also under another name: else a program that renames all that it finds would never end.
+        [None, Some(&entry.name[..])].into_iter().any(|name| self.entries.contains(&Given::key(entry.file_id, name)))
+    }
+
+    /// The host goes on behind the entry at `cookie` of `listing`, if it is there.
+    fn note(&mut self, listing: &Listing, cookie: u64) {
+        let count = listing.entries.iter().position(|entry| entry.cookie == cookie).map_or(0, |index| index + 1);
+        // A server that has no verifier does not take cookies back.
+        let is_known = count > 0 && listing.verifier != [0; 8] && self.entries.len() + count <= GIVEN_MAX;
+        self.is_partial |= !is_known;
+        if !self.is_partial {
+            self.entries.extend(listing.entries[..count].iter().map(|entry| {
+                let is_linked = |attributes: Attributes| attributes.kind != Kind::Directory && attributes.links > 1;
+                let name = entry.attributes.is_some_and(is_linked).then_some(&entry.name[..]);
+                Given::key(entry.file_id, name)
+            }));
+        }
+    }
 }
 
 /// A part of the directory, from a cookie on.
@@ -68,6 +116,8 @@ struct Part {
     asked: Instant,
     begin: Option<u64>,
     listing: Arc<Listing>,
+    /// The listing has begun anew: some of its entries the host has.
+    is_again: bool,
 }
 
 impl Part {
@@ -94,9 +144,8 @@ impl Files {
         }
         streams.next += 1;
         let stream = StreamId(streams.next);
-        streams
-            .open
-            .insert(stream, Arc::new(Stream { directory, reading: TaskMutex::default(), part: Mutex::default() }));
+        let (reading, part, given) = (TaskMutex::default(), Mutex::default(), Mutex::default());
+        streams.open.insert(stream, Arc::new(Stream { directory, reading, part, given }));
         Ok(stream)
     }
 
@@ -119,15 +168,25 @@ impl Files {
     ) -> Result<(), Errno> {
         let stream = self.streams.lock().open.get(&stream).cloned().ok_or(Errno(libc::EBADF))?;
         let _one_at_a_time = stream.reading.lock().await;
-        let (mut at, mut is_empty) = (cookie, true);
+        let (mut at, mut is_empty, mut restarts) = (cookie, true, 0);
         loop {
-            let (part, first) = self.part_after(cpu, &stream, at).await?;
+            let (part, first) = match self.part_after(cpu, &stream, at).await {
+                Err(BAD_COOKIE) if restarts < RESTARTS_MAX => {
+                    restarts += 1;
+                    (self.first_part_again(cpu, &stream).await?, 0)
+                }
+                part => part?,
+            };
             let listing = &part.listing;
             for entry in &listing.entries[first..] {
+                if part.is_again && stream.given.lock().has(entry) {
+                    at = entry.cookie;
+                    continue;
+                }
                 match self.give(cpu, &stream.directory, part.asked, (entry, refers), sink).await? {
-                    Given::Taken => is_empty = false,
-                    Given::Full => return Ok(()),
-                    Given::Gone => {}
+                    Added::Taken => is_empty = false,
+                    Added::Full => return Ok(()),
+                    Added::Gone => {}
                 }
                 at = entry.cookie;
             }
@@ -144,15 +203,35 @@ impl Files {
 
     /// The part of the directory with the entry after `cookie`, and its index.
     async fn part_after(&self, cpu: &Processor, stream: &Stream, cookie: u64) -> Result<(Part, usize), Errno> {
-        let verifier = {
-            let part = stream.part.lock();
-            if cookie != 0
-                && let Some(index) = part.index_after(cookie)
-            {
-                return Ok((part.clone(), index));
-            }
-            if cookie == 0 { [0; 8] } else { part.listing.verifier }
-        };
+        if cookie == 0 {
+            *stream.given.lock() = Given::default();
+            return Ok((self.ask_part(cpu, stream, (0, [0; 8]), false).await?, 0));
+        }
+        let before = stream.part.lock().clone();
+        if let Some(index) = before.index_after(cookie) {
+            return Ok((before, index));
+        }
+        stream.given.lock().note(&before.listing, cookie);
+        let part = self.ask_part(cpu, stream, (cookie, before.listing.verifier), before.is_again).await?;
+        Ok((part, 0))
+    }
+
+    /// The server has taken its cookies back, as it may when the directory has changed (RFC 1813, section 3.3.16): the first
+    /// part again, unless nobody knows what of it the host has.
+    async fn first_part_again(&self, cpu: &Processor, stream: &Stream) -> Result<Part, Errno> {
+        if stream.given.lock().is_partial {
+            return Err(BAD_COOKIE);
+        }
+        self.ask_part(cpu, stream, (0, [0; 8]), true).await
+    }
+
+    async fn ask_part(
+        &self,
+        cpu: &Processor,
+        stream: &Stream,
+        (cookie, verifier): (u64, [u8; 8]),
+        is_again: bool,
+    ) -> Result<Part, Errno> {
         let directory = &stream.directory;
         let asked = cpu.now();
         let mut listing = self.server.list(cpu, &directory.handle, (cookie, verifier), true).await;
@@ -163,9 +242,9 @@ impl Files {
         if let Some(attributes) = listing.attributes {
             directory.known.note(asked, attributes);
         }
-        let part = Part { asked, begin: Some(cookie), listing };
+        let part = Part { asked, begin: Some(cookie), listing, is_again };
         *stream.part.lock() = part.clone();
-        Ok((part, 0))
+        Ok(part)
     }
 
     async fn give(
@@ -175,28 +254,35 @@ impl Files {
         asked: Instant,
         (entry, refers): (&Entry, bool),
         sink: &mut impl Sink,
-    ) -> Result<Given, Errno> {
-        let given = |is_taken| if is_taken { Given::Taken } else { Given::Full };
+    ) -> Result<Added, Errno> {
+        let given = |is_taken| if is_taken { Added::Taken } else { Added::Full };
         let Entry { file_id, name, cookie, .. } = entry;
-        let mut listed = Listed { name, cookie: *cookie, file_id: *file_id, found: None, kind: Kind::Directory };
+        let mut listed = Listed { name, cookie: *cookie, file_id: *file_id, found: None, kind: None };
         if name == b"." || name == b".." {
+            listed.kind = Some(Kind::Directory);
             return Ok(given(sink.add(&listed)));
         }
         if let Some(attributes) = entry.attributes.filter(|_| !refers) {
-            listed.kind = attributes.kind;
+            listed.kind = Some(attributes.kind);
             return Ok(given(sink.add(&listed)));
         }
-        let Some(node) = self.node_listed(cpu, directory, asked, entry).await? else {
-            return Ok(Given::Gone);
+        let node = async {
+            let node = self.node_listed(cpu, directory, asked, entry).await?;
+            let found = if refers { Some(self.found_current(cpu, directory, &node).await?) } else { None };
+            Ok::<_, Errno>((node, found))
         };
-        listed.kind = node.kind;
-        if refers {
-            listed.found = match self.found_current(cpu, directory, &node).await {
-                Ok(found) => Some(found),
-                Err(Errno::STALE) => return Ok(Given::Gone),
-                Err(errno) => return Err(errno),
-            };
-        }
+        let node = match node.await {
+            Ok((node, found)) => {
+                (listed.kind, listed.found) = (Some(node.kind), found);
+                node
+            }
+            // It was removed meanwhile.
+            Err(Errno(libc::ENOENT) | Errno::STALE) => return Ok(Added::Gone),
+            // Nothing is said of any other either.
+            Err(errno @ (Errno::TIMED_OUT | Errno::SHUT_DOWN)) => return Err(errno),
+            // It is there nevertheless. Who may read a directory need not have the right to search it.
+            Err(_) => return Ok(given(sink.add(&listed))),
+        };
         let is_taken = sink.add(&listed);
         if !refers {
             self.forget_unused(&node);
@@ -215,21 +301,17 @@ impl Files {
         directory: &Arc<Node>,
         asked: Instant,
         entry: &Entry,
-    ) -> Result<Option<Arc<Node>>, Errno> {
+    ) -> Result<Arc<Node>, Errno> {
         if let (Some(handle), Some(attributes)) = (&entry.handle, entry.attributes) {
-            return Ok(Some(self.note_object(asked, handle, attributes)));
+            return Ok(self.note_object(asked, handle, attributes));
         }
         let asked = cpu.now();
-        let found = match self.server.lookup(cpu, &directory.handle, &entry.name).await {
-            Ok(found) => found,
-            Err(Errno(libc::ENOENT)) => return Ok(None),
-            Err(errno) => return Err(errno),
-        };
+        let found = self.server.lookup(cpu, &directory.handle, &entry.name).await?;
         let handle = found.handle.ok_or(Errno::IO)?;
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.server.attributes(cpu, &handle).await?,
         };
-        Ok(Some(self.note_object(asked, &handle, attributes)))
+        Ok(self.note_object(asked, &handle, attributes))
     }
 }
