@@ -2,14 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use testkit::server::{attempt, await_that, is_root};
 use testkit::skip;
 
-use crate::between::{self, Between};
+use crate::between::{self, Between, Fate};
 use crate::fixture::{EXPORT, Fixture, Mount, shell};
+use crate::listing::attributes;
 
 const NOSPC: u32 = libc::ENOSPC as u32;
 
@@ -127,4 +130,47 @@ fn only_who_holds_a_file_that_the_server_has_lost_is_told() {
     let written = holder.write_all(b"lost").and_then(|()| holder.sync_all());
     assert_eq!(error_of(written), Some(libc::ESTALE));
     assert_eq!(fs::read_to_string(f.path("a")).expect("the others"), "new");
+}
+
+/// READ's results with neither bytes nor the end of the file.
+fn nothing(attributes: Option<Vec<u8>>) -> Fate {
+    let is_there = u32::from(attributes.is_some()).to_be_bytes();
+    Fate::Answered([&[0; 4][..], &is_there, &attributes.unwrap_or_default(), &[0; 12]].concat())
+}
+
+#[test]
+fn what_a_read_does_not_bring_is_asked_for_again_and_is_not_zeroes() {
+    let Some((f, between)) = with_between("") else { return };
+    let content = vec![7; 1_000_000];
+    ["a", "b"].into_iter().for_each(|name| fs::write(f.served(name), &content).expect("write"));
+    let reads = AtomicU32::new(0);
+    between.set(move |procedure, _| match procedure {
+        between::READ if reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => nothing(None),
+        _ => Fate::Passed,
+    });
+    assert!(fs::read(f.path("a")).expect("read") == content);
+    between.set(|procedure, _| if procedure == between::READ { nothing(None) } else { Fate::Passed });
+    let file = OpenOptions::new().read(true).write(true).open(f.path("b")).expect("open");
+    assert_eq!(error_of(file.read_exact_at(&mut [0; 100], 0)), Some(libc::EIO));
+    // Of that block the rest is read.
+    let written = file.write_all_at(&[1; 10], 5000).and_then(|()| file.sync_all());
+    assert_eq!(error_of(written), Some(libc::EIO));
+    drop(file);
+    assert!(fs::read(f.served("b")).expect("on the server") == content);
+}
+
+#[test]
+fn what_lies_beyond_the_end_is_zeroes_also_where_a_read_there_does_not_say_that_it_is_the_end() {
+    let Some((f, between)) = with_between("") else { return };
+    fs::write(f.served("a"), "begin").expect("write");
+    between.set(|procedure, arguments| {
+        let is_beyond = || between::split_opaque(arguments).1[..8] > 4096u64.to_be_bytes()[..];
+        // The file that is made up is empty.
+        if procedure == between::READ && is_beyond() { nothing(Some(attributes(0))) } else { Fate::Passed }
+    });
+    let file = OpenOptions::new().read(true).write(true).open(f.path("a")).expect("open");
+    file.write_all_at(b"end", 1_000_000).expect("write");
+    let mut between_them = [1; 4096];
+    file.read_exact_at(&mut between_them, 500_000).expect("read");
+    assert_eq!(between_them, [0; 4096]);
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use kernel::device::{Device, DeviceFacts, Work};
@@ -21,6 +22,12 @@ use crate::errors::Errors;
 use crate::handle::Handle;
 use crate::known::Known;
 use crate::rpc::Payload;
+
+/// Before a READ is repeated that brought nothing and was not at the end of the file, as of a server that is short of something
+/// (RFC 1813, section 3.3.6): what is there must not be taken for zeroes. The next pause is twice as long; after the last the
+/// READ fails.
+const EMPTY_READ_PAUSE_MIN: Duration = Duration::from_millis(100);
+const EMPTY_READ_PAUSE_MAX: Duration = Duration::from_millis(800);
 
 /// Longest transfers, in bytes: a multiple of the block, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,14 +166,21 @@ impl RemoteFile {
 
     /// Reads `range` to the `offset`-th byte of `frames`.
     async fn read_piece(&self, cpu: &Processor, range: ByteRange, offset: usize, frames: &Frames) -> Result<(), Errno> {
-        let mut done = 0;
+        let (mut done, mut pause) = (0, EMPTY_READ_PAUSE_MIN);
         while done < range.len {
             let rest = ByteRange { at: range.at + done, len: range.len - done };
             let place = payload(frames, offset + done as usize, rest.len as usize);
             let read = self.server.read(cpu, &self.handle, rest, place).await?;
             done += read.count as u64;
-            if read.is_end || read.count == 0 {
+            if read.is_end {
                 break;
+            }
+            if read.count == 0 {
+                if pause > EMPTY_READ_PAUSE_MAX {
+                    return Err(Errno::IO);
+                }
+                cpu.sleep(pause).await;
+                pause *= 2;
             }
         }
         // What is beyond the server's end of the file is ours and not written yet, or was cut off by others.

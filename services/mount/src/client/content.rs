@@ -45,10 +45,11 @@ impl Server {
         let payload = Payload::default();
         let reply = self.reply(cpu, Nfs::NFSPROC3_READ, &packed(&arguments), &payload, Some(&place)).await?;
         let read = take(&reply, |results| {
-            results.after()?;
-            let (count, is_end) = (results.u32()? as usize, results.boolean()?);
+            let (attributes, count, is_end) = (results.after()?, results.u32()? as usize, results.boolean()?);
+            // A server may say so only of what ends there.
+            let is_beyond = count == 0 && attributes.is_some_and(|attributes| attributes.size <= range.at.0);
             // What came is what counts.
-            (count == reply.data).then_some(Read { count, is_end })
+            (count == reply.data).then_some(Read { count, is_end: is_end || is_beyond })
         });
         Ok(read?)
     }
