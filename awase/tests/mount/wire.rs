@@ -2,28 +2,44 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::between::{Between, COMMIT, CREATE, FSINFO, Fate, LOOKUP, READ, SETATTR, WRITE};
+use crate::between::{Between, COMMIT, CREATE, FSINFO, Fate, LOOKUP, READ, SETATTR, WRITE, split_opaque};
 use crate::fixture::{Fixture, Mount};
 
 const FILE_BYTES: usize = 4 << 20;
 
-/// FSINFO's results of a server whose longest transfers are these (RFC 1813, section 3.3.19).
-fn limits(read_max: u32, write_max: u32) -> Vec<u8> {
-    const BLOCK: u32 = 4096;
-    let words = [0, 0, read_max, read_max, BLOCK, write_max, write_max, BLOCK, BLOCK].map(u32::to_be_bytes).concat();
-    let (file_max, precision_and_properties) = ((1u64 << 40).to_be_bytes(), [0, 1, 0x1b].map(u32::to_be_bytes));
-    [&words[..], &file_max, &precision_and_properties.concat()].concat()
+/// What FSINFO says of transfers, files and times.
+struct Limits {
+    read_max: u32,
+    write_max: u32,
+    file_max: u64,
+    /// To which times are stored.
+    nanoseconds: u32,
+}
+
+const LIMITS: Limits = Limits { read_max: 1 << 20, write_max: 1 << 20, file_max: 1 << 40, nanoseconds: 1 };
+
+impl Limits {
+    /// As results (RFC 1813, section 3.3.19).
+    fn results(&self) -> Vec<u8> {
+        const BLOCK: u32 = 4096;
+        let Limits { read_max, write_max, file_max, nanoseconds } = *self;
+        let words =
+            [0, 0, read_max, read_max, BLOCK, write_max, write_max, BLOCK, BLOCK].map(u32::to_be_bytes).concat();
+        let precision_and_properties = [0, nanoseconds, 0x1b].map(u32::to_be_bytes).concat();
+        [&words[..], &file_max.to_be_bytes(), &precision_and_properties].concat()
+    }
 }
 
 /// Offset and length of a READ or WRITE.
 fn transfer(arguments: &[u8]) -> (u64, u32) {
-    let word = |at: usize| u32::from_be_bytes(arguments[at..at + 4].try_into().expect("4 bytes"));
-    let at = 4 + word(0).next_multiple_of(4) as usize;
-    (u64::from(word(at)) << 32 | u64::from(word(at + 4)), word(at + 8))
+    let rest = split_opaque(arguments).1;
+    let word = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().expect("4 bytes"));
+    (u64::from(word(0)) << 32 | u64::from(word(4)), word(8))
 }
 
 #[test]
@@ -35,7 +51,7 @@ fn neighbours_are_one_call_up_to_what_the_server_takes() {
     let calls: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
     let seen = Arc::clone(&calls);
     between.set(move |procedure, arguments| match procedure {
-        FSINFO => Fate::Answered(limits(READ_MAX, WRITE_MAX)),
+        FSINFO => Fate::Answered(Limits { read_max: READ_MAX, write_max: WRITE_MAX, ..LIMITS }.results()),
         READ | WRITE => {
             seen.lock().expect("no panic").push((procedure, transfer(arguments).1));
             Fate::Passed
@@ -85,6 +101,53 @@ fn a_small_file_that_is_made_in_a_new_directory_takes_two_calls() {
     assert_eq!([CREATE, WRITE].map(count), [20, 20]);
     assert_eq!([LOOKUP, SETATTR, COMMIT].map(count), [0; 3]);
     assert_eq!(fs::read(f.served("d/19")).expect("on the server"), b"small");
+    mount.end();
+}
+
+#[test]
+fn a_file_that_must_not_exist_is_made_where_the_server_cannot_make_it_exclusively() {
+    const EXCLUSIVE: [u8; 4] = 2u32.to_be_bytes();
+    const NOTSUPP: u32 = 10_004;
+    let Some(f) = Fixture::new("") else { return };
+    let (between, asked) = (Between::new(f.port), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&asked);
+    between.set(move |procedure, arguments| match procedure {
+        // No time tells there whose file it is.
+        FSINFO => Fate::Answered(Limits { nanoseconds: 1_000_000, ..LIMITS }.results()),
+        CREATE if split_opaque(split_opaque(arguments).1).1.starts_with(&EXCLUSIVE) => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Fate::Refused(NOTSUPP)
+        }
+        _ => Fate::Passed,
+    });
+    let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    let create =
+        |name| OpenOptions::new().write(true).create_new(true).mode(0o640).open(mount.directory.join(name)).map(drop);
+    for name in ["a", "b"] {
+        create(name).expect("it is made");
+        assert_eq!(fs::metadata(f.served(name)).expect("on the server").permissions().mode() & 0o777, 0o640);
+    }
+    assert!(!mount.directory.join("theirs").exists());
+    fs::write(f.served("theirs"), "").expect("write");
+    assert_eq!(create("theirs").expect_err("it exists").kind(), ErrorKind::AlreadyExists);
+    assert_eq!(asked.load(Ordering::Relaxed), 1, "the server has said so once");
+    mount.end();
+}
+
+#[test]
+fn a_server_that_says_nothing_of_the_longest_file_takes_what_is_written() {
+    let Some(f) = Fixture::new("") else { return };
+    let between = Between::new(f.port);
+    between.set(|procedure, _| match procedure {
+        FSINFO => Fate::Answered(Limits { file_max: 0, ..LIMITS }.results()),
+        _ => Fate::Passed,
+    });
+    let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    fs::write(mount.directory.join("a"), "hello").expect("write");
+    let file = OpenOptions::new().write(true).open(mount.directory.join("a")).expect("open");
+    file.set_len(4).expect("truncate");
+    drop(file);
+    assert_eq!(fs::read_to_string(f.served("a")).expect("on the server"), "hell");
     mount.end();
 }
 

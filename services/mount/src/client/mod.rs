@@ -39,6 +39,8 @@ pub struct Server {
     limits: Limits,
     /// Does it keep times as they are given, to the nanosecond?
     keeps_times: AtomicBool,
+    /// As long as nothing else is known.
+    has_exclusive: AtomicBool,
 }
 
 /// What FSINFO and PATHCONF say. Sizes in bytes.
@@ -93,7 +95,8 @@ impl Server {
             has_exact_times: false,
             is_case_insensitive: true,
         };
-        let mut server = Server { remote, root, limits, keeps_times: AtomicBool::new(false) };
+        let (keeps_times, has_exclusive) = (AtomicBool::new(false), AtomicBool::new(true));
+        let mut server = Server { remote, root, limits, keeps_times, has_exclusive };
         server.limits = server.ask_limits(cpu).await?;
         *server.keeps_times.get_mut() = server.limits.has_exact_times;
         Ok(server)
@@ -119,6 +122,8 @@ impl Server {
             let (read_max, _) = (results.u32()?, results.bytes(8)?);
             let (write_max, _) = (results.u32()?, results.bytes(12)?);
             let (file_max, seconds, nanoseconds) = (results.u64()?, results.u32()?, results.u32()?);
+            // A server that says nothing of it: its own refusals tell.
+            let file_max = if file_max == 0 { u64::MAX } else { file_max };
             Some((read_max, write_max, file_max, (seconds, nanoseconds) == (0, 1)))
         });
         let (read_max, write_max, file_max, has_exact_times) = info.await?;

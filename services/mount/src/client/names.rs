@@ -6,7 +6,8 @@ use kernel::Processor;
 use machine::Errno;
 use nfs3_types::nfs3::{
     CREATE3args, LINK3args, LOOKUP3args, MKDIR3args, MKNOD3args, NFS_PROGRAM as Nfs, REMOVE3args, RENAME3args,
-    RMDIR3args, SYMLINK3args, createhow3, diropargs3, filename3, mknoddata3, nfspath3, sattr3, symlinkdata3,
+    RMDIR3args, SYMLINK3args, createhow3, createverf3, diropargs3, filename3, mknoddata3, nfspath3, sattr3,
+    symlinkdata3,
 };
 use nfs3_types::xdr_codec::{Opaque, Pack};
 
@@ -80,8 +81,27 @@ impl Server {
         how: createhow3,
     ) -> Result<Made, Errno> {
         let arguments = CREATE3args { where_: place(directory, name), how };
-        // Repeated or not: an exclusive one is recognised by its verifier, an unchecked one may find what it made.
+        // Repeated or not: an exclusive one is recognised by its verifier, an unchecked one may find what it made. A guarded
+        // one is refused: others' file must not be taken for ours.
         Ok(self.ask(cpu, Nfs::NFSPROC3_CREATE, &arguments, made).await?)
+    }
+
+    /// Makes a file that must not exist, which is known again by `verifier`. A server need not be able to do that (RFC 1813,
+    /// section 3.3.8). Also returns whether the file does not have the attributes `new` yet.
+    pub(crate) async fn create_exclusive(
+        &self,
+        cpu: &Processor,
+        directory: &Handle,
+        name: &[u8],
+        (new, verifier): (sattr3, [u8; 8]),
+    ) -> Result<(Made, bool), Errno> {
+        if self.has_exclusive.load(Ordering::Relaxed) {
+            match self.create(cpu, directory, name, createhow3::EXCLUSIVE(createverf3(verifier))).await {
+                Err(Errno::NOT_SUPPORTED) => self.has_exclusive.store(false, Ordering::Relaxed),
+                made => return Ok((made?, true)),
+            }
+        }
+        Ok((self.create(cpu, directory, name, createhow3::GUARDED(new)).await?, false))
     }
 
     /// Does it keep a time of access with which something is made, so that what is made is known again by it?

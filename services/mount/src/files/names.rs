@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kernel::Processor;
 use machine::Errno;
-use nfs3_types::nfs3::{createhow3, createverf3, devicedata3, mknoddata3, specdata3};
+use nfs3_types::nfs3::{createhow3, devicedata3, mknoddata3, specdata3};
 use policy::unit::Instant;
 
 use super::attributes::NewTime;
@@ -216,9 +216,9 @@ impl Files {
             let call = self.server.create_new(cpu, handle, name, (new, mark));
             return Ok((self.change_names(cpu, directory, call, change).await?, false));
         }
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let call = self.server.create(cpu, handle, name, createhow3::EXCLUSIVE(createverf3(serial.to_be_bytes())));
-        Ok((self.change_names(cpu, directory, call, change).await?, true))
+        let verifier = self.serial.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let call = self.server.create_exclusive(cpu, handle, name, (new.wire(), verifier));
+        self.change_names(cpu, directory, call, |(made, _)| made.directory).await
     }
 
     /// A time of access by which what is made is told from what others made.
