@@ -39,7 +39,8 @@ struct State {
     adopts: Adopts,
     writes_begun: u64,
     writes_in_flight: u64,
-    last_write_ended: Instant,
+    /// Of a write, or of a change that was not described.
+    last_change_ended: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl Known {
             adopts: Adopts::Nothing,
             writes_begun: 0,
             writes_in_flight: 0,
-            last_write_ended: Instant::ZERO,
+            last_change_ended: Instant::ZERO,
         };
         Arc::new(Known { bounds, state: Mutex::new(state) })
     }
@@ -83,10 +84,14 @@ impl Known {
             return;
         }
         let version = attributes.version();
-        let is_quiet = state.writes_in_flight == 0 && state.last_write_ended <= asked;
+        let is_quiet = state.writes_in_flight == 0 && state.last_change_ended <= asked;
         if version == state.version {
             if asked.since(state.asked) >= state.holds {
                 state.holds = (2 * state.holds).clamp(self.bounds.min, self.bounds.max);
+            }
+            // Our change has left it as it was, as coarse times do. The next state is somebody else's.
+            if is_quiet && state.adopts == Adopts::Any {
+                state.adopts = Adopts::Nothing;
             }
         } else {
             state.holds = self.bounds.min;
@@ -123,6 +128,7 @@ impl Known {
         let Some(after) = change.after else {
             state.adopts = Adopts::Any;
             state.holds = Duration::ZERO;
+            state.last_change_ended = now;
             return;
         };
         // What is written makes a file longer: of two states of one time that is the later one.
@@ -193,7 +199,7 @@ impl Writing<'_> {
         let before = change.before.filter(|before| is_alone && !(*before == self.version && shows_ours));
         self.known.on_own_change(now, self.asked, Change { before, ..change });
         let mut state = self.known.state.lock();
-        state.last_write_ended = now;
+        state.last_change_ended = now;
     }
 }
 
@@ -324,6 +330,29 @@ mod tests {
         assert_eq!(known.attributes().size, 9);
         known.note(at(3), file(9, 40));
         assert_eq!(known.attributes().changed.seconds, 40);
+    }
+
+    #[test]
+    fn what_comes_after_a_write_that_changes_no_time_is_somebody_elses() {
+        let undescribed = Change::default();
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.begin_write(at(1)).end(at(2), undescribed);
+        known.note(at(1), file(1, 1));
+        known.note(at(2), file(1, 2));
+        assert!(!known.is_stale(), "the first answer was of before");
+        known.begin_write(at(3)).end(at(4), undescribed);
+        known.note(at(4), file(1, 2));
+        known.note(at(5), file(1, 3));
+        assert!(known.is_stale());
+    }
+
+    #[test]
+    fn what_was_asked_before_an_undescribed_change_is_not_its_result() {
+        let known = Known::new(at(0), file(1, 1), BOUNDS);
+        known.on_own_change(at(2), at(1), Change::default());
+        known.note(at(1), file(1, 1));
+        known.note(at(2), file(1, 2));
+        assert!(!known.is_stale());
     }
 
     #[test]
