@@ -152,6 +152,24 @@ fn a_server_that_says_nothing_of_the_longest_file_takes_what_is_written() {
 }
 
 #[test]
+fn what_is_too_large_to_be_cached_is_refused_at_once_whatever_the_server_takes() {
+    let Some(f) = Fixture::new("") else { return };
+    let between = Between::new(f.port);
+    between.set(|procedure, _| match procedure {
+        FSINFO => Fate::Answered(Limits { file_max: i64::MAX as u64, ..LIMITS }.results()),
+        _ => Fate::Passed,
+    });
+    let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    let file = File::create(mount.directory.join("a")).expect("create");
+    for refused in [file.write_all_at(b"x", 1 << 59), file.set_len((1 << 60) + 1)] {
+        assert_eq!(refused.expect_err("too large").raw_os_error(), Some(libc::EFBIG));
+    }
+    file.sync_all().expect("nothing is lost");
+    drop(file);
+    mount.end();
+}
+
+#[test]
 fn with_noac_others_changes_are_seen_at_once_and_own_ones_are_with_the_server() {
     let Some(f) = Fixture::new("noac") else { return };
     let [other, caching] = [("other", "noac"), ("caching", "actimeo=600")]

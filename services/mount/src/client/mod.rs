@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kernel::Processor;
+use kernel::volume::GROWING_BYTES_MAX;
 use machine::Errno;
 use nfs3_types::nfs3::{
     self, ACCESS3args, FSINFO3args, FSSTAT3args, GETATTR3args, NFS_PROGRAM as Nfs, PATHCONF3args, SETATTR3args, sattr3,
@@ -122,8 +123,8 @@ impl Server {
             let (read_max, _) = (results.u32()?, results.bytes(8)?);
             let (write_max, _) = (results.u32()?, results.bytes(12)?);
             let (file_max, seconds, nanoseconds) = (results.u64()?, results.u32()?, results.u32()?);
-            // A server that says nothing of it: its own refusals tell.
-            let file_max = if file_max == 0 { u64::MAX } else { file_max };
+            // A server that says nothing of it: its own refusals tell. No file is cached beyond what a volume can have.
+            let file_max = if file_max == 0 { u64::MAX } else { file_max }.min(GROWING_BYTES_MAX);
             Some((read_max, write_max, file_max, (seconds, nanoseconds) == (0, 1)))
         });
         let (read_max, write_max, file_max, has_exact_times) = info.await?;
