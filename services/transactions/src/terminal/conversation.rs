@@ -114,10 +114,10 @@ impl Conversation {
             return Ok(false);
         }
         let bound = portal.bound.clone();
-        let is_control = bound.prepared.is_control();
+        let is_barrier = bound.prepared.is_barrier();
         self.cycle.items.push(Item::Step(Step { bound, describes: false }));
         // In a block there is nothing to wait for: it is committed by a statement of its own.
-        Ok(is_control || self.block.is_explicit())
+        Ok(is_barrier || self.block.is_explicit())
     }
 
     fn close(&mut self, closed: &Named) {

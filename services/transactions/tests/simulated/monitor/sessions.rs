@@ -9,7 +9,7 @@ use testkit::rounds::for_seeds;
 use testkit::scene::run_beside;
 use transactions::Monitor;
 
-use super::terminal::{Terminal, bind, flush, parse, step, sync};
+use super::terminal::{Terminal, bind, flush, message, parse, step, sync};
 use super::{FEW_KEYS, Scene};
 
 /// Longer than `idle_in_transaction_session_timeout`, which is a minute.
@@ -119,6 +119,39 @@ fn statements_and_portals_count_as_what_they_take() {
         let long = format!("SELECT '{}'", "x".repeat(900_000));
         let portals = (0..8).map(|number| [parse("", &long), bind(&format!("p{number}"))].concat());
         assert_eq!(first_refusal(&terminal, portals).await.as_deref(), Some("54000"));
+    });
+}
+
+/// The statement of this name, in the portal without one.
+fn execute(statement: &str) -> Vec<u8> {
+    let bind = message(b'B', format!("\0{statement}\0\0\0\0\0\0\0").as_bytes());
+    [bind, message(b'E', b"\0\0\0\0\0")].concat()
+}
+
+#[test]
+fn statements_are_forgotten_before_those_that_are_prepared_after_it() {
+    alone(1, async |_, terminal, _| {
+        let ask = async |asked: &[Vec<u8>]| {
+            terminal.send([asked.concat(), sync()].concat()).await.expect("sent");
+            let reply = terminal.reply().await.expect("a reply");
+            (reply.values.into_iter().flatten().collect::<String>(), reply.error)
+        };
+        for (number, forget) in ["DEALLOCATE ALL", "DEALLOCATE s", "DISCARD ALL"].into_iter().enumerate() {
+            assert_eq!(ask(&[parse("s", "SELECT 'old'")]).await, (String::new(), None), "{forget}");
+            let new = parse("s", &format!("SELECT {number}"));
+            let told = (number.to_string(), None);
+            assert_eq!(ask(&[step(forget), new, execute("s")]).await, told, "{forget}");
+            assert_eq!(ask(&[execute("s"), step("DEALLOCATE s")]).await, told, "{forget}");
+        }
+        for forget in ["DEALLOCATE ALL", "DISCARD ALL"] {
+            assert_eq!(ask(&[step(forget), parse("t", "SELECT 'new'")]).await.1, None, "{forget}");
+            assert_eq!(ask(&[execute("t")]).await, ("new".to_owned(), None), "{forget}");
+        }
+        // What was called before it is still of the same transaction as what comes after it.
+        let (write, forget) = (step("SELECT write(1, 1, 16)"), step("DEALLOCATE ALL"));
+        let (_, error) = ask(&[write, forget, parse("s", "SELECT 1"), execute("no")]).await;
+        assert_eq!(error.as_deref(), Some("26000"));
+        assert_eq!(terminal.ask("SELECT look(1)").await.expect("a reply").values, [None]);
     });
 }
 
