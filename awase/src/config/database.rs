@@ -1,9 +1,10 @@
 //! Databases: the volume that each is on, and its programs; and who may call them.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use transactions::store::DATABASE_BYTES_MIN;
+use transactions::store::{DATABASE_BYTES_MAX, DATABASE_BYTES_MIN};
 use transactions::terminal::{User, Verifier};
 
 use super::document::TableEntries;
@@ -19,6 +20,8 @@ use super::settings::Settings;
 
 /// Size of the database that there is when nothing is configured. It is sparse.
 const DEFAULT_BYTES: u64 = 1 << 30;
+
+const SIZES: RangeInclusive<u64> = DATABASE_BYTES_MIN..=DATABASE_BYTES_MAX;
 
 /// Longest name of a user or database, in bytes, as in PostgreSQL.
 const NAME_BYTES_MAX: usize = 63;
@@ -59,7 +62,10 @@ pub static DATABASE_KEYS: LazyLock<Vec<Key<Draft>>> = LazyLock::new(|| {
                 "\"file\", \"block\", \"ram\", \"testdev\", \"shared\"",
             ),
             "path" => ("The file or device", &*key.allowed),
-            "size" => ("The size; with it, a file that does not exist is created, sparse", &*key.allowed),
+            "size" => (
+                "The size; with it, a file that does not exist is created, sparse",
+                "a size from \"8MiB\" to \"16TiB\" such as \"1GiB\", that is a multiple of 512",
+            ),
             _ => (key.about.strip_prefix("Disks: ").unwrap_or(key.about), &*key.allowed),
         };
         Key { about, allowed: allowed.to_owned(), ..same(key) }
@@ -130,9 +136,13 @@ impl Database {
         if disk == Disk::File && draft.size.is_some() {
             draft.create = draft.create.or(Some(true));
         }
-        if let Some(size) = draft.size.filter(|size| *size < DATABASE_BYTES_MIN) {
-            let what = format!("= {:?} is less than a database needs", show_bytes(size));
-            return Err(draft.problem("size", what).allowed(format!("a size from {}", show_bytes(DATABASE_BYTES_MIN))));
+        if let Some(size) = draft.size.filter(|size| !SIZES.contains(size)) {
+            let why =
+                if size < DATABASE_BYTES_MIN { "less than a database needs" } else { "more than a database can have" };
+            let what = format!("= {:?} is {why}", show_bytes(size));
+            let allowed =
+                format!("a size from {} to {}", show_bytes(DATABASE_BYTES_MIN), show_bytes(DATABASE_BYTES_MAX));
+            return Err(draft.problem("size", what).allowed(allowed));
         }
         let programs = draft.programs.clone().unwrap_or_else(|| default_programs(data, &name));
         let place = draft.place.clone();
@@ -327,6 +337,10 @@ mod tests {
             (
                 "[[database]]\nname = \"a\"\npath = \"a.db\"\nsize = \"4MiB\"\n".into(),
                 "awase.toml:4: database \"a\" size = \"4MiB\" is less than a database needs; allowed: a size from 8MiB",
+            ),
+            (
+                "[[database]]\nname = \"a\"\nkind = \"ram\"\nsize = \"17TiB\"\n".into(),
+                "awase.toml:4: database \"a\" size = \"17TiB\" is more than a database can have; allowed: a size from 8MiB to 16TiB",
             ),
             (format!("{BANK}read_only = true\n"), "read_only is not a known key"),
             (format!("{BANK}program = \"x\"\n"), "did you mean \"programs\"?"),

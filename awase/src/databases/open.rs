@@ -125,6 +125,7 @@ pub fn unusable(database: &Database, error: &OpenError) -> Problem {
     let problem = refused(database, &error.to_string());
     match error {
         OpenError::TooSmall(_) => problem.allowed("a larger size"),
+        OpenError::TooLarge(_) => problem.allowed("a smaller size"),
         OpenError::NotADatabase => problem.allowed("a new file, or one that holds a database"),
         OpenError::Shrunk { .. } => problem.allowed("the size that it had"),
         _ => problem,

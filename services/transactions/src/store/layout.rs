@@ -33,6 +33,8 @@ const LOG_PAGES_MAX: u64 = (64 << 20) / BLOCK_BYTES;
 
 /// The smallest database: 8 MiB.
 pub const DATABASE_BYTES_MIN: u64 = 8 << 20;
+/// The largest one that is made: 16 TiB, whose map of pages takes 512 MiB of memory, and as much again during a checkpoint.
+pub const DATABASE_BYTES_MAX: u64 = 16 << 40;
 
 /// A page's number on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -47,7 +47,7 @@ use checkpoint::Tree;
 use delta::Delta;
 use key::FullKey;
 use last_written::LastWritten;
-pub use layout::DATABASE_BYTES_MIN;
+pub use layout::{DATABASE_BYTES_MAX, DATABASE_BYTES_MIN};
 use layout::{Layout, LogPlace};
 use log::{Circle, Records};
 pub use open::OpenError;

@@ -15,7 +15,9 @@ use thiserror::Error;
 use super::checkpoint::Tree;
 use super::delta::{Delta, Entry};
 use super::last_written::LastWritten;
-use super::layout::{DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock};
+use super::layout::{
+    DATABASE_BYTES_MAX, DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock,
+};
 use super::log::Circle;
 use super::pages::{Pages, RUN_PAGES_MAX};
 use super::retired::Retired;
@@ -27,6 +29,8 @@ use super::{CATALOG, Database, Sequence, State, StoreError, TableNo};
 pub enum OpenError {
     #[error("it has {0} bytes; a database needs at least {DATABASE_BYTES_MIN}")]
     TooSmall(u64),
+    #[error("it has {0} bytes; a new database has at most {DATABASE_BYTES_MAX}")]
+    TooLarge(u64),
     #[error("it holds something else: a new database is made only where the first 8 KiB are zero")]
     NotADatabase,
     #[error("it holds a database of format {0}, which this version does not know")]
@@ -50,7 +54,7 @@ impl Database {
     /// committed before is there, and durable.
     ///
     /// # Errors
-    /// If the volume holds something else, is too small, damaged, or cannot be read.
+    /// If the volume holds something else, is too small, or too large for a new one, damaged, or cannot be read.
     pub async fn open(cpu: &Processor, volume: Arc<Volume>) -> Result<Arc<Database>, OpenError> {
         if volume.size() < DATABASE_BYTES_MIN {
             return Err(OpenError::TooSmall(volume.size()));
@@ -122,6 +126,9 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
 }
 
 async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, OpenError> {
+    if pages.volume.size() > DATABASE_BYTES_MAX {
+        return Err(OpenError::TooLarge(pages.volume.size()));
+    }
     let now = cpu.time_of_day();
     pages.identity = (now.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(now.nanoseconds));
     let layout = Layout { pages: pages.volume.size() / BLOCK_BYTES };

@@ -3,11 +3,14 @@
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
+use kernel::volume::VOLUME_BYTES_MAX;
 use kernel::{ForcedUnitAccess, Processor, Volume};
 use sim::DiskConfig;
 use testkit::scene::disk::{Server, block, fill};
 use testkit::scene::stable;
-use transactions::store::{CommitError, DATABASE_BYTES_MIN, Database, OpenError, StoreError, TableNo};
+use transactions::store::{
+    CommitError, DATABASE_BYTES_MAX, DATABASE_BYTES_MIN, Database, OpenError, StoreError, TableNo,
+};
 
 fn server(bytes: u64) -> (Server, Arc<Volume>) {
     let server = Server::with_disk(1, DiskConfig::new(bytes));
@@ -23,10 +26,17 @@ async fn put(cpu: &Processor, database: &Arc<Database>, number: u32, row: &[u8])
 }
 
 #[test]
-fn what_is_too_small_or_something_else_is_refused_and_left_alone() {
+fn what_is_too_small_too_large_or_something_else_is_refused_and_left_alone() {
     let (small, volume) = server(DATABASE_BYTES_MIN - 4096);
     let refused = small.run(async move |cpu, _, _| Database::open(&cpu, volume).await.err());
     assert_eq!(refused, Some(OpenError::TooSmall(DATABASE_BYTES_MIN - 4096)));
+
+    // The largest volume would need a map of pages larger than all memory.
+    for bytes in [VOLUME_BYTES_MAX, DATABASE_BYTES_MAX + 4096] {
+        let (large, volume) = server(bytes);
+        let refused = large.run(async move |cpu, _, _| Database::open(&cpu, volume).await.err());
+        assert_eq!(refused, Some(OpenError::TooLarge(bytes)));
+    }
 
     let (server, volume) = server(DATABASE_BYTES_MIN);
     let refused = server.run(async move |cpu, _, _| {
