@@ -55,7 +55,7 @@ impl Conversation {
         let statement = statements.pop().unwrap_or(Statement::Nothing(""));
         let prepared = Prepared::new(&self.monitor, &self.programs(), statement, &parse_message.type_oids)?;
         let bytes = prepared.bytes();
-        self.statements.insert(&name, Rc::new(prepared), bytes)?;
+        self.statements.insert(&self.cpu, &name, Rc::new(prepared), bytes)?;
         self.cycle.made.push((self.cycle.items.len(), name));
         put(self.cycle.reply(), &ParseComplete::new());
         Ok(())
@@ -70,7 +70,7 @@ impl Conversation {
         let bound = Bound::new(prepared, &bind.formats, bind.values(), &bind.results)?;
         // The statement is kept by the portal, also when its name is another's.
         let bytes = bound.prepared.bytes() + bound.values.iter().map(Value::bytes).sum::<usize>();
-        self.portals.insert(name, Portal { bound, is_done: false }, bytes)?;
+        self.portals.insert(&self.cpu, name, Portal { bound, is_done: false }, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())
     }
@@ -129,19 +129,23 @@ impl Conversation {
         put(self.cycle.reply(), &CloseComplete::new());
     }
 
+    /// Returns whether what it asks for is to be executed before more is received.
+    fn begin_extended(&mut self, message: Message) -> Result<bool, Refusal> {
+        self.hold(0)?;
+        match message {
+            Message::Parse(parse) => self.parse(*parse)?,
+            Message::Bind(bind) => self.bind(&bind)?,
+            Message::Describe(describe) => self.describe(&describe)?,
+            Message::Execute(portal) => return self.execute_portal(portal.get()),
+            Message::Close(close) => self.close(&close),
+            Message::Refused { refusal, .. } => return Err(*refusal),
+            _ => {}
+        }
+        Ok(false)
+    }
+
     async fn extended(&mut self, message: Message) {
-        let done = match message {
-            Message::Parse(parse) => self.parse(*parse).map(|()| false),
-            Message::Bind(bind) => self.bind(&bind).map(|()| false),
-            Message::Describe(describe) => self.describe(&describe).map(|()| false),
-            Message::Execute(portal) => self.execute_portal(portal.get()),
-            Message::Close(close) => {
-                self.close(&close);
-                Ok(false)
-            }
-            Message::Refused { refusal, .. } => Err(*refusal),
-            _ => Ok(false),
-        };
+        let done = self.begin_extended(message);
         if let Ok(true) = done {
             // Its future is large, and would be copied with that of each message.
             Box::pin(self.work_off(Until::Flush)).await;
@@ -193,6 +197,7 @@ impl Conversation {
     /// Sends the replies when what they say is durable.
     pub(super) fn send(&mut self, until: Until, release: Release, asked: Asked) {
         let out = self.cycle.take();
+        self.release();
         let release = self.replies.hold(release, out.len());
         let (slot, replies) = (self.replies.reserve(), Rc::clone(&self.replies));
         if self.cycle.commits.iter().all(|(_, commit)| commit.is_durable()) {

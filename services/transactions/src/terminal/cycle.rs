@@ -66,6 +66,11 @@ pub fn too_much() -> Refusal {
 }
 
 impl Cycle {
+    /// In memory, about. Bytes.
+    pub fn held(&self) -> usize {
+        self.bytes + self.out.len()
+    }
+
     /// Where the reply to the next message goes.
     pub fn reply(&mut self) -> &mut BytesMut {
         if self.items.is_empty() {

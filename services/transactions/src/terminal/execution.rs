@@ -18,13 +18,20 @@ use crate::{Aborted, CallError, Value};
 /// The results of queries, up to one that failed.
 type Rows = Vec<Vec<Value>>;
 
-/// Bytes of replies, and of results that become some.
-struct Made(usize);
+/// Counts results, which become replies.
+struct Made<'a> {
+    session: &'a Conversation,
+    bytes: usize,
+}
 
-impl Made {
+impl Made<'_> {
     fn count(&mut self, value: Value) -> Result<Value, Refusal> {
-        self.0 += value.bytes();
-        if self.0 > CYCLE_BYTES_MAX { Err(too_much()) } else { Ok(value) }
+        self.bytes += value.bytes();
+        if self.session.cycle.out.len() + self.bytes > CYCLE_BYTES_MAX {
+            return Err(too_much());
+        }
+        self.session.hold(self.bytes)?;
+        Ok(value)
     }
 }
 
@@ -258,7 +265,7 @@ impl Conversation {
         rows: &mut Rows,
         programs: &Version,
     ) -> Result<(), Failure> {
-        let mut made = Made(self.cycle.out.len());
+        let mut made = Made { session: self, bytes: 0 };
         for (_, step) in queries {
             let Bound { prepared, values, .. } = &step.bound;
             let cells = prepared.cells(&self.cpu, &self.monitor, values, &self.facts, Some(programs))?;
@@ -281,7 +288,7 @@ impl Conversation {
 
     /// Rows without calls.
     fn constants(&self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Refusal> {
-        let mut made = Made(self.cycle.out.len());
+        let mut made = Made { session: self, bytes: 0 };
         for (_, step) in queries {
             let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts, None)?;
             let value = |cell| made.count(if let Cell::Value(value) = cell { value } else { Value::Null });

@@ -6,6 +6,7 @@
 
 mod answer;
 mod block;
+mod budget;
 mod cancel;
 mod conversation;
 mod cycle;

@@ -8,6 +8,7 @@ use kernel::Processor;
 use kernel::connection::Session;
 
 use super::block::Block;
+use super::budget::{Budget, Share};
 use super::cancel::Registered;
 use super::cycle::Cycle;
 use super::exits::Exits;
@@ -25,21 +26,22 @@ const NAMED_MAX: usize = 1024;
 const NAMED_REUSED: usize = 3;
 /// What prepared statements take, and what portals do with their statements and values, of one session at most. Bytes.
 const NAMED_BYTES_MAX: usize = 4 << 20;
+/// The one without a name has this whatever others hold: what ends a block is always possible. Bytes.
+const UNNAMED_BYTES_GRANTED: usize = 4 << 10;
 
 /// What has a name in a session. The empty name, which most portals have, is found without a search.
 pub(super) struct Names<T> {
     unnamed: Option<(T, usize)>,
     named: HashMap<String, (T, usize)>,
     bytes: usize,
-}
-
-impl<T> Default for Names<T> {
-    fn default() -> Self {
-        Names { unnamed: None, named: HashMap::new(), bytes: 0 }
-    }
+    share: Share,
 }
 
 impl<T> Names<T> {
+    fn new(budget: &Arc<Budget>) -> Names<T> {
+        Names { unnamed: None, named: HashMap::new(), bytes: 0, share: Share::new(budget) }
+    }
+
     pub fn get(&self, name: &str) -> Option<&T> {
         let found = if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) };
         found.map(|(value, _)| value)
@@ -53,7 +55,13 @@ impl<T> Names<T> {
     pub fn remove(&mut self, name: &str) -> bool {
         let removed = if name.is_empty() { self.unnamed.take() } else { self.named.remove(name) };
         self.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
+        self.share.release(self.shared());
         removed.is_some()
+    }
+
+    /// Of its bytes, those that others cannot have.
+    fn shared(&self) -> usize {
+        self.bytes - self.unnamed.as_ref().map_or(0, |(_, bytes)| *bytes.min(&UNNAMED_BYTES_GRANTED))
     }
 
     pub fn clear(&mut self) {
@@ -61,9 +69,10 @@ impl<T> Names<T> {
         self.named.clear();
         self.named.shrink_to(NAMED_REUSED);
         self.bytes = 0;
+        self.share.release(0);
     }
 
-    pub fn insert(&mut self, name: &str, value: T, bytes: usize) -> Result<(), Refusal> {
+    pub fn insert(&mut self, cpu: &Processor, name: &str, value: T, bytes: usize) -> Result<(), Refusal> {
         let bytes = bytes + name.len();
         self.remove(name);
         if self.named.len() == NAMED_MAX || self.bytes + bytes > NAMED_BYTES_MAX {
@@ -71,6 +80,8 @@ impl<T> Names<T> {
                 format!("a session has at most {NAMED_MAX} statements and portals, of {NAMED_BYTES_MAX} bytes");
             return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
         }
+        let granted = if name.is_empty() { bytes.min(UNNAMED_BYTES_GRANTED) } else { 0 };
+        self.share.hold(self.shared() + bytes - granted, cpu)?;
         self.bytes += bytes;
         match name {
             "" => self.unnamed = Some((value, bytes)),
@@ -99,24 +110,40 @@ pub struct Conversation {
     pub(super) registered: Registered,
     pub(super) replies: Rc<Replies>,
     pub(super) exits: Rc<Exits>,
+    /// For messages, and replies that are not yet sent.
+    share: Share,
 }
 
 impl Conversation {
-    pub(super) fn new(session: &Session, started: Started) -> Conversation {
+    pub(super) fn new(session: &Session, started: Started, budget: &Arc<Budget>) -> Conversation {
         let Started { monitor, user, process, settings, registered } = started;
         Conversation {
             cpu: session.cpu().clone(),
             monitor,
             facts: Facts { user, process },
             settings,
-            statements: Names::default(),
-            portals: Names::default(),
+            statements: Names::new(budget),
+            portals: Names::new(budget),
             block: Rc::default(),
             cycle: Cycle::default(),
             registered,
             replies: Replies::new(session.outbound()),
             exits: session.cpu().own(),
+            share: Share::new(budget),
         }
+    }
+
+    /// Before there are `more` bytes of messages or results.
+    ///
+    /// # Errors
+    /// If all sessions together hold too much for that.
+    pub(super) fn hold(&self, more: usize) -> Result<(), Refusal> {
+        self.share.hold(self.cycle.held() + more, &self.cpu)
+    }
+
+    /// After replies were sent.
+    pub(super) fn release(&self) {
+        self.share.release(self.cycle.held());
     }
 
     pub(super) fn complete(&mut self, tag: &str) {

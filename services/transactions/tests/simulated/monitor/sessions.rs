@@ -17,13 +17,23 @@ const TOO_LONG: Duration = Duration::from_secs(61);
 
 /// A client of a server on which there is nobody else.
 fn alone(seed: u64, client: impl AsyncFnOnce(Processor, Terminal, Arc<Monitor>) + 'static) {
+    several(seed, 1, async |cpu, mut terminals, monitor| {
+        client(cpu, terminals.pop().expect("one"), monitor).await;
+    });
+}
+
+/// The only client, with several sessions.
+fn several(seed: u64, sessions: usize, client: impl AsyncFnOnce(Processor, Vec<Terminal>, Arc<Monitor>) + 'static) {
     let scene = Scene::new(seed, FEW_KEYS, &mut Random(seed));
     let life = scene.begin(seed);
     let (world, monitor) = (scene.world.clone(), Arc::clone(&life.monitor));
     let (from, to) = (scene.clients.id, scene.server);
     run_beside(&scene.world, &scene.clients, &[&life.host, &scene.clients], async move |cpu| {
-        let terminal = Terminal::open(&cpu, &world, from, to).await.expect("a server");
-        client(cpu, terminal, monitor).await;
+        let mut terminals = Vec::new();
+        for _ in 0..sessions {
+            terminals.push(Terminal::open(&cpu, &world, from, to).await.expect("a server"));
+        }
+        client(cpu, terminals, monitor).await;
     });
     scene.crash(life, false);
     scene.clients.die();
@@ -153,6 +163,52 @@ fn statements_are_forgotten_before_those_that_are_prepared_after_it() {
         assert_eq!(error.as_deref(), Some("26000"));
         assert_eq!(terminal.ask("SELECT look(1)").await.expect("a reply").values, [None]);
     });
+}
+
+#[test]
+fn what_all_sessions_hold_together_has_a_bound_and_little_is_always_possible() {
+    const SESSIONS: usize = 12;
+    let long = "x".repeat(900_000);
+    let statement = format!("SELECT '{long}'");
+    let statements: Vec<_> = (0..4).map(|number| parse(&format!("s{number}"), &statement)).collect();
+    let portals: Vec<_> = (0..4).map(|number| bind(&format!("p{number}"))).collect();
+    let value = [b"\0s\0\0\0\0\x01", &(long.len() as u32).to_be_bytes()[..], long.as_bytes(), b"\0\0"].concat();
+    let arguments = [parse("s", "SELECT $1"), message(b'B', &value).repeat(4)];
+    let results = [parse("s", &statement), execute("s").repeat(4)];
+    for (held, what) in [
+        ("statements", statements.concat()),
+        ("portals", [parse("", &statement), portals.concat()].concat()),
+        ("arguments", arguments.concat()),
+        ("results", results.concat()),
+    ] {
+        several(1, SESSIONS + 1, async move |cpu, mut terminals, _| {
+            let little = terminals.pop().expect("one more");
+            // Each has 3.4 MiB or more, of 32 MiB; and after all others have let go, one alone.
+            for (count, may_be_refused) in [(SESSIONS, SESSIONS - 9..SESSIONS), (1, 0..1)] {
+                terminals.truncate(count);
+                for terminal in &terminals {
+                    terminal.ask("BEGIN").await.expect("a reply");
+                    terminal.send(what.clone()).await.expect("sent");
+                }
+                // Until all of it has arrived.
+                cpu.sleep(Duration::from_secs(10)).await;
+                little.send([parse("", "SELECT look(1)"), execute(""), sync()].concat()).await.expect("sent");
+                assert_eq!(little.reply().await.expect("a reply").error, None, "beside {held}");
+                let mut refused = 0;
+                for terminal in &terminals {
+                    terminal.send(sync()).await.expect("sent");
+                    let reply = terminal.reply().await.expect("a reply");
+                    assert!(reply.error.is_none() || reply.error.as_deref() == Some("53200"), "{held}: {reply:?}");
+                    refused += usize::from(reply.error.is_some());
+                }
+                assert!(may_be_refused.contains(&refused), "{refused} of {count} are refused for their {held}");
+                for terminal in &terminals {
+                    terminal.send([step("ROLLBACK"), step("DEALLOCATE ALL"), sync()].concat()).await.expect("sent");
+                    assert_eq!(terminal.reply().await.expect("a reply").error, None, "after {held}");
+                }
+            }
+        });
+    }
 }
 
 #[test]
