@@ -26,7 +26,8 @@ pub enum CallError {
 /// Why a transaction changed nothing.
 pub struct Aborted<E> {
     pub error: E,
-    /// What was read of it must be durable before the error is told.
+    /// What was read of it must be durable before anything of it is told, the error included. `None`: the error may be told at
+    /// once, and nothing else: what was read may be of two times, or never be durable.
     pub read: Option<Commit>,
 }
 

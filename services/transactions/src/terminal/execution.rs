@@ -15,7 +15,7 @@ use crate::program::Version;
 use crate::store::{Commit, CommitError, Conflict, Transaction};
 use crate::{Aborted, CallError, Value};
 
-/// The results of queries, up to one that failed.
+/// The results of queries that may be told: up to one that failed, or none.
 type Rows = Vec<Vec<Value>>;
 
 /// Counts results, which become replies.
@@ -199,31 +199,32 @@ impl Conversation {
             let work = pin!(self.rows(queries, &mut transaction, rows, &programs));
             self.interruptible(work).await.unwrap_or_else(|why| Err(why.into()))
         };
+        if executed.is_ok() && is_kept {
+            self.await_durable(Some(transaction.read()));
+            self.block.put_back(transaction, explicit, Some(programs));
+            return Ok(());
+        }
+        let conflicts = transaction.conflicts();
+        if conflicts {
+            // What it concluded from reads of two times may be nonsense.
+            rows.clear();
+        }
         match executed {
-            Ok(()) if is_kept => {
-                self.await_durable(Some(transaction.read()));
-                self.block.put_back(transaction, explicit, Some(programs));
-                Ok(())
-            }
-            Ok(()) => {
-                self.abort(Some(transaction.abort()));
-                Ok(())
-            }
-            Err(Failure::Call(CallError::Program(_))) if transaction.conflicts() => {
+            Ok(()) | Err(Failure::Call(CallError::Program(_))) if conflicts => {
                 self.monitor.counters().conflict();
                 Err(CallError::from(Conflict).into())
             }
-            Err(failure) => {
-                self.abort(Some(transaction.abort()));
-                Err(failure)
+            ended => {
+                self.abort(transaction);
+                ended
             }
         }
     }
 
-    /// A transaction ends without a commit. `read`: what was read by it, which is told from here on in the replies.
-    fn abort(&mut self, read: Option<Commit>) {
+    /// A transaction ends without a commit. What was read by it is told from here on in the replies.
+    fn abort(&mut self, transaction: Transaction) {
         self.monitor.counters().abort();
-        self.await_durable(read);
+        self.await_durable(Some(transaction.abort()));
     }
 
     /// What is replied from here on waits for it.
@@ -242,20 +243,23 @@ impl Conversation {
             }));
             self.interruptible(work).await
         };
-        match executed {
+        let (failure, read) = match executed {
             Ok(Ok(((), commit))) => {
                 self.await_durable(Some(commit));
-                Ok(())
+                return Ok(());
             }
-            Ok(Err(Aborted { error, read })) => {
-                self.await_durable(read);
-                Err(error)
-            }
+            Ok(Err(Aborted { error, read })) => (error, read),
             Err(refusal) => {
-                self.abort(None);
-                Err(refusal.into())
+                self.monitor.counters().abort();
+                (refusal.into(), None)
             }
+        };
+        if read.is_none() {
+            // What they say may be of two times, or not durable.
+            rows.clear();
         }
+        self.await_durable(read);
+        Err(failure)
     }
 
     async fn rows(
@@ -362,7 +366,7 @@ impl Conversation {
             }
             Control::Rollback => {
                 if let Some((transaction, ..)) = self.block.take() {
-                    self.abort(Some(transaction.abort()));
+                    self.abort(transaction);
                 } else if !self.block.is_explicit() {
                     self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
                 }

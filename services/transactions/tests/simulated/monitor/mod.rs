@@ -5,6 +5,7 @@
 mod program;
 mod sessions;
 mod terminal;
+mod untold;
 mod workload;
 
 use std::cell::RefCell;
@@ -68,14 +69,18 @@ struct Scene {
 
 impl Scene {
     fn new(seed: u64, run: Run, random: &mut Random) -> Scene {
-        let world = World::new(seed);
-        world.set_network(NetworkConfig::drawn(seed));
-        let server = world.add_host("server");
-        let clients = Host::boot(&world, world.add_host("clients"), small_kernel(1, 64 << 10, drawn_switches(seed)));
         let mut config = DiskConfig::drawn(DISK_BYTES, seed);
         if run.is_faulty {
             add_faults(&mut config, random);
         }
+        Scene::on(seed, config)
+    }
+
+    fn on(seed: u64, config: DiskConfig) -> Scene {
+        let world = World::new(seed);
+        world.set_network(NetworkConfig::drawn(seed));
+        let server = world.add_host("server");
+        let clients = Host::boot(&world, world.add_host("clients"), small_kernel(1, 64 << 10, drawn_switches(seed)));
         let faults = config.faults;
         let disk = world.add_disk(server, config);
         let programs = tempfile::tempdir().expect("a directory");

@@ -239,6 +239,7 @@ impl Client {
             }
             Some(code) => {
                 let outcome = self.failed(code);
+                self.answered(&mut open, reply);
                 self.note(&open, outcome);
             }
         }
@@ -260,8 +261,8 @@ impl Client {
         let calls: Vec<String> = open.calls.iter().map(Call::sql).collect();
         self.cancel_later(session);
         let reply = session.ask(&format!("{}; SELECT spin()", calls.join("; "))).await?;
-        let outcome = self.failed(&reply.error.expect("it never ends by itself"));
-        self.note(&open, outcome);
+        assert!(reply.error.is_some(), "it never ends by itself");
+        self.whole(open, &reply);
         Ok(())
     }
 
