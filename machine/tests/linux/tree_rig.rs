@@ -133,6 +133,11 @@ impl ServedTree {
         ServedTree { temporary, ..ServedTree::of(rig, open, directory, state) }
     }
 
+    /// Reopens the tree with its state in another directory.
+    pub fn reopen_with(self, state: TempDir) -> Self {
+        ServedTree { state: Rc::new(state), ..self }.reopen_after(|_| {})
+    }
+
     pub fn reopen_read_only(self) -> Self {
         let open = open_tree(&self.directory, true, Some(self.state.path())).expect("opened");
         ServedTree { temporary: self.temporary, ..ServedTree::of(self.rig, open, self.directory, self.state) }
@@ -198,7 +203,7 @@ impl Tree for ServedTree {
     }
 }
 
-fn start(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
+pub fn start(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
     let reply = Reply::default();
     let op = TreeOp { tree: open.tree, caller: caller.cloned(), call, reply: Arc::clone(&reply), around: None };
     (rig.start(Op::Tree(Box::new(op))), reply)

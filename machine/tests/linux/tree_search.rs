@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::tree_file_systems::{Kind, Mounted};
 use crate::tree_rig::*;
 use machine::Errno;
 use machine::tree::{Creation, Node, TreeCall};
@@ -30,6 +31,7 @@ searched!(
     one_search_finds_all_moved_nodes_of_a_large_tree,
     a_node_moved_out_of_the_tree_is_stale_until_it_is_back,
     the_file_of_places_has_a_bound_whoever_moves_nodes,
+    nodes_are_found_while_the_disk_for_their_places_is_full,
 );
 
 /// Files in nested directories, with their paths.
@@ -224,6 +226,22 @@ fn the_file_of_places_has_a_bound_whoever_moves_nodes(mut served: ServedTree) {
     }
     let size = fs::metadata(places_in(served.state.path())).expect("state").len();
     assert!(size < 3 << 19, "{size} bytes");
+}
+
+fn nodes_are_found_while_the_disk_for_their_places_is_full(served: ServedTree) {
+    let Some(mounted) = Mounted::new(Kind::Tmpfs) else { return };
+    let mut served = served.reopen_with(tempfile::tempdir_in(mounted.path()).expect("a temporary directory"));
+    let full = mounted.path().join("full");
+    fs::write(&full, vec![0; 128 << 20]).expect_err("it is larger than the file system");
+    let name = |number: usize| format!("{number:0>250}");
+    // More than what is left of the page that the file of places has.
+    let nodes: Vec<Node> = (0..40).map(|number| served.file(&name(number))).collect();
+    for (number, &node) in nodes.iter().enumerate() {
+        assert!(served.attributes(node).is_ok(), "{number}");
+        let (from, to) = (name(number), name(number + 100));
+        assert!(served.ask(None, rename(served.root, &from, served.root, &to)).is_ok(), "{number}");
+        assert!(served.attributes(node).is_ok(), "{number}");
+    }
 }
 
 fn one_search_finds_all_moved_nodes_of_a_large_tree(mut served: ServedTree) {

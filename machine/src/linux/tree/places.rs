@@ -2,7 +2,9 @@
 //!
 //! Records are hints and never trusted: a node found by one is compared with the identifier, and one that is not found
 //! is searched for. So nothing has to be durable, a torn tail is dropped, and a file that is lost or wrong only costs
-//! time. Records are appended; memory holds the offset of the last one of each number (some 30 bytes each).
+//! time. But while the server runs, a place is all that leads to its node: one that cannot be written, as the disk is
+//! full, is held in memory. Records are appended; memory holds the offset of the last one of each number (some 30 bytes
+//! each).
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,6 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::tree::{InodeNo, NAME_BYTES_MAX};
 
@@ -24,6 +27,9 @@ const FIXED_BYTES: usize = 4 + 8 + 8 + 1;
 
 /// Obsolete records may take this many bytes more than current ones, before the file is rewritten.
 const WASTE_BYTES_MIN: u64 = 1 << 20;
+
+/// How often it is tried to write what could not be written. A full disk may take long to refuse.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -40,6 +46,10 @@ pub(super) struct Places {
     end: u64,
     /// Bytes of the current records.
     current_bytes: u64,
+    /// Places that could not be written. Their numbers have no record in the file that counts.
+    unwritten: HashMap<InodeNo, Place>,
+    /// When that was tried last.
+    tried: Instant,
 }
 
 impl Places {
@@ -52,7 +62,13 @@ impl Places {
                 return Ok(places);
             }
         }
-        Ok(Places { file: memory_file()?, path: None, last: HashMap::new(), end: 0, current_bytes: 0 })
+        Ok(Places::new(memory_file()?, None))
+    }
+
+    /// Without records.
+    fn new(file: File, path: Option<PathBuf>) -> Self {
+        let (last, unwritten) = (HashMap::new(), HashMap::new());
+        Places { file, path, last, end: 0, current_bytes: 0, unwritten, tried: Instant::now() }
     }
 
     /// Opens this file; `None` when another server uses it.
@@ -61,7 +77,7 @@ impl Places {
         if !lock(&file) {
             return Ok(None);
         }
-        let mut places = Places { file, path: Some(path.to_owned()), last: HashMap::new(), end: 0, current_bytes: 0 };
+        let mut places = Places::new(file, Some(path.to_owned()));
         places.load()?;
         Ok(Some(places))
     }
@@ -96,6 +112,9 @@ impl Places {
     }
 
     pub(super) fn get(&self, number: InodeNo) -> Option<Place> {
+        if let Some(place) = self.unwritten.get(&number) {
+            return Some(place.clone());
+        }
         let &at = self.last.get(&number)?;
         let mut bytes = [0; FIXED_BYTES + NAME_BYTES_MAX];
         // The last record may be shorter than the maximum.
@@ -114,12 +133,12 @@ impl Places {
 
     /// Whether another one fits without dropping others.
     pub(super) fn has_room(&self) -> bool {
-        self.last.len() < PLACES_MAX
+        self.last.len() + self.unwritten.len() < PLACES_MAX
     }
 
-    /// Records a place. One that cannot be written is dropped.
+    /// Records a place.
     pub(super) fn put(&mut self, number: InodeNo, place: Place) {
-        if !self.has_room() && !self.last.contains_key(&number) {
+        if !self.has_room() && !self.last.contains_key(&number) && !self.unwritten.contains_key(&number) {
             self.clear();
         }
         self.add(number, place);
@@ -140,18 +159,46 @@ impl Places {
     }
 
     fn append(&mut self, record: Record) {
-        let bytes = record.to_bytes();
-        if self.file.write_all_at(&bytes, self.end).is_err() {
-            // The disk may be full; what was written after the end will be overwritten.
-            self.last.remove(&record.number);
-            return;
+        if self.unwritten.is_empty() {
+            if self.write(&record).is_ok() {
+                return;
+            }
+            self.tried = Instant::now();
         }
-        self.on_record(&record, self.end, bytes.len() as u64);
+        let Record { number, place } = record;
+        self.last.remove(&number);
+        if place.name.is_empty() {
+            self.unwritten.remove(&number);
+        } else {
+            self.unwritten.insert(number, place);
+        }
+    }
+
+    /// Writes a record. What a failed write has left is overwritten by the next.
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        let bytes = record.to_bytes();
+        self.file.write_all_at(&bytes, self.end)?;
+        self.on_record(record, self.end, bytes.len() as u64);
         self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes what could not be written, as far as that succeeds now.
+    fn write_unwritten(&mut self) {
+        let (mut unwritten, mut fails) = (std::mem::take(&mut self.unwritten), false);
+        unwritten.retain(|&number, place| {
+            fails = fails || self.write(&Record { number, place: place.clone() }).is_err();
+            fails
+        });
+        self.unwritten = unwritten;
+        self.tried = Instant::now();
     }
 
     /// To be called now and then by a thread that acts as the server: the directory of the file is the server's.
     pub(super) fn tidy(&mut self) {
+        if !self.unwritten.is_empty() && self.tried.elapsed() >= RETRY_INTERVAL {
+            self.write_unwritten();
+        }
         if self.compact_if_needed().is_err() {
             // Retried when the file has doubled.
             self.current_bytes = self.end;
@@ -160,6 +207,7 @@ impl Places {
 
     fn clear(&mut self) {
         self.last.clear();
+        self.unwritten.clear();
         self.current_bytes = 0;
         self.end = HEADER.len() as u64;
         // If this fails, the records are still hints.
@@ -354,6 +402,35 @@ mod tests {
             (Some(place(9, "stays")), Some(place(99_999, "moves")))
         );
         assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn places_that_cannot_be_written_are_known_and_written_when_that_succeeds_again() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut places = open(directory.path());
+        places.put(InodeNo(1), place(2, "before"));
+        places.put(InodeNo(2), place(2, "forgotten"));
+        let refusing = File::open(file_in(directory.path())).expect("opened");
+        let file = std::mem::replace(&mut places.file, refusing);
+        places.put(InodeNo(1), place(2, "moved"));
+        places.forget(InodeNo(2), &place(2, "forgotten"));
+        for (number, name) in [(3, "new"), (4, "moves"), (5, "removed"), (4, "moved")] {
+            places.put(InodeNo(number), place(2, name));
+        }
+        places.forget(InodeNo(5), &place(2, "removed"));
+        let known = [Some("moved"), None, Some("new"), Some("moved"), None];
+        let known = known.map(|name| name.map(|name| place(2, name)));
+        let all = |places: &Places| [1, 2, 3, 4, 5].map(|number| places.get(InodeNo(number)));
+        assert_eq!(all(&places), known);
+        places.write_unwritten();
+        assert_eq!((all(&places), places.unwritten.len()), (known.clone(), 3));
+        places.file = file;
+        places.write_unwritten();
+        assert_eq!((all(&places), places.unwritten.len()), (known.clone(), 0));
+        drop(places);
+        // That one was removed is not written later: its record is a hint.
+        let [moved, _, new, moves, removed] = known;
+        assert_eq!(all(&open(directory.path())), [moved, Some(place(2, "forgotten")), new, moves, removed]);
     }
 
     #[test]
