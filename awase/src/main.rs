@@ -1,6 +1,7 @@
 //! The program `awase`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
@@ -12,6 +13,9 @@ use clap::Parser;
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    // What would make a file larger than its limit (RLIMIT_FSIZE) fails with EFBIG; unhandled, the signal would end the
+    // program. Ignored, it would also be ignored by the programs that this one starts.
+    let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {

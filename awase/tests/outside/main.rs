@@ -7,6 +7,7 @@
 mod change;
 mod database;
 mod failing_disk;
+mod file_size;
 mod full_disk;
 mod hostile;
 mod kill;

@@ -10,6 +10,7 @@ use rustix::fs::{
     self, Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, StatVfsMountFlags, Uid,
 };
 use rustix::io;
+use rustix::process::{Resource, getrlimit};
 
 use crate::Errno;
 use crate::linux::syscall::check;
@@ -296,6 +297,11 @@ pub(super) fn end_max(fd: BorrowedFd, likely: u64) -> u64 {
         }
     }
     may
+}
+
+/// The size that this process may give a file at most (`RLIMIT_FSIZE`).
+pub(super) fn file_size_limit() -> u64 {
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 /// Fills the buffer with the next entries of a directory (`struct linux_dirent64`). Returns their bytes, 0 at the end.

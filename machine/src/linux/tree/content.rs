@@ -186,14 +186,14 @@ impl HostTree {
         Ok(Some(OpenNode { direct, buffered, watch: None, attributes, bytes_max }))
     }
 
-    /// The size of the largest file of this kind: most files of a tree have the same.
+    /// The size that a file of this kind may have: most files of a tree have the same limit.
     pub(super) fn end_max(&self, file: BorrowedFd) -> u64 {
         let likely = self.last_end_max.load(Ordering::Relaxed);
         let found = call::end_max(file, likely);
         if found != likely {
             self.last_end_max.store(found, Ordering::Relaxed);
         }
-        found
+        found.min(call::file_size_limit())
     }
 
     pub(super) fn sync(&self, nodes: &[Node]) -> Result<TreeReply, Errno> {
