@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kernel::Switches;
-use machine::Errno;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +18,7 @@ use crate::listeners::Sockets;
 use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
 use crate::predecessor::Deadline;
-use crate::server::Server;
+use crate::server::{Failures, Server};
 use crate::tell::tell;
 
 /// How often retired exports are checked, while there are any.
@@ -28,7 +27,7 @@ const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
 enum Event {
     Signal(i32),
     /// All is written, except for these exports.
-    Drained(Vec<(String, Errno)>),
+    Drained(Failures),
 }
 
 /// Serves until a signal ends it.
@@ -46,7 +45,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let sockets = Sockets::open(&config, Deadline::for_takeover())?;
     let (metrics, unserved) = Listeners::open(&config.settings)?;
     let (server, notices) = Server::start(&config, sockets)?;
-    let metrics = metrics.serve(server.view()).context("cannot start a thread")?;
+    let (metrics, without_thread) = metrics.serve(server.view());
+    let unserved = unserved.into_iter().chain(without_thread);
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
     for notice in notices.into_iter().chain(unserved).chain(limits.into_iter().flatten()) {
         tell(notice);
@@ -144,12 +144,11 @@ impl Front<'_> {
     /// Finishes the requests in flight and writes everything to the disks. A second signal ends the process at once.
     fn drain(mut self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
         print("finishing the requests in flight and writing everything to the disks; a second signal ends at once\n");
-        let drained = self.server.drain(self.config.settings.limits.drain_timeout);
-        let wait = move || {
-            // Without a result, its processor has ended, which aborts the process.
-            let _ = sender.send(Event::Drained(drained.recv().unwrap_or_default()));
+        let on_end = move |failures| {
+            // The receiver is dropped with the process.
+            let _ = sender.send(Event::Drained(failures));
         };
-        std::thread::Builder::new().name("drain".into()).spawn(wait).context("cannot start a thread")?;
+        self.server.drain(self.config.settings.limits.drain_timeout, on_end);
         loop {
             match events.recv()? {
                 Event::Signal(SIGHUP) => {}

@@ -1,6 +1,5 @@
 //! A server that runs: processors, exports, sockets, and the protocols that join them.
 
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -421,9 +420,9 @@ impl Server {
         self.directories.close_retired(&self.processors);
     }
 
-    /// Stops accepting, lets requests under way end for at most `bound`, then writes everything to the disks. What
-    /// could not be written arrives at what is returned.
-    pub fn drain(&mut self, bound: Duration) -> Receiver<Failures> {
+    /// Stops accepting, lets requests under way end for at most `bound`, then writes everything to the disks. `on_end` is
+    /// then told what could not be written, by a processor.
+    pub fn drain(&mut self, bound: Duration, on_end: impl FnOnce(Failures) + Send + 'static) {
         self.note_replaced();
         drop(self.registration.take());
         drop(self.programs.take());
@@ -441,7 +440,7 @@ impl Server {
             .chain(retired)
             .map(|served| (served.export.name.clone(), Arc::clone(&served.volume)))
             .collect();
-        self.processors.start_task(ProcessorId(0), move |cpu| async move {
+        let drain = move |cpu| async move {
             if !acceptor.drain(&cpu, bound).await {
                 tell(format_args!("some requests did not end within {bound:?}; their clients were not answered"));
             }
@@ -466,8 +465,9 @@ impl Server {
             if let Some(leave) = leave {
                 leave(&cpu).await;
             }
-            failures
-        })
+            on_end(failures);
+        };
+        drop(self.processors.start_task(ProcessorId(0), drain));
     }
 
     /// Ends everything, after it was drained.

@@ -67,22 +67,24 @@ impl Listeners {
         problems.or((listeners, notices))
     }
 
-    /// Serves samples of `view` until the front end is dropped.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn serve(self, view: View) -> std::io::Result<FrontEnd> {
+    /// Serves samples of `view` until the front end is dropped. Also returns a notice for each socket for which no thread
+    /// can be started: the server has clients by then.
+    pub fn serve(self, view: View) -> (FrontEnd, Vec<String>) {
         let (view, stopping) = (Arc::new(view), Arc::new(AtomicBool::new(false)));
-        let mut front = FrontEnd { addresses: Vec::new(), stopping };
+        let (mut front, mut notices) = (FrontEnd { addresses: Vec::new(), stopping }, Vec::new());
         let connections = Arc::new(OpenConnections::new(self.hosts));
         for (listener, address) in self.listeners {
             let (view, connections, stopping) =
                 (Arc::clone(&view), Arc::clone(&connections), Arc::clone(&front.stopping));
             let run = move || accept(&listener, &view, &connections, &stopping);
-            std::thread::Builder::new().name("metrics".into()).spawn(run)?;
-            front.addresses.push(address);
+            match std::thread::Builder::new().name("metrics".into()).spawn(run) {
+                Ok(_) => front.addresses.push(address),
+                Err(error) => {
+                    notices.push(format!("no metrics are served at {address}: cannot start a thread: {error}"));
+                }
+            }
         }
-        Ok(front)
+        (front, notices)
     }
 }
 
