@@ -5,6 +5,8 @@
 //! each other, each put to sleep and woken for every change: so these calls form a lane, and one thread makes all that
 //! have gathered.
 //!
+//! A resource (a tree, a file) that hangs or is slow keeps a part of the threads busy at most: the others serve the rest.
+//!
 //! Lock order: the state of a core's worker → the pool's queue. An inbox is never held with either.
 
 use std::collections::hash_map::Entry;
@@ -17,12 +19,15 @@ use super::bell::Bell;
 use super::cores::Cores;
 use super::credentials;
 use super::perform;
-use super::task::{Lane, Step, Task};
+use super::task::{Lane, Resource, Step, Task};
 use super::tree;
 use crate::{Completion, Errno};
 
-/// Enough threads to keep a disk's queue busy, few enough that a slow disk does not fill the host with sleepers.
-const WORKERS_MAX: usize = 24;
+/// Enough threads for one resource to keep a disk's queue busy, few enough that a slow disk does not fill the host with
+/// sleepers.
+const RESOURCE_WORKERS_MAX: usize = 24;
+
+const WORKERS_MAX: usize = 2 * RESOURCE_WORKERS_MAX;
 
 /// Calls of one lane that a thread makes before it serves others.
 const LANE_CALLS_MAX: usize = 32;
@@ -123,6 +128,23 @@ enum Work {
     Lane(Lane),
 }
 
+impl Work {
+    fn resource(&self) -> Resource {
+        match self {
+            Work::Job(job) => job.task.resource(),
+            Work::Lane(lane) => Resource::Tree(lane.tree),
+        }
+    }
+}
+
+/// What a resource keeps busy.
+#[derive(Default)]
+struct Busy {
+    workers: usize,
+    /// Its work beyond that, in order.
+    waiting: VecDeque<Work>,
+}
+
 /// The threads and their queue. The queue's length is bounded by the processors' operations in flight.
 pub(super) struct Pool {
     shared: Arc<Shared>,
@@ -139,6 +161,8 @@ struct PoolState {
     queue: VecDeque<Work>,
     /// Jobs of lanes that are in the queue or served by a thread.
     lanes: HashMap<Lane, VecDeque<Job>>,
+    /// The resources for which threads work.
+    busy: HashMap<Resource, Busy>,
     workers: usize,
     idle: usize,
     closed: bool,
@@ -164,7 +188,8 @@ impl Pool {
     /// Has a thread do a job.
     pub(super) fn take(&self, job: Job) {
         let mut state = self.shared.state.lock();
-        let Some(work) = state.take_in(job) else { return };
+        let work = state.take_in(job).and_then(|work| state.within_share(work));
+        let Some(work) = work else { return };
         state.queue.push_back(work);
         self.provide(state);
     }
@@ -260,6 +285,41 @@ impl PoolState {
         }
     }
 
+    /// The work, unless its resource has all threads that it may have: then it waits for one of them.
+    fn within_share(&mut self, work: Work) -> Option<Work> {
+        match self.busy.get_mut(&work.resource()) {
+            Some(busy) if busy.workers >= RESOURCE_WORKERS_MAX => {
+                busy.waiting.push_back(work);
+                None
+            }
+            _ => Some(work),
+        }
+    }
+
+    /// The next work for a thread, until [`end`](Self::end).
+    fn begin(&mut self) -> Option<(Work, Resource)> {
+        while let Some(work) = self.queue.pop_front() {
+            if let Some(work) = self.within_share(work) {
+                let resource = work.resource();
+                self.busy.entry(resource).or_default().workers += 1;
+                return Some((work, resource));
+            }
+        }
+        None
+    }
+
+    fn end(&mut self, resource: Resource) {
+        let Entry::Occupied(mut entry) = self.busy.entry(resource) else { return };
+        let busy = entry.get_mut();
+        busy.workers -= 1;
+        // For the caller, which looks for work now.
+        if let Some(work) = busy.waiting.pop_front() {
+            self.queue.push_back(work);
+        } else if busy.workers == 0 {
+            entry.remove();
+        }
+    }
+
     /// The next job of a lane that the caller serves. Without one the lane is removed.
     fn next_of(&mut self, lane: Lane) -> Option<Job> {
         let job = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front);
@@ -272,10 +332,12 @@ impl PoolState {
     /// Removes the jobs for which `which` is true. Empty lanes are left to the thread that serves them.
     fn take_out(&mut self, mut which: impl FnMut(&Job) -> bool) -> Vec<Job> {
         let mut out = Vec::new();
-        for work in std::mem::take(&mut self.queue) {
-            match work {
-                Work::Job(job) if which(&job) => out.push(job),
-                other => self.queue.push_back(other),
+        for queue in self.busy.values_mut().map(|busy| &mut busy.waiting).chain([&mut self.queue]) {
+            for work in std::mem::take(queue) {
+                match work {
+                    Work::Job(job) if which(&job) => out.push(job),
+                    other => queue.push_back(other),
+                }
             }
         }
         for waiting in self.lanes.values_mut() {
@@ -306,16 +368,15 @@ impl Shared {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {
-            match state.queue.pop_front() {
-                Some(Work::Job(job)) => {
+            match state.begin() {
+                Some((work, resource)) => {
                     drop(state);
-                    job.run();
+                    match work {
+                        Work::Job(job) => job.run(),
+                        Work::Lane(lane) => self.work_in(lane),
+                    }
                     state = self.state.lock();
-                }
-                Some(Work::Lane(lane)) => {
-                    drop(state);
-                    self.work_in(lane);
-                    state = self.state.lock();
+                    state.end(resource);
                 }
                 None if state.closed => return,
                 None => {

@@ -9,7 +9,7 @@ use libc::iovec;
 use super::file;
 use super::net;
 use super::tree;
-use crate::tree::{TreeCall, TreeOp};
+use crate::tree::{Tree, TreeCall, TreeOp};
 use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
 use policy::unit::{ByteOffset, Stability};
 use std::os::fd::RawFd;
@@ -87,7 +87,18 @@ pub(super) enum Call {
 
 /// Calls that the host serializes anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Lane(u64);
+pub(super) struct Lane {
+    pub(super) tree: Tree,
+    directory: u64,
+}
+
+/// What a call waits for if it blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Resource {
+    Tree(Tree),
+    Descriptor(RawFd),
+    Memory,
+}
 
 /// What to do after a system call returned.
 #[derive(Debug)]
@@ -216,7 +227,25 @@ impl Task {
     pub(super) fn lane(&self) -> Option<Lane> {
         let op = self.tree_op()?;
         let dir = op.call.directory_changed()?;
-        Some(Lane(BuildHasherDefault::<DefaultHasher>::default().hash_one((op.tree.0, dir))))
+        let directory = BuildHasherDefault::<DefaultHasher>::default().hash_one(dir);
+        Some(Lane { tree: op.tree, directory })
+    }
+
+    pub(super) fn resource(&self) -> Resource {
+        match self.call {
+            Call::Read { fd, .. }
+            | Call::Write { fd, .. }
+            | Call::Flush { fd }
+            | Call::WriteBack { fd }
+            | Call::Zero { fd, .. }
+            | Call::Seek { fd, .. }
+            | Call::Accept { fd }
+            | Call::Receive { fd }
+            | Call::Send { fd }
+            | Call::Faults { fd } => Resource::Descriptor(fd),
+            Call::Populate { .. } => Resource::Memory,
+            Call::Tree => self.tree_op().map_or(Resource::Memory, |op| Resource::Tree(op.tree)),
+        }
     }
 
     /// Releases memory that only unusually long operations need.

@@ -226,32 +226,35 @@ fn a_lease_is_waited_for_and_not_by_the_processor(mut served: ServedTree) {
     assert!(matches!(reply.lock().take(), Some(TreeReply::Opened(open)) if open.direct.facts.writable));
 }
 
-/// A program on the host that takes its time to allow what is opened in a directory (`FAN_OPEN_PERM`).
-struct Asked {
+/// A program on the host that takes its time to allow what is opened in a directory, and that itself (`FAN_OPEN_PERM`).
+pub struct Asked {
     /// It does not answer, for two seconds at most.
-    is_held: Arc<AtomicBool>,
+    pub is_held: Arc<AtomicBool>,
+    pub is_asked: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Asked {
     /// `None`: the host has no such programs, or the server's user may not be one.
-    fn new(directory: &Path) -> Option<Asked> {
+    pub fn new(directory: &Path) -> Option<Asked> {
         let path = CString::new(directory.as_os_str().as_bytes()).expect("no zero byte");
-        let mask = libc::FAN_OPEN_PERM | libc::FAN_EVENT_ON_CHILD;
+        let mask = libc::FAN_OPEN_PERM | libc::FAN_EVENT_ON_CHILD | libc::FAN_ONDIR;
         // SAFETY: no pointer is passed.
         let fd = unsafe { libc::fanotify_init(libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC, libc::O_RDONLY as u32) };
         // SAFETY: the descriptor is new, and the path a C string.
         let events = (fd >= 0).then(|| unsafe { fs::File::from_raw_fd(fd) })?;
         // SAFETY: as above.
         let marked = unsafe { libc::fanotify_mark(fd, libc::FAN_MARK_ADD, mask, libc::AT_FDCWD, path.as_ptr()) };
-        let (is_held, ended) = (Arc::default(), Arc::default());
-        let (hold, end) = (Arc::clone(&is_held), Arc::clone(&ended));
-        let thread = (marked == 0).then(|| thread::spawn(move || Asked::answer(events, &hold, &end)))?;
-        Some(Asked { is_held, ended, thread: Some(thread) })
+        let mut asked =
+            Asked { is_held: Arc::default(), is_asked: Arc::default(), ended: Arc::default(), thread: None };
+        let [held, is_asked, ended] = [&asked.is_held, &asked.is_asked, &asked.ended].map(Arc::clone);
+        let answer = move || Asked::answer(events, &held, &is_asked, &ended);
+        asked.thread = Some((marked == 0).then(|| thread::spawn(answer))?);
+        Some(asked)
     }
 
-    fn answer(mut events: fs::File, is_held: &AtomicBool, ended: &AtomicBool) {
+    fn answer(mut events: fs::File, is_held: &AtomicBool, is_asked: &AtomicBool, ended: &AtomicBool) {
         while !ended.load(Ordering::SeqCst) {
             let mut poll = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one descriptor, as said.
@@ -260,6 +263,7 @@ impl Asked {
             }
             let mut bytes = [0; 4096];
             let read = events.read(&mut bytes).expect("an event");
+            is_asked.store(true, Ordering::SeqCst);
             for event in bytes[..read].chunks_exact(size_of::<libc::fanotify_event_metadata>()) {
                 let fd: [u8; 4] = event[16..20].try_into().expect("four bytes");
                 let pause = || thread::sleep(Duration::from_millis(2));

@@ -1,6 +1,7 @@
-//! Many concurrent changes of names.
+//! Many concurrent calls.
 
 use std::collections::HashSet;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::tree_rig::*;
-use machine::tree::{Around, BeforeAndAfter, Creation, Node, TreeCall, TreeOp};
+use machine::tree::{Around, BeforeAndAfter, Creation, Node, TreeCall, TreeOp, TreeReply};
 use machine::{Op, Token};
 
 on_all_trees!(
@@ -19,6 +20,7 @@ on_all_trees!(
     what_others_changed_before_does_not_count,
     changes_in_a_removed_directory_are_stale,
     dropping_a_machine_cancels_waiting_calls,
+    a_tree_whose_host_does_not_answer_keeps_no_other_waiting,
 );
 
 /// More than a thread does before it serves others.
@@ -177,5 +179,34 @@ fn dropping_a_machine_cancels_waiting_calls(mut served: ServedTree) {
     for (name, token) in names().iter().zip(started) {
         let is_there = directory.join(name).exists();
         assert!(is_there || !acknowledged.contains(&token), "{name} was acknowledged");
+    }
+}
+
+fn a_tree_whose_host_does_not_answer_keeps_no_other_waiting(mut served: ServedTree) {
+    let node = served.file("file");
+    let leased = std::fs::File::open(served.path("file")).expect("opened");
+    // SAFETY: no pointer is passed.
+    let lease = |kind: libc::c_int| unsafe { libc::fcntl(leased.as_raw_fd(), libc::F_SETLEASE, kind) };
+    // SAFETY: no other test waits for the signal, which asks for the lease and would end this process.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    if lease(libc::F_RDLCK) < 0 {
+        return testkit::skip::note("no leases on this file system");
+    }
+    let asked: Vec<_> = (0..MANY).map(|_| served.start(None, TreeCall::Open { node, writable: true })).collect();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let other = open_tree(directory.path(), false, None).expect("opened");
+    let mut ask = |call: TreeCall| {
+        let (token, reply) = start(&mut served.rig, &other, None, call);
+        assert_eq!(served.rig.wait(token), Ok(0));
+        reply.lock().take().expect("an answer")
+    };
+    let (root, _) = node_in(Ok(ask(TreeCall::Root))).expect("a root");
+    let (file, _) = node_in(Ok(ask(create(root, "file", Creation::Guarded, mode(0o600))))).expect("made");
+    let TreeReply::Opened(file) = ask(TreeCall::Open { node: file, writable: true }) else { panic!("not opened") };
+    assert_eq!(served.rig.run(Op::Flush { file: file.direct.file }), Ok(0));
+    assert!(asked.iter().all(|(_, reply)| reply.lock().is_none()), "the lease was not held so long");
+    assert_eq!(lease(libc::F_UNLCK), 0);
+    for (token, _) in asked {
+        assert_eq!(served.rig.wait(token), Ok(0));
     }
 }

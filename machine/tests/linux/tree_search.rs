@@ -3,11 +3,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
+use crate::tree_at_once::Asked;
 use crate::tree_file_systems::{Kind, Mounted};
 use crate::tree_rig::*;
 use machine::Errno;
 use machine::tree::{Creation, Node, TreeCall};
+use testkit::server::await_that;
 use testkit::skip::note;
 
 /// Runs each test with nodes found by place.
@@ -32,6 +35,7 @@ searched!(
     a_node_moved_out_of_the_tree_is_stale_until_it_is_back,
     the_file_of_places_has_a_bound_whoever_moves_nodes,
     nodes_are_found_while_the_disk_for_their_places_is_full,
+    who_misses_a_node_does_not_wait_for_the_search_of_another,
 );
 
 /// Files in nested directories, with their paths.
@@ -242,6 +246,22 @@ fn nodes_are_found_while_the_disk_for_their_places_is_full(served: ServedTree) {
         assert!(served.ask(None, rename(served.root, &from, served.root, &to)).is_ok(), "{number}");
         assert!(served.attributes(node).is_ok(), "{number}");
     }
+}
+
+fn who_misses_a_node_does_not_wait_for_the_search_of_another(mut served: ServedTree) {
+    let [first, second] = ["first", "second"].map(|name| {
+        let node = served.file(name);
+        fs::remove_file(served.path(name)).expect("removed");
+        node
+    });
+    let Some(asked) = Asked::new(&served.directory) else { return note("no FAN_OPEN_PERM here") };
+    asked.is_held.store(true, Ordering::SeqCst);
+    let (searching, _) = served.start(None, TreeCall::Attributes { node: first });
+    await_that("the tree is searched", || asked.is_asked.load(Ordering::SeqCst));
+    assert_eq!(served.attributes(second).err(), Some(Errno(libc::EBUSY)));
+    assert!(served.rig.done.iter().all(|done| done.token != searching), "the search has ended");
+    drop(asked);
+    assert_eq!(served.rig.wait(searching), Err(ESTALE));
 }
 
 fn one_search_finds_all_moved_nodes_of_a_large_tree(mut served: ServedTree) {

@@ -7,7 +7,7 @@
 //!
 //! A node that is not at its place was moved or removed on the host. The tree is searched for it once, recording all
 //! places seen on the path, so after a restart without places one search finds all nodes. Searches take at most a tenth
-//! of the time; callers are asked to retry meanwhile (`EBUSY`).
+//! of the time; callers are asked to retry in between, and while one runs (`EBUSY`).
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -31,7 +31,7 @@ const DEPTH_MAX: usize = 4096;
 /// Maximum of nodes remembered as removed.
 const GONE_MAX: usize = 16 << 10;
 
-/// A search shorter than this needs no pause after it.
+/// A search shorter than this needs no pause after it, and is waited for.
 const SHORT: Duration = Duration::from_millis(20);
 
 /// The pause after a search, as a multiple of its duration.
@@ -230,7 +230,8 @@ impl HostTree {
             }
             AtPlace::Nothing => drop(settled),
         }
-        let mut last = search.last.lock();
+        // Else many who miss nodes would keep all threads of the tree from whatever is found.
+        let mut last = search.last.try_lock_for(SHORT).ok_or(Errno(libc::EBUSY))?;
         // While waiting for the lock another search may have found it.
         if let AtPlace::Found(found) = self.look_at_place(search, node, number)? {
             return Ok(found);
