@@ -137,7 +137,7 @@ fn memory_beyond_the_limit_of_locked_memory_is_reported_and_counted() {
 #[test]
 fn a_server_that_can_start_no_thread_writes_everything_before_it_ends() {
     let Some(mut command) = awase() else { return };
-    command.args(["serve", "--engine", "threads", "--nbd", "none", "--nfs", "none", "--metrics", "none"]);
+    command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]);
     command.args(["--export", "name=disk,kind=file,path=disk.img,create=true,size=1MiB"]);
     let sandbox = Sandbox::new();
     let server = sandbox.start(command);

@@ -126,17 +126,20 @@ impl Uring {
                 let writer = self.writer.filter(|_| allocates).unwrap_or(0);
                 self.push(entry.personality(writer).user_data(no.0.into()));
             }
-            None => {
-                let task = std::mem::replace(&mut slot.task, Task::idle());
-                self.slots.end(no);
-                self.offloaded += 1;
-                self.count_entry();
-                // SAFETY: these calls (seeks, flushes, populating memory, trees) transfer nothing.
-                let job = unsafe { Job::new(task, &self.inbox) };
-                let left = if is_lone { self.core_worker.submit(job, &self.shared.pool) } else { Some(job) };
-                left.into_iter().for_each(|job| self.shared.pool.take(job));
-            }
+            None => self.offload(no, is_lone),
         }
+    }
+
+    /// Has another thread make the slot's call: if it is alone, one on this core.
+    fn offload(&mut self, no: SlotNo, is_lone: bool) {
+        let task = std::mem::replace(&mut self.slots.get(no).task, Task::idle());
+        self.slots.end(no);
+        self.offloaded += 1;
+        self.count_entry();
+        // SAFETY: the operation's starter guarantees its memory until the completion; dropping this machine waits for it.
+        let job = unsafe { Job::new(task, &self.inbox) };
+        let left = if is_lone { self.core_worker.submit(job, &self.shared.pool) } else { Some(job) };
+        left.into_iter().for_each(|job| self.shared.pool.take(job));
     }
 
     /// Has this processor nothing to do but to wait for one call?
@@ -319,6 +322,8 @@ impl Uring {
         let was_waiting = std::mem::take(&mut slot.waiting);
         let step = match (slot.task.call, result) {
             _ if self.closing || slot.cancelled => Step::Done(Err(Errno::CANCELLED)),
+            // The host starts no worker for the ring, as this user or group has too many threads.
+            (_, Err(Errno::CANCELLED)) if slot.on_disk => return self.offload(no, false),
             (Call::Accept { .. } | Call::Faults { .. }, Ok(_)) => {
                 // SAFETY: an accept has no memory; that of a receive is guaranteed by the operation's starter.
                 let result = unsafe { perform::perform(&slot.task) };

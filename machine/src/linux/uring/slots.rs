@@ -23,7 +23,7 @@ pub(super) struct Slot {
     /// The kernel hands the call to a worker, because it may block.
     with_worker: bool,
     /// It waits for a disk.
-    on_disk: bool,
+    pub(super) on_disk: bool,
 }
 
 /// Index of a slot; `user_data` of its entries.
