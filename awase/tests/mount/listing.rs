@@ -155,7 +155,7 @@ fn what_cannot_be_looked_up_is_listed_nevertheless() {
             Some(1) => Fate::Refused(libc::EACCES as u32),
             Some(2) => Fate::Refused(libc::EIO as u32),
             // Removed meanwhile.
-            Some(3) => Fate::Refused(STALE),
+            Some(3) => Fate::Refused(libc::ENOENT as u32),
             _ => made_up(ENTRIES, procedure, arguments),
         },
         _ => made_up(ENTRIES, procedure, arguments),
@@ -171,6 +171,15 @@ fn what_cannot_be_looked_up_is_listed_nevertheless() {
     // The mount goes on.
     assert_eq!(fs::metadata(f.path("entry-0000000")).expect("stat").len(), 0);
     assert_eq!(fs::metadata(f.path("entry-0000001")).expect_err("refused").raw_os_error(), Some(libc::EACCES));
+    // The directory itself is gone.
+    between.set(|procedure, arguments| match procedure {
+        READDIRPLUS => listed(ENTRIES, arguments, mixed_entry),
+        LOOKUP => Fate::Refused(STALE),
+        _ => made_up(ENTRIES, procedure, arguments),
+    });
+    let mut entries = fs::read_dir(&f.mount.directory).expect("opened");
+    let error = entries.find_map(Result::err).expect("not a part of it as if it were all");
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
 }
 
 /// A directory whose cookies are places in it, and hold until it changes.

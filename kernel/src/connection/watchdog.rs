@@ -20,6 +20,9 @@ const LOOKS: u32 = 32;
 const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
+/// Whatever is left of a timeout, it comes to an end.
+const WAITED_AT_ONCE_MIN: Duration = Duration::from_millis(10);
+
 /// Timeout of a stalled client that holds frames while others wait for memory.
 const TIMEOUT_WHEN_SHORT: Duration = Duration::from_secs(5);
 
@@ -47,7 +50,8 @@ impl Deadline {
     /// So long the peer was waited for. Between two looks that are further apart this process was stopped (SIGSTOP, a frozen
     /// container), which is no fault of the peer's.
     fn waited(&self, now: Instant) -> Duration {
-        self.waited + now.since(self.looked).min((self.interval() * 2).min(self.timeout / 2))
+        let most = (self.interval() * 2).min(self.timeout / 2).max(WAITED_AT_ONCE_MIN);
+        self.waited + now.since(self.looked).min(most)
     }
 
     fn is_over(&self, cpu: &Processor, sessions: &Sessions) -> bool {

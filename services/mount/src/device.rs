@@ -175,7 +175,9 @@ impl RemoteFile {
             if read.is_end {
                 break;
             }
-            if read.count == 0 {
+            if read.count > 0 {
+                pause = EMPTY_READ_PAUSE_MIN;
+            } else {
                 if pause > EMPTY_READ_PAUSE_MAX {
                     return Err(Errno::IO);
                 }

@@ -97,11 +97,15 @@ impl Server {
     ) -> Result<(Made, bool), Errno> {
         if self.has_exclusive.load(Ordering::Relaxed) {
             match self.create(cpu, directory, name, createhow3::EXCLUSIVE(createverf3(verifier))).await {
-                Err(Errno::NOT_SUPPORTED) => self.has_exclusive.store(false, Ordering::Relaxed),
+                Err(Errno::NOT_SUPPORTED) => {}
                 made => return Ok((made?, true)),
             }
         }
-        Ok((self.create(cpu, directory, name, createhow3::GUARDED(new)).await?, false))
+        let made = self.create(cpu, directory, name, createhow3::GUARDED(new)).await;
+        if !matches!(made, Err(Errno::NOT_SUPPORTED)) {
+            self.has_exclusive.store(false, Ordering::Relaxed);
+        }
+        Ok((made?, false))
     }
 
     /// Does it keep a time of access with which something is made, so that what is made is known again by it?

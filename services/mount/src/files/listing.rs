@@ -82,19 +82,23 @@ struct Given {
 
 impl Given {
     /// `name`: if the object may have others in the directory.
-    fn key(file_id: u64, name: Option<&[u8]>) -> u64 {
+    fn key(entry: &Entry, name: Option<&[u8]>) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (file_id, name).hash(&mut hasher);
+        // A number is used again for a new file, a handle is not.
+        match &entry.handle {
+            Some(handle) => (handle, name).hash(&mut hasher),
+            None => (entry.file_id, name).hash(&mut hasher),
+        }
         hasher.finish()
     }
 
     fn has(&self, entry: &Entry) -> bool {
         // Also under another name: else a program that renames all that it finds would never end.
-        [None, Some(&entry.name[..])].into_iter().any(|name| self.entries.contains(&Given::key(entry.file_id, name)))
+        [None, Some(&entry.name[..])].into_iter().any(|name| self.entries.contains(&Given::key(entry, name)))
     }
 
-    /// The host goes on behind the entry at `cookie` of `listing`, if it is there.
-    fn note(&mut self, listing: &Listing, cookie: u64) {
+    /// The host goes on behind the entry at `cookie` of `listing`, if it is there. `is_again`: the listing has begun anew.
+    fn note(&mut self, listing: &Listing, cookie: u64, is_again: bool) {
         let count = listing.entries.iter().position(|entry| entry.cookie == cookie).map_or(0, |index| index + 1);
         // A server that has no verifier does not take cookies back.
         let is_known = count > 0 && listing.verifier != [0; 8] && self.entries.len() + count <= GIVEN_MAX;
@@ -103,8 +107,10 @@ impl Given {
             self.entries.extend(listing.entries[..count].iter().map(|entry| {
                 let is_linked = |attributes: Attributes| attributes.kind != Kind::Directory && attributes.links > 1;
                 let name = entry.attributes.is_some_and(is_linked).then_some(&entry.name[..]);
-                Given::key(entry.file_id, name)
+                Given::key(entry, name)
             }));
+        } else if !is_again {
+            self.entries = HashSet::new();
         }
     }
 }
@@ -211,7 +217,7 @@ impl Files {
         if let Some(index) = before.index_after(cookie) {
             return Ok((before, index));
         }
-        stream.given.lock().note(&before.listing, cookie);
+        stream.given.lock().note(&before.listing, cookie, before.is_again);
         let part = self.ask_part(cpu, stream, (cookie, before.listing.verifier), before.is_again).await?;
         Ok((part, 0))
     }
@@ -267,21 +273,24 @@ impl Files {
             return Ok(given(sink.add(&listed)));
         }
         let node = async {
-            let node = self.node_listed(cpu, directory, asked, entry).await?;
-            let found = if refers { Some(self.found_current(cpu, directory, &node).await?) } else { None };
-            Ok::<_, Errno>((node, found))
+            let Some(node) = self.node_listed(cpu, directory, asked, entry).await? else { return Ok(None) };
+            if !refers {
+                return Ok(Some((node, None)));
+            }
+            match self.found_current(cpu, directory, &node).await {
+                Err(Errno::STALE) => Ok(None),
+                found => Ok(Some((node, Some(found?)))),
+            }
         };
         let node = match node.await {
-            Ok((node, found)) => {
+            Ok(Some((node, found))) => {
                 (listed.kind, listed.found) = (Some(node.kind), found);
                 node
             }
-            // It was removed meanwhile.
-            Err(Errno(libc::ENOENT) | Errno::STALE) => return Ok(Added::Gone),
-            // Nothing is said of any other either.
-            Err(errno @ (Errno::TIMED_OUT | Errno::SHUT_DOWN)) => return Err(errno),
+            Ok(None) => return Ok(Added::Gone),
             // It is there nevertheless. Who may read a directory need not have the right to search it.
-            Err(_) => return Ok(given(sink.add(&listed))),
+            Err(errno) if is_of_one(errno) => return Ok(given(sink.add(&listed))),
+            Err(errno) => return Err(errno),
         };
         let is_taken = sink.add(&listed);
         if !refers {
@@ -294,24 +303,38 @@ impl Files {
         Ok(given(is_taken))
     }
 
-    /// The object of an entry; a server may leave out what it does not have at hand.
+    /// The object of an entry, unless it was removed meanwhile; a server may leave out what it does not have at hand.
     async fn node_listed(
         &self,
         cpu: &Processor,
         directory: &Arc<Node>,
         asked: Instant,
         entry: &Entry,
-    ) -> Result<Arc<Node>, Errno> {
+    ) -> Result<Option<Arc<Node>>, Errno> {
         if let (Some(handle), Some(attributes)) = (&entry.handle, entry.attributes) {
-            return Ok(self.note_object(asked, handle, attributes));
+            return Ok(Some(self.note_object(asked, handle, attributes)));
         }
         let asked = cpu.now();
-        let found = self.server.lookup(cpu, &directory.handle, &entry.name).await?;
+        let found = match self.server.lookup(cpu, &directory.handle, &entry.name).await {
+            Err(Errno(libc::ENOENT)) => return Ok(None),
+            found => found?,
+        };
         let handle = found.handle.ok_or(Errno::IO)?;
         let attributes = match found.attributes {
             Some(attributes) => attributes,
-            None => self.server.attributes(cpu, &handle).await?,
+            None => match self.server.attributes(cpu, &handle).await {
+                Err(Errno::STALE) => return Ok(None),
+                attributes => attributes?,
+            },
         };
-        Ok(self.note_object(asked, &handle, attributes))
+        Ok(Some(self.note_object(asked, &handle, attributes)))
     }
+}
+
+/// Is it an error of one entry, and not of the directory, or of a server that cannot be reached?
+fn is_of_one(errno: Errno) -> bool {
+    use libc::{ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETDOWN, ENETUNREACH, EPIPE};
+    let of_all = [Errno::STALE, Errno::TIMED_OUT, Errno::SHUT_DOWN];
+    let of_the_network = [ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETDOWN, ENETUNREACH, EPIPE];
+    !of_all.contains(&errno) && !of_the_network.contains(&errno.0)
 }
