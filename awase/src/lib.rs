@@ -34,6 +34,7 @@ pub mod secret;
 pub mod serve;
 pub mod served;
 pub mod server;
+pub mod signals;
 pub mod stable_writes;
 pub mod stack;
 pub mod tell;

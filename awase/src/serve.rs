@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kernel::Switches;
@@ -143,6 +143,7 @@ impl Front<'_> {
 
     /// Finishes the requests in flight and writes everything to the disks. A second signal ends the process at once.
     fn drain(mut self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
+        let begun = Instant::now();
         print("finishing the requests in flight and writing everything to the disks; a second signal ends at once\n");
         let on_end = move |failures| {
             // The receiver is dropped with the process.
@@ -152,6 +153,7 @@ impl Front<'_> {
         loop {
             match events.recv()? {
                 Event::Signal(SIGHUP) => {}
+                Event::Signal(_) if begun.elapsed() < crate::signals::SAME_SIGNAL => {}
                 Event::Signal(_) => {
                     tell("ended at once by a second signal; what was not flushed may be lost");
                     self.server.abandon();

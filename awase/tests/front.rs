@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 use testkit::nbd::{self, Client};
-use testkit::server::{AWASE, Sandbox};
+use testkit::server::{AWASE, Sandbox, await_that};
 
 const RAM: &str = "name=r,kind=ram,size=1MiB";
 
@@ -298,9 +298,27 @@ fn a_second_signal_ends_at_once_with_exit_code_1() {
     client.write(0, &[1; 4096]).expect("write into the cache");
     server.signal(libc::SIGTERM);
     server.await_notice("STOPPING=1");
-    server.signal(libc::SIGTERM);
+    // Two that come at the same time are one.
+    await_that("it ends", || {
+        server.signal(libc::SIGTERM);
+        server.has_ended()
+    });
     let (status, _, _) = server.wait();
     assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn a_signal_that_is_sent_to_the_process_and_to_its_group_lets_everything_be_written() {
+    let sandbox = Sandbox::new();
+    let mut server = sandbox.serve(&["--export", "name=slow,kind=testdev,size=1MiB,latency=300ms"]);
+    let mut client = Client::connect(&server.socket(), "slow").expect("connect");
+    client.write(0, &[1; 4096]).expect("write into the cache");
+    // Two of one kind could be delivered as one.
+    server.signal(libc::SIGTERM);
+    server.signal(libc::SIGINT);
+    server.await_notice("STOPPING=1");
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
 }
 
 #[test]

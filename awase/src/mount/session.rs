@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use fuser::{MountOption, SessionACL};
@@ -29,6 +29,7 @@ use super::options::MountOptions;
 use super::umount::take_away;
 use super::url::Url;
 use crate::processors::Processors;
+use crate::signals::SAME_SIGNAL;
 use crate::stack::disk_in_memory;
 
 /// The one processor of a mount.
@@ -221,7 +222,8 @@ fn until_unmounted(
     messages: &Messages,
     (events, happened): (&Sender<Event>, &Receiver<Event>),
 ) -> anyhow::Result<End> {
-    let mut is_ending = false;
+    // When the first signal came.
+    let mut ends: Option<Instant> = None;
     let mut wait = Duration::MAX;
     loop {
         let event = match happened.recv_timeout(wait) {
@@ -230,7 +232,8 @@ fn until_unmounted(
         };
         match event {
             Event::Unmounted(result) => return result.context("the host has ended the mount").map(|()| End::Unmounted),
-            Event::Signal if is_ending => {
+            Event::Signal if ends.is_some_and(|since| since.elapsed() < SAME_SIGNAL) => {}
+            Event::Signal if ends.is_some() => {
                 // It may be away already.
                 let _ = take_away(directory, true);
                 return Ok(End::AtOnce(files.unstored()));
@@ -242,7 +245,7 @@ fn until_unmounted(
                 return taken_away.map(|()| End::AtOnce(unstored));
             }
             Event::Signal => {
-                is_ending = true;
+                ends = Some(Instant::now());
                 wait = LAST_FLUSH_TIMEOUT;
                 let (files, events) = (Arc::clone(files), events.clone());
                 processors.start_task(PROCESSOR, move |cpu| async move {

@@ -102,6 +102,25 @@ fn umount_by_force_loses_nothing_that_is_stored() {
 }
 
 #[test]
+fn a_signal_that_is_sent_to_a_mount_and_to_its_group_lets_everything_be_stored() {
+    // What is swallowed is sent again after a second.
+    let Some((f, between)) = with_between("timeo=10") else { return };
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(f.path("a")).expect("open");
+    let before = between.swallowed();
+    between.swallow(None);
+    file.write_all(&[1; 5000]).expect("it is cached");
+    // Two of one kind could be delivered as one.
+    f.mount.signal(rustix::process::Signal::TERM);
+    f.mount.signal(rustix::process::Signal::INT);
+    await_that("it is being stored", || between.swallowed() > before);
+    between.pass();
+    drop(file);
+    let stored = f.served("a");
+    assert!(f.mount.wait().success(), "something was lost");
+    assert_eq!(fs::read(stored).expect("on the server"), [1; 5000]);
+}
+
+#[test]
 fn a_second_signal_ends_a_mount_at_once() {
     let Some((mut f, between)) = with_between("") else { return };
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(f.path("a")).expect("open");

@@ -229,6 +229,10 @@ impl Server {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("kill");
     }
 
+    pub fn has_ended(&self) -> bool {
+        poll_for([self.process().as_fd()], Duration::ZERO) == [true]
+    }
+
     /// Waits for its end. Returns the status, standard output and standard error.
     pub fn wait(mut self) -> (ExitStatus, String, String) {
         self.await_end();
