@@ -144,7 +144,7 @@ impl Server {
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
         notices.extend(server.listen_for_programs()?);
-        let published = server.trace.as_ref().map_or(Ok(()), TraceFile::publish);
+        let published = server.trace.as_ref().map_or(Ok(()), |trace| trace.publish(Deadline::for_takeover()));
         notices.extend(published.err().map(|error| format!("awase trace will not find what is recorded: {error:#}")));
         Ok((server, notices))
     }
@@ -157,7 +157,9 @@ impl Server {
                 self.control = socket.map(serve).transpose()?;
                 Ok(None)
             }
-            Err(problem) if self.settings.control == Control::InData => Ok(Some(problem.to_string())),
+            Err(problem) if self.settings.control == Control::InData => {
+                Ok(Some(format!("awase top and awase set cannot reach this server: {problem}")))
+            }
             Err(problem) => Err(Problems::from(problem).into()),
         }
     }
@@ -170,7 +172,9 @@ impl Server {
                 self.programs = Some(Programs::serve(socket, &path, cluster, &self.processors)?);
                 Ok(None)
             }
-            Err(problem) if self.settings.shm == Control::InData => Ok(Some(problem.to_string())),
+            Err(problem) if self.settings.shm == Control::InData => {
+                Ok(Some(format!("programs cannot map shared disks: {problem}")))
+            }
             Err(problem) => Err(Problems::from(problem).into()),
         }
     }

@@ -113,6 +113,39 @@ fn a_trace_is_removed_at_an_orderly_end_or_by_the_second_start_after_a_kill() {
 }
 
 #[test]
+fn files_of_the_user_that_are_called_as_a_trace_stay() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("awase-data");
+    let theirs = sandbox.write("awase-data/trace", "mine");
+    let errors = serve(&sandbox).end();
+    assert_eq!(std::fs::read_to_string(&theirs).expect("their file"), "mine");
+    assert!(errors.contains("awase trace will not find what is recorded"), "{errors}");
+    std::fs::remove_file(theirs).expect("removed");
+    let theirs = sandbox.write("awase-data/trace.previous", "mine");
+    serve(&sandbox).crash();
+    let left = file(&sandbox);
+    let errors = serve(&sandbox).end();
+    assert_eq!(std::fs::read_to_string(theirs).expect("their file"), "mine");
+    assert!(errors.contains("trace.previous is no link to a trace"), "{errors}");
+    assert!(file(&sandbox) == left && left.exists(), "the trace of the killed server");
+}
+
+#[test]
+fn a_second_server_leaves_the_trace_of_the_first_where_it_is() {
+    let sandbox = Sandbox::new();
+    let first = serve(&sandbox);
+    read(&first);
+    let own = file(&sandbox);
+    let other = sandbox.serve(&["--nbd-unix", "other.sock", "--export", "name=r,kind=ram,size=1MiB"]);
+    assert_eq!(file(&sandbox), own);
+    let errors = other.end();
+    assert!(errors.contains("leads to that of another server, which runs"), "{errors}");
+    assert!(errors.contains("awase top and awase set cannot reach this server"), "{errors}");
+    assert!(reads(&trace(&sandbox, &["--event", "nbd.read"])) > 0);
+    first.end();
+}
+
+#[test]
 fn a_trace_is_private_and_without_names_or_content_of_files() {
     use std::os::unix::fs::PermissionsExt as _;
     let sandbox = Sandbox::new();

@@ -14,6 +14,8 @@ use anyhow::Context as _;
 use kernel::trace::{Mode, TraceMemory, Tracer};
 use machine::linux::shared_memory::SharedMemory;
 
+use crate::predecessor::Deadline;
+
 const BYTES: usize = 8 << 20;
 
 const MEMORY: &str = "/dev/shm";
@@ -32,7 +34,7 @@ pub struct TraceFile {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        // Only if it still leads to this file: a successor may have replaced it.
+        // Only if it leads to this file: another server may have it.
         if fs::read_link(&self.link).is_ok_and(|to| to == self.file) {
             let _ = fs::remove_file(&self.link);
         }
@@ -47,22 +49,24 @@ impl Drop for TraceFile {
 pub fn create(data: &Path, mode: Mode, processors: u16) -> anyhow::Result<(Tracer, TraceFile)> {
     fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
     let link = data.join(NAME);
-    let file = Path::new(MEMORY).join(format!("awase-{}.trace", std::process::id()));
-    let words = map(&file).with_context(|| format!("cannot make {}", file.display()))?;
-    let trace = TraceFile { link, file };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    // With the time: a server in another namespace of processes may have the same number.
+    let file = Path::new(MEMORY).join(format!("awase-{}-{now_ns:x}.trace", std::process::id()));
+    let words = map(&file).with_context(|| format!("cannot make {}", file.display()))?;
+    let trace = TraceFile { link, file };
     Ok((Tracer::new(mode, processors, words, now_ns), trace))
 }
 
 impl TraceFile {
-    /// Links to the file, and makes that of a killed server the previous one. To be called once the server has locked
-    /// what it serves: one that is refused because another server runs must not replace that server's link.
+    /// Links to the file, and makes that of a killed server the previous one. Waits with `deadline` for a server before
+    /// this one.
     ///
     /// # Errors
-    /// When the host refuses.
-    pub fn publish(&self) -> anyhow::Result<()> {
-        replace_link(self).with_context(|| format!("cannot make {}", self.link.display()))
+    /// When the link is that of a server that runs, or something else has its name, or the host refuses.
+    pub fn publish(&self, deadline: Deadline) -> anyhow::Result<()> {
+        let made = deadline.retry(|| replace_link(self), |error| error.kind() == io::ErrorKind::ResourceBusy);
+        made.with_context(|| format!("cannot make {}", self.link.display()))
     }
 }
 
@@ -73,40 +77,46 @@ fn map(file: &Path) -> io::Result<TraceMemory> {
 }
 
 /// The trace of a killed server becomes the previous one, so that an immediate restart does not destroy the evidence.
+/// That of one that runs is [in use](io::ErrorKind::ResourceBusy).
 fn replace_link(trace: &TraceFile) -> io::Result<()> {
-    if let Some(before) = left_by_killed(&trace.link, &trace.file) {
-        let previous = trace.link.with_file_name(PREVIOUS);
-        if let Some(older) = left_by_killed(&previous, &trace.file)
-            && older != before
-        {
-            let _ = fs::remove_file(older);
+    match trace_at(&trace.link)? {
+        None => {}
+        // As after the host's restart.
+        Some(gone) if !gone.exists() => fs::remove_file(&trace.link)?,
+        Some(other) if is_alive(&other) => {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "it leads to that of another server, which runs"));
         }
-        remove_if_exists(&previous)?;
-        fs::rename(&trace.link, &previous)?;
+        Some(before) => {
+            let previous = trace.link.with_file_name(PREVIOUS);
+            if let Some(older) = trace_at(&previous)?
+                && older != before
+                && !is_alive(&older)
+            {
+                let _ = fs::remove_file(older);
+            }
+            fs::rename(&trace.link, previous)?;
+        }
     }
-    remove_if_exists(&trace.link)?;
     symlink(&trace.file, &trace.link)
 }
 
-fn remove_if_exists(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// The trace to which `link` leads; `None`: there is nothing.
+///
+/// # Errors
+/// What else is there is the user's, and stays.
+fn trace_at(link: &Path) -> io::Result<Option<PathBuf>> {
+    match fs::read_link(link) {
+        Ok(file) if file.starts_with(MEMORY) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+        _ => Err(io::Error::other(format!("{} is no link to a trace; move it away", link.display()))),
     }
-}
-
-/// The target of `link`, if it is a trace that no server records any more. `own` is this server's.
-fn left_by_killed(link: &Path, own: &Path) -> Option<PathBuf> {
-    let file = fs::read_link(link).ok()?;
-    (file.starts_with(MEMORY) && file != own && file.exists() && !is_alive(&file)).then_some(file)
 }
 
 /// Removes the traces of killed servers with this data directory.
 pub fn remove_of(data: &Path) {
     for link in [NAME, PREVIOUS].map(|name| data.join(name)) {
-        if let Ok(file) = fs::read_link(&link)
-            && file.starts_with(MEMORY)
-        {
+        if let Ok(Some(file)) = trace_at(&link) {
             // It may have been removed already.
             let _ = fs::remove_file(file);
             let _ = fs::remove_file(link);
@@ -118,7 +128,7 @@ pub fn remove_of(data: &Path) {
 /// the file.
 fn is_alive(file: &Path) -> bool {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-    let Some(process) = name.strip_prefix("awase-").and_then(|process| process.parse::<u32>().ok()) else {
+    let Some(process) = name.split('-').nth(1).and_then(|process| process.parse::<u32>().ok()) else {
         return true;
     };
     match fs::read_to_string(format!("/proc/{process}/maps")) {
@@ -130,6 +140,13 @@ fn is_alive(file: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_with_one_process_id_have_traces_of_their_own() {
+        let data = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
+        let traces = data.each_ref().map(|data| create(data.path(), Mode::Off, 1).expect("a trace").1);
+        assert_ne!(traces[0].file, traces[1].file);
+    }
 
     #[test]
     fn nothing_is_left_of_killed_servers() {
