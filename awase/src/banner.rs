@@ -42,11 +42,13 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
         let (name, size) = (&database.name, show_bytes(disk.volume.size()));
         let _ = writeln!(text, "  {name:<16} {size:>9}  database on {}", database.volume.medium());
     }
-    let first_disk = server.disks().next().map(|served| served.export.name.as_str());
-    let first_directory = server.directories().first().map(|served| served.directory.mount.as_str());
-    let disks_at = first_disk.into_iter().flat_map(|name| server.nbd_addresses().map(move |at| uri(at, name)));
-    let directories_at =
-        first_directory.into_iter().flat_map(|mount| server.nfs_addresses().filter_map(move |at| nfs_uri(at, mount)));
+    let first_disk = server.disks().next().map(|served| (served.export.name.as_str(), served.volume.read_only()));
+    let first_directory =
+        server.directories().first().map(|served| (served.directory.mount.as_str(), served.export.read_only()));
+    let disks_at = first_disk.into_iter().flat_map(|(name, _)| server.nbd_addresses().map(move |at| uri(at, name)));
+    let directories_at = first_directory
+        .into_iter()
+        .flat_map(|(mount, _)| server.nfs_addresses().filter_map(move |at| nfs_uri(at, mount)));
     let first_database = server.databases().next().map(|(database, _)| database.name.as_str());
     let databases_at =
         first_database.into_iter().flat_map(|name| server.postgres_addresses().map(move |at| postgres_uri(at, name)));
@@ -58,13 +60,13 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
         let _ = writeln!(text, "  http://{address}/ (live plots; /metrics for Prometheus)");
     }
     text.push_str("\nTry\n");
-    if let (Some(address), Some(name)) = (server.nbd_addresses().next(), first_disk) {
+    if let (Some(address), Some((name, read_only))) = (server.nbd_addresses().next(), first_disk) {
         // A Unix socket takes the least of this host's memory, of which its block device may be short.
         let is_unix = |address: &&Address| matches!(address, Address::Unix(_));
-        text += &disk_commands(address, server.nbd_addresses().find(is_unix).unwrap_or(address), name);
+        text += &disk_commands(address, server.nbd_addresses().find(is_unix).unwrap_or(address), name, read_only);
     }
-    if let (Some(Address::Tcp(address)), Some(mount)) = (server.nfs_addresses().next(), first_directory) {
-        text += &directory_commands(*address, mount);
+    if let (Some(Address::Tcp(address)), Some((mount, read_only))) = (server.nfs_addresses().next(), first_directory) {
+        text += &directory_commands(*address, mount, read_only);
     }
     if let Some(name) = first_database {
         server.postgres_addresses().for_each(|address| text += &database_command(address, name));
@@ -84,8 +86,9 @@ fn colors(server: &Server) -> String {
 }
 
 /// `local`: where the kernel of this host connects.
-fn disk_commands(address: &Address, local: &Address, name: &str) -> String {
+fn disk_commands(address: &Address, local: &Address, name: &str, read_only: bool) -> String {
     let uri = uri(address, name);
+    let copy = if read_only { format!("'{uri}' IMAGE") } else { format!("--flush IMAGE '{uri}'") };
     let kernel_client = match local {
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
         Address::Unix(path) => format!("-unix '{}'", path.display()),
@@ -93,22 +96,23 @@ fn disk_commands(address: &Address, local: &Address, name: &str) -> String {
     };
     format!(
         "  nbdinfo '{uri}'\n  \
-         nbdcopy --flush IMAGE '{uri}'\n  \
+         nbdcopy {copy}\n  \
          qemu-img info '{uri}'\n  \
          fio --name=t --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 --runtime=5 --time_based\n  \
          nbd-client {kernel_client} -N '{name}' /dev/nbd0\n"
     )
 }
 
-fn directory_commands(address: SocketAddr, mount: &str) -> String {
+fn directory_commands(address: SocketAddr, mount: &str, read_only: bool) -> String {
     let (host, port) = (host(address.ip()), address.port());
     let uri = |path: &str| nfs_uri(&Address::Tcp(address), path).unwrap_or_default();
     let (directory, file) = (uri(mount), uri(&format!("{}/FILE", mount.trim_end_matches('/'))));
+    let copy = if read_only { format!("'{file}' FILE") } else { format!("FILE '{file}'") };
     format!(
         "  mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock '{host}:{mount}' /mnt\n  \
          mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks '{host}:{mount}' /mnt    # macOS\n  \
          nfs-ls '{directory}'\n  \
-         nfs-cp FILE '{file}'\n"
+         nfs-cp {copy}\n"
     )
 }
 
@@ -146,15 +150,16 @@ mod tests {
 
     #[test]
     fn commands_have_the_clients_syntax_for_host_and_port() {
-        let text = directory_commands(([127, 0, 0, 1], 20490).into(), "/files");
+        let text = directory_commands(([127, 0, 0, 1], 20490).into(), "/files", false);
         let linux = "mount -t nfs -o vers=3,proto=tcp,port=20490,mountport=20490,mountproto=tcp,nolock \
                      '127.0.0.1:/files' /mnt\n";
         assert!(text.contains(linux), "{text}");
         assert!(text.contains("nfs-ls 'nfs://127.0.0.1/files?nfsport=20490&mountport=20490'"), "{text}");
         assert!(text.contains("nfs-cp FILE 'nfs://127.0.0.1/files/FILE?nfsport=20490&mountport=20490'"), "{text}");
-        let text = directory_commands("[::1]:2049".parse().expect("an address"), "/a");
+        let text = directory_commands("[::1]:2049".parse().expect("an address"), "/a", true);
         assert!(text.contains("'[::1]:/a' /mnt"), "{text}");
-        let text = directory_commands(([0, 0, 0, 0], 2049).into(), "/a");
+        assert!(text.contains("nfs-cp 'nfs://[::1]/a/FILE?nfsport=2049&mountport=2049' FILE\n"), "{text}");
+        let text = directory_commands(([0, 0, 0, 0], 2049).into(), "/a", false);
         assert!(text.contains("'HOST:/a' /mnt"), "no client mounts from 0.0.0.0: {text}");
     }
 }

@@ -147,7 +147,7 @@ pub struct ServeArguments {
     /// Add an export, or change one of the file: name=NAME,kind=KIND,path=PATH,size=SIZE,... (may be repeated).
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = export_entries)]
     pub export: Vec<ExportFlag>,
-    /// Refuse changes to all exports.
+    /// Refuse changes to all exports; then there are no databases.
     #[arg(long)]
     pub read_only: bool,
     /// Set a switch (may be repeated); see the list below.

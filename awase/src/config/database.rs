@@ -273,7 +273,7 @@ pub(super) fn check_reach(settings: &Settings, users: &[User], problems: &mut Pr
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, toml};
+    use super::super::{Config, Overrides, toml};
     use super::*;
 
     fn config(text: &str) -> Result<Config, String> {
@@ -308,6 +308,19 @@ mod tests {
         assert!(
             config("[[export]]\nname = \"r\"\nkind = \"ram\"\nsize = \"1M\"\n").expect("good").databases.is_empty()
         );
+    }
+
+    #[test]
+    fn databases_do_not_go_with_read_only() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let file = directory.path().join("awase.toml");
+        let load = |text: &str| {
+            std::fs::write(&file, text).expect("write");
+            Config::load(&Overrides { file: Some(file.clone()), read_only: true, ..Overrides::default() })
+        };
+        let message = load(BANK).expect_err("it takes changes").to_string();
+        assert!(message.contains("awase.toml:1: database \"bank\" cannot be served read-only"), "{message}");
+        assert!(load("").expect("good").databases.is_empty());
     }
 
     #[test]

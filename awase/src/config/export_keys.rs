@@ -53,7 +53,8 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
     block_size: optional(Form::new("1, 512, 4096", read_block_size, u32::to_string)),
         "Disks: the smallest unit that clients may transfer, in bytes (default 1: any)";
     create: optional(on_off()),
-        "Create the file, sparse and of `size`, or the directory if it does not exist (default false)";
+        "Create the file, sparse and of `size`, or the directory if it does not exist, and the directories above it \
+         (default false)";
     stable_writes: optional(named(STABLE_WRITES)),
         "Disks: how stable writes become durable: by a write and a flush, by forced unit access, or by whichever \
          measured cheaper at start, concurrent ones by forced unit access only if the disk itself has it; where both \
@@ -121,7 +122,7 @@ fn show_homes(homes: &Vec<String>) -> Option<String> {
 fn fitting(text: Form<String>) -> Form<String> {
     text.unless(|text| match text.len() {
         bytes if bytes > TEXT_BYTES_MAX => Some(format!("is {bytes} bytes long, more than {TEXT_BYTES_MAX}")),
-        _ => text.contains('\0').then(|| "holds a zero byte".to_owned()),
+        _ => text.contains(char::is_control).then(|| "holds a control character".to_owned()),
     })
 }
 

@@ -16,6 +16,7 @@ mod form;
 mod given;
 mod key;
 mod kind;
+mod listen;
 mod print;
 mod problem;
 mod settings;
@@ -122,6 +123,14 @@ impl Config {
         problems.refuse_pairs(&directories, refuse_same_mount);
         sharing::check(&settings, &volumes, &mut problems);
         let read_only = overrides.read_only;
+        if read_only {
+            let refused = databases.iter().map(|database| {
+                let key = format!("database {:?}", database.name);
+                let problem = Problem::new(&database.place, key, "cannot be served read-only");
+                problem.allowed("--read-only without databases")
+            });
+            problems.0.extend(refused);
+        }
         if exports.is_empty() && directories.is_empty() && databases.is_empty() {
             let place = settings.place("data");
             exports.push(Export { read_only, ..Export::default_disk(&settings.data, place.clone()) });
@@ -135,7 +144,9 @@ impl Config {
         if !databases.is_empty() {
             database::check_reach(&settings, &users, &mut problems);
         }
-        problems.or(Config { settings, switches, exports, directories, clients, databases, users })
+        let config = Config { settings, switches, exports, directories, clients, databases, users };
+        listen::check(&config, &mut problems);
+        problems.or(config)
     }
 }
 

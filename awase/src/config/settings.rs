@@ -68,6 +68,9 @@ pub enum Control {
 
 const DATA: &str = "awase-data";
 
+/// Longest path of a Unix socket: `sun_path` holds 108 bytes with the final zero (unix(7)).
+pub(super) const SOCKET_BYTES_MAX: usize = 107;
+
 const NBD_SOCKET_NAME: &str = "nbd.sock";
 
 /// Name of the control socket in the data directory.
@@ -285,11 +288,10 @@ fn sockets() -> Form<Vec<PathBuf>> {
     list(socket("a path (at most 107 bytes), a list of paths, or [] for none"))
 }
 
-/// `sun_path` holds 108 bytes with the final zero (unix(7)).
 fn socket(allowed: &str) -> Form<PathBuf> {
     path(allowed).unless(|path| {
         let bytes = path.as_os_str().len();
-        (bytes > 107).then(|| format!("is {bytes} bytes long, too long for a Unix socket"))
+        (bytes > SOCKET_BYTES_MAX).then(|| format!("is {bytes} bytes long, too long for a Unix socket"))
     })
 }
 

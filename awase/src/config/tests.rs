@@ -39,6 +39,10 @@ fn a_message_names_line_key_and_what_is_allowed() {
             "[switches]\nreadahead = 4",
             "awase.toml:2: switches.readahead is not a known key; did you mean \"read_ahead\"?",
         ),
+        (
+            "[[export]]\nname = \"a\"\ndescription = \"a\\nb\"",
+            "awase.toml:3: export \"a\" description = \"a\\nb\" holds a control character; allowed: a text of at most 4096 bytes",
+        ),
         ("[listen]\nndb = []", "awase.toml:2: listen.ndb is not a known key; did you mean \"listen.nbd\"?"),
         ("priority = true", "awase.toml:1: priority belongs into the section [switches], not the top"),
         (
