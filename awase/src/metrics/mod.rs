@@ -142,3 +142,19 @@ fn answer(view: &View, path: &str) -> Answer {
         _ => Answer::plain(404, "available: / (live plots), /metrics (Prometheus), /live.json\n"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_shows_the_latency_of_every_group_of_requests() {
+        for group in kernel::counters::Group::ALL {
+            let is_shown = |line: &str| {
+                let of = line.split_once("percentiles(now, old, [").map(|(_, of)| of);
+                of.is_some_and(|of| of.contains(&format!("{:?}", group.name())))
+            };
+            assert!(PAGE.lines().any(is_shown), "{} is in no plot", group.name());
+        }
+    }
+}

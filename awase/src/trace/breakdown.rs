@@ -43,7 +43,10 @@ pub fn table(moments: &[Moment], slower: Duration) -> String {
     }
     let mut stages = Stages::default();
     clients.into_values().for_each(|client| client.attribute(&mut stages));
-    requests_table(requests, total) + &stages_table(&stages)
+    // A group of calls waits for the log: its writes are of no client.
+    let any_calls = requests.keys().any(|name| name.starts_with("postgres."));
+    let rest = if any_calls { "own work and the logs of databases" } else { "the server's own work" };
+    requests_table(requests, total) + &stages_table(&stages, rest)
 }
 
 fn requests_table(mut requests: BTreeMap<&str, Vec<Duration>>, total: Duration) -> String {
@@ -66,7 +69,7 @@ fn requests_table(mut requests: BTreeMap<&str, Vec<Duration>>, total: Duration) 
     text
 }
 
-fn stages_table(stages: &Stages) -> String {
+fn stages_table(stages: &Stages, rest: &str) -> String {
     let all = stages.server + stages.time.iter().sum::<f64>();
     let share = |ns: f64| if all > 0.0 { 100.0 * ns / all } else { 0.0 };
     let mut text = format!("\n{:<36} {:>10} {:>12} {:>8}\n", "where their time went", "times", "mean", "share");
@@ -75,8 +78,8 @@ fn stages_table(stages: &Stages) -> String {
         let mean = stages.took[number] / u32::try_from(count).unwrap_or(u32::MAX);
         let _ = writeln!(text, "{stage:<36} {count:>10} {:>12} {:>7.1}%", show(mean), share(stages.time[number]));
     }
-    let rest = share(stages.server);
-    let _ = writeln!(text, "{:<36} {:>10} {:>12} {rest:>7.1}%", "the rest: the server's own work", "", "");
+    let name = format!("the rest: {rest}");
+    let _ = writeln!(text, "{name:<44} {:>15} {:>7.1}%", "", share(stages.server));
     text
 }
 
@@ -171,7 +174,8 @@ fn began(moment: &Moment) -> Instant {
 
 fn is_request(event: Event) -> bool {
     let name = event.facts().name;
-    (name.starts_with("nbd.") || name.starts_with("nfs.")) && event.facts().shape == kernel::trace::Shape::Span
+    let is_of_clients = ["nbd.", "nfs.", "postgres."].iter().any(|service| name.starts_with(service));
+    is_of_clients && event.facts().shape == kernel::trace::Shape::Span
 }
 
 fn show(time: Duration) -> String {
@@ -210,6 +214,15 @@ mod tests {
         }
         assert!(!text.contains("writing on the device"), "{text}");
         assert!(text.contains("nbd.read"), "{text}");
+    }
+
+    #[test]
+    fn calls_of_databases_are_requests() {
+        let moments = [span(Event::PostgresCall, 1, 100), span(Event::CacheLoadAwaited, 1, 30)];
+        let text = table(&moments, Duration::ZERO);
+        assert!(text.contains("postgres.call"), "{text}");
+        let rest = text.lines().find(|line| line.starts_with("the rest: own work and the logs of databases"));
+        assert!(rest.is_some_and(|line| line.ends_with(" 70.0%")), "{text}");
     }
 
     #[test]
