@@ -150,7 +150,7 @@ pub struct ServeArguments {
     /// Refuse changes to all exports; then there are no databases.
     #[arg(long)]
     pub read_only: bool,
-    /// Set a switch (may be repeated); see the list below.
+    /// Set a switch (may be repeated); awase set --help lists them.
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub switch: Vec<(String, String)>,
     /// The data directory: what the server creates by itself.
@@ -167,7 +167,7 @@ Examples:
   awase load bank.toml --server /run/awase --json   through a Unix socket; for programs
   awase load bank.toml --plot load.svg              the course and the latencies as a picture
 
-Exit codes: 0 success, 1 a check is wrong or the load failed.";
+Exit codes: 0 success, 1 a check is wrong or the load failed, 2 the command line or the mix is wrong.";
 
 /// Arguments of `load`.
 #[derive(Args, Clone, Debug)]

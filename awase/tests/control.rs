@@ -252,6 +252,19 @@ fn malformed_requests_to_the_socket_are_refused() {
 }
 
 #[test]
+fn of_several_switches_none_is_set_if_one_is_wrong() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&["--export", "name=vm,kind=ram,size=32MiB"]);
+    for wrong in ["prioriti=on", "quantum=never"] {
+        let output = sandbox.run(&["set", "priority=off", wrong]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(wrong.split_once('=').expect("a name").0), "{errors}");
+        assert_eq!(value(&mut connect(&sandbox), "priority"), "true");
+    }
+}
+
+#[test]
 fn top_once_prints_exports_processors_and_switches() {
     let sandbox = Sandbox::new();
     let uid = std::fs::metadata("/proc/self").expect("this process").uid();

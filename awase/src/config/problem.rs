@@ -66,6 +66,11 @@ impl fmt::Display for Problem {
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
+    /// What is wrong with the command line of `command`.
+    pub fn of_command(command: &str, what: impl fmt::Display) -> Problems {
+        Problem::new(&Place::Flag(command.into()), "", what.to_string()).into()
+    }
+
     /// `value`, if there are no problems.
     ///
     /// # Errors

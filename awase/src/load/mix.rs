@@ -159,6 +159,8 @@ impl Mix {
     fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=TERMINALS_MAX).contains(&self.terminals), "terminals must be from 1 to {TERMINALS_MAX}");
         ensure!((1..=PIPELINE_MAX).contains(&self.pipeline), "pipeline must be from 1 to {PIPELINE_MAX}");
+        ensure!(self.transactions != Some(0), "transactions must be above 0");
+        ensure!(self.duration.is_none_or(|duration| !duration.is_zero()), "duration must be above 0");
         ensure!(!self.transactions_of.is_empty(), "there is no [[transaction]]");
         ensure!(self.transactions_of.iter().any(|one| one.weight > 0), "all transactions have the weight 0");
         ensure!(self.rate.is_none_or(|rate| rate > 0.0 && rate < 1e7), "rate must be above 0");

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::cli::LoadArguments;
+use crate::config::Problems;
 pub use mix::Mix;
 use wire::Target;
 
@@ -28,8 +29,10 @@ use wire::Target;
 pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.mix;
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut mix = Mix::parse(&text).with_context(|| format!("{} is not a mix", path.display()))?;
-    mix.change(arguments)?;
+    let wrong = |what: String| Problems::of_command("load", what);
+    let mix = Mix::parse(&text).map_err(|error| wrong(format!("{} is not a mix: {error:#}", path.display())));
+    let mut mix = mix?;
+    mix.change(arguments).map_err(|error| wrong(error.to_string()))?;
     let target = Target::new(arguments.server.as_deref(), &mix.database, &mix.user)?;
     let before = check::ask_before(&target, &mix.checks)?;
     let progress = if arguments.quiet { run::Progress::None } else { run::Progress::Lines };

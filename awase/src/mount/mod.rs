@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
+use crate::config::Problems;
 use arguments::MountArguments;
 use messages::Messages;
 use options::MountOptions;
@@ -33,8 +34,10 @@ use url::Url;
 /// # Errors
 /// When nothing could be mounted.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<ExitCode> {
-    let url = Url::parse(&arguments.url)?;
-    let mut options = MountOptions::parse(arguments.options.iter().map(String::as_str))?;
+    let wrong = |error: &dyn std::error::Error| Problems::of_command("mount", error);
+    let url = Url::parse(&arguments.url).map_err(|error| wrong(&error))?;
+    let options = MountOptions::parse(arguments.options.iter().map(String::as_str));
+    let mut options = options.map_err(|error| wrong(&error))?;
     if options.privileged {
         dial::check_privileged()?;
     }

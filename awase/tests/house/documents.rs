@@ -94,6 +94,18 @@ fn the_example_configurations_are_valid() {
     none(&wrong);
 }
 
+#[test]
+fn a_list_below_the_flags_is_there_where_one_is_spoken_of() {
+    let mut wrong = Vec::new();
+    for command in awase::cli::command().get_subcommands() {
+        let speaks = |argument: &clap::Arg| argument.get_help().is_some_and(|help| help.to_string().contains("below"));
+        if command.get_arguments().any(speaks) && command.get_after_long_help().is_none() {
+            wrong.push(format!("awase {} --help has no list", command.get_name()));
+        }
+    }
+    none(&wrong);
+}
+
 /// The values of a key of a unit.
 fn values(unit: &str, key: &str) -> Vec<String> {
     unit.lines().filter_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned())).collect()

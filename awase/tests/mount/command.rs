@@ -38,6 +38,16 @@ fn every_mistake_has_its_message() {
 }
 
 #[test]
+fn a_wrong_command_line_has_exit_code_2() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("mnt");
+    for arguments in [&["http://server/x", "mnt"][..], &["server:/x", "mnt", "-o", "ro,nconnect=17"]] {
+        let output = sandbox.run(&[&["mount"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
+}
+
+#[test]
 fn an_export_that_is_not_there_is_refused_by_name() {
     let sandbox = Sandbox::new();
     sandbox.make_directory("mnt");

@@ -218,6 +218,15 @@ fn a_user_proves_that_it_knows_its_password() {
 }
 
 #[test]
+fn a_load_of_nothing_is_refused() {
+    let bank = Bank::open();
+    for arguments in [["--terminals", "0"], ["--transactions", "0"], ["--duration", "0s"], ["--rate", "0"]] {
+        let output = load(&bank, MIX, &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
 fn mistakes_and_wrong_results_are_told() {
     let bank = Bank::open();
     let message = |output: &Output| {
