@@ -136,19 +136,21 @@ fn memory_beyond_the_limit_of_locked_memory_is_reported_and_counted() {
 
 #[test]
 fn a_server_that_can_start_no_thread_writes_everything_before_it_ends() {
-    let Some(mut command) = awase() else { return };
-    command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]);
-    command.args(["--export", "name=disk,kind=file,path=disk.img,create=true,size=1MiB"]);
-    let sandbox = Sandbox::new();
-    let server = sandbox.start(command);
-    let mut client = testkit::nbd::Client::connect(&server.socket(), "disk").expect("connect");
-    client.write(4096, &[7; 8192]).expect("write into the cache");
-    let mut limit = as_user(USER, "prlimit").expect("as before");
-    limit.args(["--nproc=0", "--pid", &server.id().to_string()]).current_dir(sandbox.path());
-    assert!(limit.status().expect("prlimit (util-linux)").success());
-    server.end();
-    let image = std::fs::read(sandbox.file("disk.img")).expect("image");
-    assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
+    for engine in ["auto", "threads"] {
+        let Some(mut command) = awase() else { return };
+        command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none", "--engine", engine]);
+        command.args(["--export", "name=disk,kind=file,path=disk.img,create=true,size=1MiB"]);
+        let sandbox = Sandbox::new();
+        let server = sandbox.start(command);
+        let mut client = testkit::nbd::Client::connect(&server.socket(), "disk").expect("connect");
+        let mut limit = as_user(USER, "prlimit").expect("as before");
+        limit.args(["--nproc=0", "--pid", &server.id().to_string()]).current_dir(sandbox.path());
+        assert!(limit.status().expect("prlimit (util-linux)").success());
+        client.write(4096, &[7; 8192]).expect("write into the cache");
+        server.end();
+        let image = std::fs::read(sandbox.file("disk.img")).expect("image");
+        assert!(image[4096..][..8192] == [7; 8192], "with {engine}, an acknowledged write is not in the file");
+    }
 }
 
 #[test]

@@ -183,6 +183,7 @@ fn dropping_a_machine_cancels_waiting_calls(mut served: ServedTree) {
 }
 
 fn a_tree_whose_host_does_not_answer_keeps_no_other_waiting(mut served: ServedTree) {
+    allow_descriptors();
     let node = served.file("file");
     let leased = std::fs::File::open(served.path("file")).expect("opened");
     // SAFETY: no pointer is passed.

@@ -113,7 +113,7 @@ impl HostTree {
             self.reopen(&found, flags).map(|fd| Arc::new(StdFile::from(fd)))
         };
         let file = open()?;
-        let bytes_max = self.end_max(file.as_fd());
+        let bytes_max = self.end_max(file.as_fd()).min(call::file_size_limit());
         let direct = self.disk.open_direct(Arc::clone(&file), writable)?;
         if !writable && self.search.is_none() {
             self.readers.insert(*node, Reader { file: Arc::downgrade(&file), facts: direct.facts, bytes_max });
@@ -132,7 +132,7 @@ impl HostTree {
     pub(super) fn open_made(&self, node: &Node) -> Option<OpenNode> {
         let file = self.made.get(node)?;
         let found = call::status(file.as_fd()).ok().filter(|found| found.stx_nlink > 0 && found.stx_size == 0)?;
-        let bytes_max = self.end_max(file.as_fd());
+        let bytes_max = self.end_max(file.as_fd()).min(call::file_size_limit());
         let direct = self.disk.open_direct(Arc::clone(&file), false).ok()?;
         self.readers.insert(*node, Reader { file: Arc::downgrade(&file), facts: direct.facts, bytes_max });
         self.made.forget(node);
@@ -193,7 +193,7 @@ impl HostTree {
         if found != likely {
             self.last_end_max.store(found, Ordering::Relaxed);
         }
-        found.min(call::file_size_limit())
+        found
     }
 
     pub(super) fn sync(&self, nodes: &[Node]) -> Result<TreeReply, Errno> {

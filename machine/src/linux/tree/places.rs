@@ -28,6 +28,9 @@ const FIXED_BYTES: usize = 4 + 8 + 8 + 1;
 /// Obsolete records may take this many bytes more than current ones, before the file is rewritten.
 const WASTE_BYTES_MIN: u64 = 1 << 20;
 
+/// Written at once of what could not be written before, while the tree waits.
+const WRITTEN_AT_ONCE: usize = 20_000;
+
 /// How often it is tried to write what could not be written. A full disk may take long to refuse.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -185,10 +188,11 @@ impl Places {
 
     /// Writes what could not be written, as far as that succeeds now.
     fn write_unwritten(&mut self) {
-        let (mut unwritten, mut fails) = (std::mem::take(&mut self.unwritten), false);
+        let (mut unwritten, mut left) = (std::mem::take(&mut self.unwritten), WRITTEN_AT_ONCE);
         unwritten.retain(|&number, place| {
-            fails = fails || self.write(&Record { number, place: place.clone() }).is_err();
-            fails
+            let is_written = left > 0 && self.write(&Record { number, place: place.clone() }).is_ok();
+            left = if is_written { left - 1 } else { 0 };
+            !is_written
         });
         self.unwritten = unwritten;
         self.tried = Instant::now();

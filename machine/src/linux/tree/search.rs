@@ -31,8 +31,12 @@ const DEPTH_MAX: usize = 4096;
 /// Maximum of nodes remembered as removed.
 const GONE_MAX: usize = 16 << 10;
 
-/// A search shorter than this needs no pause after it, and is waited for.
+/// A search shorter than this needs no pause after it.
 const SHORT: Duration = Duration::from_millis(20);
+
+/// So long the searches of others are waited for: a host that hangs must not keep all threads of the tree from whatever is
+/// found.
+const OTHERS_MAX: Duration = Duration::from_secs(1);
 
 /// The pause after a search, as a multiple of its duration.
 const PAUSE: u32 = 9;
@@ -221,7 +225,7 @@ impl HostTree {
             return Ok(found);
         }
         // The server may have moved it just now.
-        let settled = search.moving.read();
+        let settled = search.moving.try_read_for(OTHERS_MAX).ok_or(Errno(libc::EBUSY))?;
         match self.look_at_place(search, node, number)? {
             AtPlace::Found(found) => return Ok(found),
             AtPlace::Replaced => {
@@ -230,8 +234,7 @@ impl HostTree {
             }
             AtPlace::Nothing => drop(settled),
         }
-        // Else many who miss nodes would keep all threads of the tree from whatever is found.
-        let mut last = search.last.try_lock_for(SHORT).ok_or(Errno(libc::EBUSY))?;
+        let mut last = search.last.try_lock_for(OTHERS_MAX).ok_or(Errno(libc::EBUSY))?;
         // While waiting for the lock another search may have found it.
         if let AtPlace::Found(found) = self.look_at_place(search, node, number)? {
             return Ok(found);
