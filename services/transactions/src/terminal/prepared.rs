@@ -138,10 +138,10 @@ impl Prepared {
         let cell = |(column, resolved): (&super::sql::Column, &Option<Resolved>)| match (&column.what, resolved) {
             (Expression::Call(call), Some(resolved)) => {
                 let function = resolved.current(cpu, monitor, call, programs)?;
-                let arguments = arguments(function.signature(), call, values)?;
+                let arguments = arguments(function.signature(), call, values, &self.parameters)?;
                 Ok(Cell::Call(function, Arc::clone(&resolved.tally), arguments))
             }
-            (Expression::Constant(constant), _) => constant_value(constant, values).map(Cell::Value),
+            (Expression::Constant(constant), _) => constant_value(constant, values, &self.parameters).map(Cell::Value),
             (Expression::Known(known), _) => Ok(Cell::Value(facts.value(*known, monitor))),
             (Expression::Call(call), None) => Err(unknown(monitor, programs, call)),
         };
@@ -295,16 +295,31 @@ fn literal_value(literal: &Literal, values: &[Value]) -> Result<Value, Refusal> 
     }
 }
 
-fn constant_value(constant: &Constant, values: &[Value]) -> Result<Value, Refusal> {
-    let value = literal_value(&constant.literal, values)?;
-    constant.casts.iter().try_fold(value, |value, of| of.cast(value))
+fn constant_value(constant: &Constant, values: &[Value], parameters: &[SqlType]) -> Result<Value, Refusal> {
+    let mut value = literal_value(&constant.literal, values)?;
+    let mut from = match constant.literal {
+        Literal::Number(_) => SqlType::Numeric,
+        Literal::Parameter(number) => parameters.get(usize::from(number) - 1).copied().unwrap_or(SqlType::Unknown),
+        Literal::Null | Literal::Bool(_) | Literal::Text(_) => SqlType::Unknown,
+    };
+    for to in &constant.casts {
+        value = to.cast(value, from)?;
+        from = *to;
+    }
+    Ok(value)
 }
 
-fn arguments(signature: &Signature, call: &Call, values: &[Value]) -> Result<Vec<Value>, Refusal> {
+fn arguments(
+    signature: &Signature,
+    call: &Call,
+    values: &[Value],
+    parameters: &[SqlType],
+) -> Result<Vec<Value>, Refusal> {
     let arguments = signature.arguments.iter().zip(&call.arguments);
     let value = |(parameter, constant)| {
         let parameter: &crate::Argument = parameter;
-        constant_value(constant, values).and_then(|value| argument(value, parameter.of)).map_err(|refusal| {
+        let value = constant_value(constant, values, parameters);
+        value.and_then(|value| argument(value, parameter.of)).map_err(|refusal| {
             let message = format!("argument {:?} of {}: {}", parameter.name, call.function, refusal.message);
             Refusal { message, ..refusal }.at(call.position)
         })

@@ -106,8 +106,10 @@ impl SqlType {
     pub fn read(self, format: Format, bytes: &[u8]) -> Result<Value, Refusal> {
         match format {
             Format::Text => {
-                let invalid = |_| Refusal::new(SqlState::INVALID_BYTES, "invalid byte sequence for encoding \"UTF8\"");
-                self.read_as_text(std::str::from_utf8(bytes).map_err(invalid)?)
+                let invalid = || Refusal::new(SqlState::INVALID_BYTES, "invalid byte sequence for encoding \"UTF8\"");
+                let text = std::str::from_utf8(bytes).map_err(|_| invalid())?;
+                // It could never be returned.
+                if text.contains('\0') { Err(invalid()) } else { self.read_as_text(text) }
             }
             Format::Binary => self.read_binary(bytes),
         }
@@ -117,24 +119,30 @@ impl SqlType {
     /// If it is not a value of this type.
     pub fn read_as_text(self, text: &str) -> Result<Value, Refusal> {
         if self == SqlType::Numeric
-            && let Ok(whole) = text.trim().parse()
+            && let Some(whole) = text::whole(text.trim())
         {
             return Ok(Value::BigInt(whole));
         }
         let value = text::read(self.held_as(), self.name(), text)?;
-        self.check_range(value)
+        self.narrowed(value)
     }
 
+    /// `value` in as many bits as this type has.
+    ///
     /// # Errors
-    /// If it is too large for this type.
-    fn check_range(self, value: Value) -> Result<Value, Refusal> {
-        let fits = match (self, &value) {
-            (SqlType::Int2, Value::BigInt(number)) => i16::try_from(*number).is_ok(),
-            (SqlType::Int4, Value::BigInt(number)) => i32::try_from(*number).is_ok(),
-            _ => true,
+    /// If it is too large for it, or too small.
+    fn narrowed(self, value: Value) -> Result<Value, Refusal> {
+        let fitting = match (self, value) {
+            (SqlType::Int2, Value::BigInt(number)) if i16::try_from(number).is_err() => None,
+            (SqlType::Int4, Value::BigInt(number)) if i32::try_from(number).is_err() => None,
+            (SqlType::Float4, Value::DoublePrecision(number)) => {
+                let real = number as f32;
+                let is_lost = real.is_infinite() && number.is_finite() || real == 0.0 && number != 0.0;
+                (!is_lost).then_some(Value::DoublePrecision(real.into()))
+            }
+            (_, value) => Some(value),
         };
-        fits.then_some(value)
-            .ok_or_else(|| Refusal::new(SqlState::OUT_OF_RANGE, format!("{} out of range", self.name())))
+        fitting.ok_or_else(|| Refusal::new(SqlState::OUT_OF_RANGE, format!("{} out of range", self.name())))
     }
 
     fn read_binary(self, bytes: &[u8]) -> Result<Value, Refusal> {
@@ -151,10 +159,7 @@ impl SqlType {
                 Value::DoublePrecision(f32::from_be_bytes(bytes.try_into().map_err(|_| wrong())?).into())
             }
             SqlType::Float8 => Value::DoublePrecision(f64::from_be_bytes(bytes.try_into().map_err(|_| wrong())?)),
-            SqlType::Numeric => Value::BigInt(numeric::read(bytes).ok_or_else(|| {
-                let message = "a numeric in binary form is served only if it is an integer of 64 bits";
-                Refusal::new(SqlState::NOT_SUPPORTED, message)
-            })?),
+            SqlType::Numeric => return self.read_as_text(&numeric::read(bytes).ok_or_else(wrong)?),
             SqlType::Bytea => Value::Bytea(bytes.to_vec()),
             SqlType::Text | SqlType::Varchar | SqlType::Unknown | SqlType::Void => {
                 return self.read(Format::Text, bytes);
@@ -162,22 +167,32 @@ impl SqlType {
         })
     }
 
-    /// `value`, converted by a cast to this type.
+    /// `value`, of type `from`, converted by a cast to this type.
     ///
     /// # Errors
     /// If that is not possible.
-    pub fn cast(self, value: Value) -> Result<Value, Refusal> {
+    pub fn cast(self, value: Value, from: SqlType) -> Result<Value, Refusal> {
         let value = match (value, self.held_as()) {
             (Value::Null, _) => return Ok(Value::Null),
             (Value::Text(text), _) => return self.read_as_text(&text),
             (number @ Value::BigInt(_), _) if self == SqlType::Numeric => number,
             (Value::BigInt(number), Type::DoublePrecision) => Value::DoublePrecision(number as f64),
-            (Value::DoublePrecision(number), Type::BigInt) => Value::BigInt(rounded(number)?),
+            (Value::DoublePrecision(number), Type::BigInt) if from == SqlType::Numeric => {
+                Value::BigInt(whole(number.round())?)
+            }
+            (Value::DoublePrecision(number), Type::BigInt) => Value::BigInt(integer(number.round_ties_even())?),
+            // With the digits of a real: as a double it has more.
+            (Value::DoublePrecision(number), held)
+                if from == SqlType::Float4 && (held == Type::Text || self == SqlType::Numeric) =>
+            {
+                return self.read_as_text(&text::real(number));
+            }
+            (Value::Bool(value), Type::Text) => Value::Text(value.to_string()),
             (value, Type::Text) => Value::Text(text::written(&value)),
             (value, held) if value.of() == Some(held) => value,
             (value, _) => return Err(mismatch(&value, self.name())),
         };
-        self.check_range(value)
+        self.narrowed(value)
     }
 
     /// Appends a value of this type, without its length.
@@ -192,6 +207,7 @@ impl SqlType {
             (Format::Binary, _, Value::DoublePrecision(number)) => out.put_f64(*number),
             (Format::Binary, _, Value::Bool(value)) => out.put_u8(u8::from(*value)),
             (Format::Binary, _, Value::Bytea(bytes)) => out.extend_from_slice(bytes),
+            (_, SqlType::Float4, Value::DoublePrecision(number)) => out.put_slice(text::real(*number).as_bytes()),
             _ => text::write(value, out),
         }
     }
@@ -216,7 +232,7 @@ impl From<Type> for SqlType {
 pub fn argument(value: Value, to: Type) -> Result<Value, Refusal> {
     match (value, to) {
         (Value::BigInt(number), Type::DoublePrecision) => Ok(Value::DoublePrecision(number as f64)),
-        (Value::DoublePrecision(number), Type::BigInt) if number.fract() == 0.0 => Ok(Value::BigInt(rounded(number)?)),
+        (Value::DoublePrecision(number), Type::BigInt) if number.fract() == 0.0 => Ok(Value::BigInt(whole(number)?)),
         (Value::Text(text), to) if to != Type::Text => text::read(to, SqlType::from(to).name(), &text),
         (value, to) if value.of().is_none_or(|of| of == to) => Ok(value),
         (value, to) => Err(mismatch(&value, SqlType::from(to).name())),
@@ -228,11 +244,23 @@ fn mismatch(value: &Value, to: &str) -> Refusal {
     Refusal::new(SqlState::TYPE_MISMATCH, format!("a value of type {of} cannot be used as {to}"))
 }
 
-fn rounded(number: f64) -> Result<i64, Refusal> {
+/// `number`, which has no fraction.
+fn integer(number: f64) -> Result<i64, Refusal> {
     // The bounds are exact as f64; NaN is outside of all.
-    let rounded = number.round_ties_even();
-    let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&rounded);
-    fits.then_some(rounded as i64).ok_or_else(|| Refusal::new(SqlState::OUT_OF_RANGE, "bigint out of range"))
+    let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number);
+    fits.then_some(number as i64).ok_or_else(|| Refusal::new(SqlState::OUT_OF_RANGE, "bigint out of range"))
+}
+
+/// The same, of a number that may have been written with a fraction: if it is large, its last digits may be others.
+fn whole(number: f64) -> Result<i64, Refusal> {
+    /// From here on an f64 has no fraction.
+    const FRACTIONS_END: f64 = 4_503_599_627_370_496.0;
+    let integer = integer(number)?;
+    if number.abs() < FRACTIONS_END {
+        return Ok(integer);
+    }
+    let message = "from 2^52 on, a number becomes a bigint only if it is written without a fraction";
+    Err(Refusal::new(SqlState::NOT_SUPPORTED, message))
 }
 
 #[cfg(test)]

@@ -3,42 +3,39 @@
 
 use bytes::{BufMut, BytesMut};
 
-const BASE: i128 = 10_000;
+const BASE: u16 = 10_000;
 const NEGATIVE: u16 = 0x4000;
 /// Without digits.
 const NAN: u16 = 0xc000;
 const INFINITY: u16 = 0xd000;
 const NEGATIVE_INFINITY: u16 = 0xf000;
-/// An integer of 64 bits has at most 5 digits; what is longer can only hold zeroes behind.
-const DIGITS_MAX: usize = 64;
 
-/// `None`: not an integer of 64 bits.
-pub fn read(bytes: &[u8]) -> Option<i64> {
-    let word = |index: usize| {
-        let bytes = bytes.get(2 * index..2 * index + 2)?;
-        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
-    };
-    let (count, weight, sign) = (usize::from(word(0)?), word(1)? as i16, word(2)?);
-    if count > DIGITS_MAX || bytes.len() != 8 + 2 * count || !matches!(sign, 0 | NEGATIVE) {
+/// The same number in decimal digits. `None`: it is no numeric.
+pub fn read(bytes: &[u8]) -> Option<String> {
+    let (words, odd) = bytes.as_chunks();
+    let words: Vec<u16> = words.iter().map(|word| u16::from_be_bytes(*word)).collect();
+    let [count, weight, sign, _scale, digits @ ..] = &words[..] else { return None };
+    if !odd.is_empty() || digits.len() != usize::from(*count) || digits.iter().any(|digit| *digit >= BASE) {
         return None;
     }
-    let mut number: i128 = 0;
-    for index in 0..count {
-        let digit = i128::from(word(4 + index)?);
-        let power = i32::from(weight) - index as i32;
-        if digit >= BASE || (digit != 0 && !(0..=5).contains(&power)) {
-            return None;
-        }
-        number += digit * BASE.pow(power.clamp(0, 5) as u32);
-    }
-    i64::try_from(if sign == NEGATIVE { -number } else { number }).ok()
+    let sign = match *sign {
+        0 => "",
+        NEGATIVE => "-",
+        NAN => return Some("NaN".into()),
+        INFINITY => return Some("Infinity".into()),
+        NEGATIVE_INFINITY => return Some("-Infinity".into()),
+        _ => return None,
+    };
+    let digits: String = digits.iter().map(|digit| format!("{digit:04}")).collect();
+    let exponent = 4 * (i32::from(*weight as i16) + 1);
+    Some(format!("{sign}0.{digits}e{exponent}"))
 }
 
 pub fn write(number: i64, out: &mut BytesMut) {
-    let (mut digits, mut rest) = (Vec::new(), i128::from(number).abs());
+    let (mut digits, mut rest) = (Vec::new(), number.unsigned_abs());
     while rest > 0 {
-        digits.push((rest % BASE) as u16);
-        rest /= BASE;
+        digits.push((rest % u64::from(BASE)) as u16);
+        rest /= u64::from(BASE);
     }
     digits.reverse();
     put(&digits, digits.len() as i16 - 1, if number < 0 { NEGATIVE } else { 0 }, 0, out);

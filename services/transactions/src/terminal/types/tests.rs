@@ -72,6 +72,11 @@ fn what_is_no_value_of_a_type_is_refused_with_its_code() {
         (SqlType::Bool, "maybe", "22P02"),
         (SqlType::Bool, "o", "22P02"),
         (SqlType::Float8, "one", "22P02"),
+        (SqlType::Float8, "1e400", "22003"),
+        (SqlType::Float8, "-1e-400", "22003"),
+        (SqlType::Float4, "1e39", "22003"),
+        (SqlType::Float4, "1e-60", "22003"),
+        (SqlType::Numeric, "1e400", "22003"),
         (SqlType::Bytea, "\\x0", "22P02"),
         (SqlType::Bytea, "\\9", "22P02"),
     ] {
@@ -84,6 +89,79 @@ fn what_is_no_value_of_a_type_is_refused_with_its_code() {
         assert_eq!(of.read(Format::Binary, &vec![0; bytes]).expect_err("too short or long").state.0, "22P03", "{of:?}");
     }
     assert_eq!(SqlType::Text.read(Format::Text, &[0xff]).expect_err("no UTF-8").state.0, "22021");
+    assert_eq!(SqlType::Float8.read(Format::Text, b"0e-400"), Ok(Value::DoublePrecision(0.0)));
+    assert_eq!(SqlType::Float8.read(Format::Text, b"-Infinity"), Ok(Value::DoublePrecision(f64::NEG_INFINITY)));
+}
+
+#[test]
+fn a_text_with_a_zero_byte_is_refused_in_either_form() {
+    for of in [SqlType::Text, SqlType::Varchar, SqlType::Unknown] {
+        for format in [Format::Text, Format::Binary] {
+            assert_eq!(of.read(format, b"a\0b").expect_err("a zero byte").state.0, "22021", "{of:?} {format:?}");
+        }
+    }
+    assert_eq!(SqlType::Bytea.read(Format::Binary, b"a\0b"), Ok(Value::Bytea(b"a\0b".to_vec())));
+}
+
+/// A numeric in text, converted to a bigint by a cast and as an argument.
+fn whole(text: &str) -> [Result<Value, Refusal>; 2] {
+    let numeric = || SqlType::Numeric.read_as_text(text);
+    [
+        numeric().and_then(|value| SqlType::Int8.cast(value, SqlType::Numeric)),
+        numeric().and_then(|value| argument(value, Type::BigInt)),
+    ]
+}
+
+#[test]
+fn a_numeric_becomes_the_whole_number_that_it_is_or_is_refused() {
+    for (text, number) in [
+        ("9007199254740993", 9_007_199_254_740_993),
+        ("9007199254740993.0", 9_007_199_254_740_993),
+        (" +9007199254740993.000 ", 9_007_199_254_740_993),
+        ("9.007199254740993e15", 9_007_199_254_740_993),
+        ("-90071992547409930E-1", -9_007_199_254_740_993),
+        ("-9223372036854775808.0", i64::MIN),
+        ("9223372036854775807.", i64::MAX),
+        ("9223372036854775800.0", 9_223_372_036_854_775_800),
+        ("1e18", 1_000_000_000_000_000_000),
+        ("00.000e7", 0),
+        ("-.0", 0),
+    ] {
+        assert_eq!(whole(text), [Ok(Value::BigInt(number)), Ok(Value::BigInt(number))], "{text}");
+    }
+    for text in [
+        "9223372036854775808.0",
+        "1e19",
+        "9007199254740993.5",
+        "4503599627370496.3",
+        ".",
+        "-",
+        "e5",
+        "1e",
+        "1.+5",
+        "1.-0",
+    ] {
+        assert!(whole(text).iter().all(Result::is_err), "{text}: {:?}", whole(text));
+    }
+    assert_eq!(
+        argument(Value::DoublePrecision(9_007_199_254_740_992.0), Type::BigInt).expect_err("it may be rounded").state.0,
+        "0A000"
+    );
+}
+
+#[test]
+fn reals_are_rounded_as_such_and_written_with_their_own_digits() {
+    let real = |text: &str| SqlType::Float4.read(Format::Text, text.as_bytes()).expect(text);
+    for (given, written) in
+        [("0.1", "0.1"), ("123456", "123456"), ("1000000", "1e+06"), ("-1e-5", "-1e-05"), ("NaN", "NaN")]
+    {
+        assert_eq!(text(SqlType::Float4, &real(given)), written);
+        assert_eq!(SqlType::Text.cast(real(given), SqlType::Float4), Ok(Value::Text(written.into())));
+    }
+    let rounded = Value::DoublePrecision(0.100_000_001_490_116_12);
+    assert_eq!(real("0.1"), rounded);
+    assert_eq!(SqlType::Float4.cast(Value::DoublePrecision(0.1), SqlType::Numeric), Ok(rounded.clone()));
+    assert_eq!(SqlType::Numeric.cast(rounded, SqlType::Float4), Ok(Value::DoublePrecision(0.1)));
 }
 
 #[test]
@@ -104,11 +182,20 @@ fn an_argument_fits_if_nothing_is_lost() {
 
 #[test]
 fn casts_convert_as_in_postgresql() {
-    assert_eq!(SqlType::Int8.cast(Value::DoublePrecision(2.5)), Ok(Value::BigInt(2)), "to the even number");
-    assert_eq!(SqlType::Text.cast(Value::BigInt(5)), Ok(Value::Text("5".into())));
-    assert_eq!(SqlType::Int8.cast(Value::Text("5".into())), Ok(Value::BigInt(5)));
-    assert_eq!(SqlType::Int2.cast(Value::BigInt(40_000)).expect_err("too large").state, SqlState::OUT_OF_RANGE);
-    assert_eq!(SqlType::Int8.cast(Value::DoublePrecision(f64::NAN)).expect_err("none").state, SqlState::OUT_OF_RANGE);
+    let double = |number| (Value::DoublePrecision(number), SqlType::Float8);
+    let cast = |to: SqlType, (value, from)| to.cast(value, from).map_err(|refusal| refusal.state);
+    assert_eq!(cast(SqlType::Int8, double(2.5)), Ok(Value::BigInt(2)), "to the even number");
+    assert_eq!(cast(SqlType::Int8, double(1e17)), Ok(Value::BigInt(100_000_000_000_000_000)));
+    assert_eq!(
+        cast(SqlType::Int8, (Value::DoublePrecision(-2.5), SqlType::Numeric)),
+        Ok(Value::BigInt(-3)),
+        "away from 0"
+    );
+    assert_eq!(cast(SqlType::Text, (Value::BigInt(5), SqlType::Int8)), Ok(Value::Text("5".into())));
+    assert_eq!(cast(SqlType::Text, (Value::Bool(true), SqlType::Bool)), Ok(Value::Text("true".into())));
+    assert_eq!(cast(SqlType::Int8, (Value::Text("5".into()), SqlType::Text)), Ok(Value::BigInt(5)));
+    assert_eq!(cast(SqlType::Int2, (Value::BigInt(40_000), SqlType::Int8)), Err(SqlState::OUT_OF_RANGE));
+    assert_eq!(cast(SqlType::Int8, double(f64::NAN)), Err(SqlState::OUT_OF_RANGE));
 }
 
 proptest! {
@@ -137,6 +224,17 @@ proptest! {
         let written = binary(SqlType::Numeric, &Value::DoublePrecision(number));
         prop_assert_eq!(usize::from(u16::from_be_bytes([written[0], written[1]])), (written.len() - 8) / 2);
         prop_assert_eq!(meant(&written), number);
+        let read = SqlType::Numeric.read(Format::Binary, &written);
+        prop_assert_eq!(read.and_then(|value| argument(value, Type::DoublePrecision)), Ok(Value::DoublePrecision(number)));
+    }
+
+    #[test]
+    fn reals_survive_either_form(bits: u32) {
+        let number = f32::from_bits(bits);
+        prop_assume!(!number.is_nan());
+        let value = Value::DoublePrecision(number.into());
+        prop_assert_eq!(SqlType::Float4.read(Format::Binary, &binary(SqlType::Float4, &value)), Ok(value.clone()));
+        prop_assert_eq!(SqlType::Float4.read(Format::Text, text(SqlType::Float4, &value).as_bytes()), Ok(value));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Values as text.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, LowerExp, Write};
 
 use bytes::BytesMut;
 
@@ -12,19 +12,25 @@ use crate::{Type, Value};
 pub fn read(of: Type, name: &str, text: &str) -> Result<Value, Refusal> {
     let invalid =
         || Refusal::new(SqlState::INVALID_TEXT, format!("invalid input syntax for type {name}: {:?}", shown(text)));
+    let out_of_range = || {
+        let message = format!("value {:?} is out of range for type {name}", shown(text));
+        Refusal::new(SqlState::OUT_OF_RANGE, message)
+    };
     let trimmed = text.trim();
     match of {
         Type::Text => Ok(Value::Text(text.to_owned())),
         Type::Bool => boolean(trimmed).map(Value::Bool).ok_or_else(invalid),
         Type::BigInt => match trimmed.parse() {
             Ok(number) => Ok(Value::BigInt(number)),
-            Err(_) if is_whole(trimmed) => {
-                let message = format!("value {:?} is out of range for type {name}", shown(text));
-                Err(Refusal::new(SqlState::OUT_OF_RANGE, message))
-            }
+            Err(_) if is_whole(trimmed) => Err(out_of_range()),
             Err(_) => Err(invalid()),
         },
-        Type::DoublePrecision => float(trimmed).map(Value::DoublePrecision).ok_or_else(invalid),
+        // What Rust reads besides ("nan", "inf", "infinity" in any case) PostgreSQL reads, too.
+        Type::DoublePrecision => match trimmed.parse() {
+            Ok(number) if is_beyond(number, trimmed) => Err(out_of_range()),
+            Ok(number) => Ok(Value::DoublePrecision(number)),
+            Err(_) => Err(invalid()),
+        },
         Type::Bytea => bytes(text).map(Value::Bytea).ok_or_else(|| {
             Refusal::new(SqlState::INVALID_TEXT, format!("invalid input syntax for type bytea: {:?}", shown(text)))
         }),
@@ -54,9 +60,27 @@ fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-fn float(text: &str) -> Option<f64> {
-    // What Rust reads besides ("nan", "inf", "infinity" in any case) PostgreSQL reads, too.
-    text.parse().ok()
+/// Whether `text`, which was read as `number`, means one that is too large or too small.
+fn is_beyond(number: f64, text: &str) -> bool {
+    let digits = text.split(['e', 'E']).next().unwrap_or(text);
+    (number.is_infinite() || number == 0.0) && digits.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
+}
+
+/// The integer that a decimal number is. `None`: it is none of 64 bits, or no number.
+pub fn whole(text: &str) -> Option<i64> {
+    let (decimals, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (before, behind) = decimals.split_once('.').unwrap_or((decimals, ""));
+    let digits = format!("{before}{behind}");
+    if !digits.bytes().any(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let significant = digits.trim_end_matches('0');
+    let exponent = exponent.parse::<i64>().ok()?.checked_sub(behind.len() as i64)?;
+    let power = exponent.checked_add((digits.len() - significant.len()) as i64)?;
+    match significant {
+        "" | "-" | "+" => Some(0),
+        _ => significant.parse::<i64>().ok()?.checked_mul(10_i64.checked_pow(power.try_into().ok()?)?),
+    }
 }
 
 fn bytes(text: &str) -> Option<Vec<u8>> {
@@ -111,7 +135,7 @@ pub fn write(value: &Value, out: &mut BytesMut) {
         Value::Null => Ok(()),
         Value::Bool(value) => out.write_char(if *value { 't' } else { 'f' }),
         Value::BigInt(number) => write!(out, "{number}"),
-        Value::DoublePrecision(number) => write_float(*number, out),
+        Value::DoublePrecision(number) => write_float(*number, 1e15, out),
         Value::Text(text) => out.write_str(text),
         Value::Bytea(bytes) => {
             let _ = out.write_str("\\x");
@@ -120,15 +144,27 @@ pub fn write(value: &Value, out: &mut BytesMut) {
     };
 }
 
-/// The shortest digits that mean this number, as PostgreSQL since 12.
-fn write_float(number: f64, out: &mut BytesMut) -> std::fmt::Result {
-    if number.is_nan() {
+/// A number of 32 bits.
+pub fn real(number: f64) -> String {
+    let mut text = String::new();
+    // Writing to memory cannot fail.
+    let _ = write_float(number as f32, 1e6, &mut text);
+    text
+}
+
+/// The shortest digits that mean this number, as PostgreSQL since 12; with an exponent from `large` on.
+fn write_float<F>(number: F, large: f64, out: &mut impl Write) -> std::fmt::Result
+where
+    F: Copy + Into<f64> + Display + LowerExp,
+{
+    let double: f64 = number.into();
+    if double.is_nan() {
         return out.write_str("NaN");
     }
-    if number.is_infinite() {
-        return out.write_str(if number > 0.0 { "Infinity" } else { "-Infinity" });
+    if double.is_infinite() {
+        return out.write_str(if double > 0.0 { "Infinity" } else { "-Infinity" });
     }
-    if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
+    if double == 0.0 || (1e-4..large).contains(&double.abs()) {
         return write!(out, "{number}");
     }
     let text = format!("{number:e}");
