@@ -238,7 +238,7 @@ impl Parser {
         let word = match self.peek() {
             Some(Token::Word(word)) if !self.is_constant_word(word) => word.clone(),
             Some(Token::Quoted(name)) => name.clone(),
-            _ => return self.constant().map(Expression::Constant),
+            _ => return self.constant(0).map(Expression::Constant),
         };
         self.at += 1;
         if let Some(known) = known_word(&word).filter(|_| !is_quoted && self.peek() != Some(&Token::Symbol('('))) {
@@ -294,7 +294,7 @@ impl Parser {
             if arguments.len() == ITEMS_MAX {
                 return Err(too_many("arguments", self.position()));
             }
-            arguments.push(self.constant()?);
+            arguments.push(self.constant(0)?);
             if self.takes_symbol(')') {
                 return Ok(arguments);
             }
@@ -314,8 +314,9 @@ impl Parser {
         }
     }
 
-    fn constant(&mut self) -> Result<Constant, Refusal> {
-        let mut constant = self.uncast()?;
+    /// `depth`: how many others it is in.
+    fn constant(&mut self, depth: usize) -> Result<Constant, Refusal> {
+        let mut constant = self.uncast(depth)?;
         while self.peek() == Some(&Token::Cast) {
             self.at += 1;
             constant.casts.push(self.type_name()?);
@@ -326,7 +327,10 @@ impl Parser {
         Ok(constant)
     }
 
-    fn uncast(&mut self) -> Result<Constant, Refusal> {
+    fn uncast(&mut self, depth: usize) -> Result<Constant, Refusal> {
+        if depth == ITEMS_MAX {
+            return Err(too_many("parentheses or signs", self.position()));
+        }
         let plain = |literal| Ok(Constant { literal, casts: Vec::new() });
         let start = self.at;
         let token = self.next();
@@ -334,9 +338,14 @@ impl Parser {
             Some(Token::Text(text)) => plain(Literal::Text(text)),
             Some(Token::Number(number)) => plain(Literal::Number(number)),
             Some(Token::Parameter(number)) => plain(Literal::Parameter(number)),
-            Some(Token::Symbol(sign @ ('-' | '+'))) => match self.next() {
-                Some(Token::Number(number)) if sign == '-' => plain(Literal::Number(format!("-{number}"))),
-                Some(Token::Number(number)) => plain(Literal::Number(number)),
+            Some(Token::Symbol('(')) => {
+                let constant = self.constant(depth + 1)?;
+                if self.takes_symbol(')') { Ok(constant) } else { Err(self.not_constant()) }
+            }
+            Some(Token::Symbol(sign @ ('-' | '+'))) => match self.uncast(depth + 1)? {
+                Constant { literal: Literal::Number(number), casts } if casts.is_empty() => {
+                    plain(Literal::Number(signed(sign, number)))
+                }
                 _ => {
                     self.at = start;
                     Err(self.not_constant())
@@ -346,7 +355,7 @@ impl Parser {
                 "null" => plain(Literal::Null),
                 "true" => plain(Literal::Bool(true)),
                 "false" => plain(Literal::Bool(false)),
-                "cast" if self.takes_symbol('(') => self.cast(),
+                "cast" if self.takes_symbol('(') => self.cast(depth),
                 _ => {
                     self.at = start;
                     self.typed_text()
@@ -359,12 +368,9 @@ impl Parser {
         }
     }
 
-    /// The rest of `CAST(x AS type)`. Not nested: the depth would be the client's choice.
-    fn cast(&mut self) -> Result<Constant, Refusal> {
-        if matches!(self.peek(), Some(Token::Word(word)) if word == "cast") {
-            return Err(self.not_constant());
-        }
-        let mut constant = self.constant()?;
+    /// The rest of `CAST(x AS type)`.
+    fn cast(&mut self, depth: usize) -> Result<Constant, Refusal> {
+        let mut constant = self.constant(depth + 1)?;
         if !self.takes_word("as") {
             return Err(self.unexpected());
         }
@@ -409,6 +415,14 @@ impl Parser {
             return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).at(position));
         }
         Ok(of)
+    }
+}
+
+fn signed(sign: char, number: String) -> String {
+    match (sign, number.strip_prefix('-')) {
+        ('-', Some(positive)) => positive.to_owned(),
+        ('-', None) => format!("-{number}"),
+        _ => number,
     }
 }
 

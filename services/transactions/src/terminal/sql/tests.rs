@@ -49,6 +49,33 @@ fn calls_are_written_in_many_ways() {
 }
 
 #[test]
+fn constants_may_stand_in_parentheses() {
+    let cast = Constant { literal: Literal::Text("5".into()), casts: vec![SqlType::Int8] };
+    for query in
+        ["SELECT f(('5'::int8))", "SELECT f((('5'))::int8)", "SELECT f(CAST(('5') AS int8))", "SELECT f((int8 '5'))"]
+    {
+        assert_eq!(call(query).0.arguments, std::slice::from_ref(&cast), "{query}");
+    }
+    let expected = ["5", "-5", "5", "-5", "5", "5"].map(|text| Literal::Number(text.into()));
+    assert_eq!(literals("SELECT f((5), ((-5)), -(-5), -(+(5)), - -5, +(5))"), expected);
+    assert_eq!(literals("CALL f((NULL), ($1))"), [Literal::Null, Literal::Parameter(1)]);
+    let deep = |depth| format!("SELECT f({}1{})", "(".repeat(depth), ")".repeat(depth));
+    assert_eq!(literals(&deep(50)), [Literal::Number("1".into())]);
+    for (query, state) in [
+        (deep(100_000).as_str(), "54000"),
+        (format!("SELECT f({}1)", "- ".repeat(100_000)).as_str(), "54000"),
+        ("SELECT f((1 + 2))", "0A000"),
+        ("SELECT f(-('5'))", "0A000"),
+        ("SELECT f(-(5::int4))", "0A000"),
+        ("SELECT f((SELECT 1))", "0A000"),
+        ("SELECT f(())", "0A000"),
+        ("SELECT f((1)", "42601"),
+    ] {
+        assert_eq!(refusal(query).state.0, state, "{}", refusal(query).message);
+    }
+}
+
+#[test]
 fn casts_come_in_three_forms() {
     for query in ["SELECT f($1::bigint)", "SELECT f(CAST($1 AS int8))", "SELECT f(cast ($1 as pg_catalog.int8))"] {
         let (call, _) = call(query);
