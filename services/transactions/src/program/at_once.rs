@@ -34,9 +34,10 @@ pub(super) fn execute(
     let Some(savepoint) = transaction.savepoint() else { return Ok(None) };
     let Some(mut instance) = CallInstance::take(cpu, callee.program) else { return Ok(None) };
     let (names, own) = (Arc::clone(&callee.program.names), transaction.take());
+    let requests = Requests::new(callee.read_only);
     *instance.store.data_mut() = Direct {
         invocation: Invocation::new(parameters.texts.clone(), parameters.nulls),
-        with: Some(With { cpu: cpu.clone(), names, requests: Requests::default(), transaction: own }),
+        with: Some(With { cpu: cpu.clone(), names, requests, transaction: own }),
     };
     let began = cpu.begin(Event::ProgramCalled, cpu.job());
     let called = instance.call(callee, parameters);

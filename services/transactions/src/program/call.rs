@@ -52,7 +52,7 @@ pub(super) async fn execute(
     let mut store = Store::new(&runtime.engine, guest);
     store.limiter(|guest| guest.invocation_mut());
     let mut results = callee.room();
-    let mut requests = Requests::default();
+    let mut requests = Requests::new(callee.read_only);
     let began = cpu.begin(Event::ProgramCalled, cpu.job());
     let ended = async {
         let mut running = pin!(run(&mut store, callee, &values, &mut results));

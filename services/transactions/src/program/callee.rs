@@ -20,6 +20,8 @@ pub(super) struct Callee<'a> {
     pub results: usize,
     /// `None`: it is never executed at once.
     pub attempts: Option<&'a Attempts>,
+    /// It may not write.
+    pub read_only: bool,
 }
 
 /// A function's arguments, as WebAssembly has them.

@@ -49,21 +49,22 @@ impl Function {
         arguments: &[Value],
         transaction: &mut Transaction,
     ) -> Result<Value, ProgramError> {
-        self.execute(cpu, arguments, transaction).await.map(|(value, _)| value)
+        self.execute(cpu, arguments, transaction, false).await.map(|(value, _)| value)
     }
 
-    /// As [`Function::call`]; also returns whether it was executed at once.
+    /// As [`Function::call`]; also returns whether it was executed at once. `read_only`: it may not write.
     pub(crate) async fn execute(
         &self,
         cpu: &Processor,
         arguments: &[Value],
         transaction: &mut Transaction,
+        read_only: bool,
     ) -> Result<(Value, bool), ProgramError> {
         let parameters = self.parameters(arguments)?;
         if !self.program.is_initialized() {
             self.program.initialize(cpu, transaction).await?;
         }
-        let callee = self.callee();
+        let callee = self.callee(read_only);
         let called = timed(cpu, call::execute(cpu, &callee, parameters, transaction)).await;
         let returned = called.map_err(|error| self.named(error))?;
         let at_once = returned.at_once;
@@ -73,28 +74,29 @@ impl Function {
     /// Executes it at once (OLTP-4). `None`: it would wait or take long, or `init` comes first; nothing has happened.
     ///
     /// # Errors
-    /// As [`Function::call`].
+    /// As [`Function::execute`].
     pub(crate) fn execute_at_once(
         &self,
         cpu: &Processor,
         arguments: &[Value],
         transaction: &mut Transaction,
+        read_only: bool,
     ) -> Result<Option<Value>, ProgramError> {
         if !self.program.is_initialized() {
             return Ok(None);
         }
         let parameters = self.parameters(arguments)?;
-        let execute = || at_once::execute(cpu, &self.callee(), &parameters, transaction, true);
+        let execute = || at_once::execute(cpu, &self.callee(read_only), &parameters, transaction, true);
         match cpu.doing(Activity::Program, execute)? {
             Some(returned) => self.value(returned).map(Some),
             None => Ok(None),
         }
     }
 
-    fn callee(&self) -> Callee<'_> {
+    fn callee(&self, read_only: bool) -> Callee<'_> {
         let returns = self.signature().returns;
         let results = usize::from(matches!(returns, Some(Type::Bool | Type::BigInt | Type::DoublePrecision)));
-        Callee { program: &self.program, export: &self.export, results, attempts: Some(&self.attempts) }
+        Callee { program: &self.program, export: &self.export, results, attempts: Some(&self.attempts), read_only }
     }
 
     /// As WebAssembly has them.
@@ -204,7 +206,7 @@ impl Program {
         if transaction.get(cpu, table, &key).await?.is_some() {
             return Ok(());
         }
-        let callee = Callee { program: self, export: init, results: 0, attempts: None };
+        let callee = Callee { program: self, export: init, results: 0, attempts: None, read_only: false };
         let call = call::execute(cpu, &callee, Parameters::default(), transaction);
         timed(cpu, call).await.map_err(|error| match error {
             ProgramError::Trap(what) => ProgramError::Trap(format!("init of {}: {what}", self.name())),

@@ -20,11 +20,18 @@ const TABLES_MAX: usize = 256;
 pub(super) struct Names(RwLock<BTreeMap<Box<str>, TableNo>>);
 
 /// What one call has asked for.
-#[derive(Default)]
 pub(super) struct Requests {
     pub count: u64,
+    /// It may not write.
+    read_only: bool,
     /// The tables that it has asked for by name; it knows them by their index.
     tables: Vec<TableNo>,
+}
+
+impl Requests {
+    pub fn new(read_only: bool) -> Requests {
+        Requests { count: 0, read_only, tables: Vec::new() }
+    }
 }
 
 impl Names {
@@ -69,7 +76,7 @@ fn recorded(request: &Request) -> (Count, Event) {
 pub(super) async fn perform(
     cpu: &Processor,
     names: &Names,
-    Requests { count, tables }: &mut Requests,
+    Requests { count, read_only, tables }: &mut Requests,
     request: Request,
     transaction: &mut Transaction,
 ) -> Result<Answer, ProgramError> {
@@ -92,6 +99,7 @@ pub(super) async fn perform(
                 Answer::Table(tables.len() as u32 - 1)
             }
             Request::Get { table, key } => Answer::Row(transaction.get(cpu, known(table)?, &key).await?),
+            Request::Put { .. } | Request::Delete { .. } if *read_only => return Err(ProgramError::ReadOnly),
             Request::Put { table, key, row } => {
                 transaction.put_row(known(table)?, &key, row)?;
                 Answer::Done

@@ -107,7 +107,11 @@ impl Conversation {
             }
             Statement::Nothing("") => return put(&mut self.cycle.out, &EmptyQueryResponse::new()),
             Statement::Nothing(tag) => tag,
-            Statement::Query(_) | Statement::Begin | Statement::Commit | Statement::Rollback => return,
+            Statement::Query(_)
+            | Statement::Begin { .. }
+            | Statement::ReadOnly(_)
+            | Statement::Commit
+            | Statement::Rollback => return,
         };
         self.complete(tag);
     }

@@ -65,7 +65,8 @@ impl From<Failure> for Refusal {
 /// What a statement does to the transaction block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Control {
-    Begin,
+    Begin { read_only: Option<bool> },
+    ReadOnly(bool),
     Commit,
     Rollback,
 }
@@ -81,7 +82,8 @@ enum Then {
 fn control(item: &Item) -> Option<Control> {
     let Item::Step(step) = item else { return None };
     match step.bound.prepared.statement {
-        Statement::Begin => Some(Control::Begin),
+        Statement::Begin { read_only } => Some(Control::Begin { read_only }),
+        Statement::ReadOnly(read_only) => Some(Control::ReadOnly(read_only)),
         Statement::Commit => Some(Control::Commit),
         Statement::Rollback => Some(Control::Rollback),
         _ => None,
@@ -96,7 +98,7 @@ fn ends_segment(item: &Item) -> bool {
 fn then(next: Option<&Item>, until: Until) -> Then {
     match next.map(control) {
         None if until == Until::Sync => Then::Commit,
-        None | Some(Some(Control::Begin)) => Then::Keep,
+        None | Some(Some(Control::Begin { .. } | Control::ReadOnly(_))) => Then::Keep,
         Some(Some(Control::Commit)) => Then::Commit,
         Some(Some(Control::Rollback) | None) => Then::Drop,
     }
@@ -279,7 +281,8 @@ impl Conversation {
                     Cell::Value(value) => value,
                     Cell::Call(function, tally, arguments) => {
                         self.monitor.initialize(&self.cpu, &function).await?;
-                        let result = function.execute(&self.cpu, &arguments, transaction).await;
+                        let read_only = self.settings.is_read_only();
+                        let result = function.execute(&self.cpu, &arguments, transaction, read_only).await;
                         tally.note(result.is_ok(), result.as_ref().is_ok_and(|(_, at_once)| *at_once));
                         result.map_err(CallError::from)?.0
                     }
@@ -345,7 +348,7 @@ impl Conversation {
 
     async fn control(&mut self, control: Control) -> Result<(), Refusal> {
         match control {
-            Control::Begin => {
+            Control::Begin { read_only } => {
                 self.refuse_after_failure()?;
                 match self.block.take() {
                     Some((transaction, explicit, programs)) => {
@@ -356,7 +359,18 @@ impl Conversation {
                     }
                     None => self.block.put_back(self.monitor.begin(), true, None),
                 }
+                self.settings.begin_block(read_only);
                 self.complete("BEGIN");
+            }
+            Control::ReadOnly(read_only) => {
+                self.refuse_after_failure()?;
+                if self.block.is_explicit() {
+                    self.settings.begin_block(Some(read_only));
+                } else {
+                    let message = "SET TRANSACTION can only be used in transaction blocks";
+                    self.warn(SqlState::NO_ACTIVE_TRANSACTION, message);
+                }
+                self.complete("SET");
             }
             Control::Commit => {
                 if matches!(&*self.block.state.borrow(), State::Expired { .. }) {

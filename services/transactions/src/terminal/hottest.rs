@@ -58,7 +58,8 @@ impl Conversation {
         };
         let counters = self.monitor.counters();
         let mut transaction = self.monitor.begin();
-        let value = match function.execute_at_once(&self.cpu, &arguments, &mut transaction) {
+        let read_only = self.settings.is_read_only();
+        let value = match function.execute_at_once(&self.cpu, &arguments, &mut transaction, read_only) {
             Ok(value) => value?,
             Err(_) if transaction.conflicts() => {
                 counters.conflict();

@@ -109,7 +109,7 @@ impl Prepared {
     pub fn is_barrier(&self) -> bool {
         matches!(
             self.statement,
-            Statement::Begin
+            Statement::Begin { .. }
                 | Statement::Commit
                 | Statement::Rollback
                 | Statement::Deallocate(_)

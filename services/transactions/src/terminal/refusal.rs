@@ -16,6 +16,7 @@ pub struct SqlState(pub &'static str);
 impl SqlState {
     pub const NO_ACTIVE_TRANSACTION: SqlState = SqlState("25P01");
     pub const ACTIVE_TRANSACTION: SqlState = SqlState("25001");
+    pub const READ_ONLY_TRANSACTION: SqlState = SqlState("25006");
     pub const IN_FAILED_TRANSACTION: SqlState = SqlState("25P02");
     pub const IDLE_IN_TRANSACTION_TIMEOUT: SqlState = SqlState("25P03");
     pub const RESOLUTION_UNKNOWN: SqlState = SqlState("08007");
@@ -136,6 +137,7 @@ impl From<&ProgramError> for Refusal {
             ProgramError::Abort(_) => SqlState::ABORTED_BY_PROGRAM,
             ProgramError::Timeout => SqlState::QUERY_CANCELLED,
             ProgramError::Memory(_) => SqlState::OUT_OF_MEMORY,
+            ProgramError::ReadOnly => SqlState::READ_ONLY_TRANSACTION,
             _ => SqlState::PROGRAM_FAILED,
         };
         Refusal::new(state, error.to_string())

@@ -26,6 +26,8 @@ enum Takes {
     Any,
     /// A length of time.
     Time,
+    /// On or off.
+    Switch,
     /// One of these, in any case; all mean its default.
     Only(&'static [&'static str]),
     /// The name of the only encoding. As in PostgreSQL only its letters and digits count: some clients send it in quotes.
@@ -47,8 +49,13 @@ const fn setting(name: &'static str, default: &'static str, takes: Takes, report
     Setting { name, default, takes, reported }
 }
 
-const ON: Takes = Takes::Only(&["on", "true", "1", "yes"]);
-const OFF: Takes = Takes::Only(&["off", "false", "0", "no"]);
+const ON: &[&str] = &["on", "true", "1", "yes"];
+const OFF: &[&str] = &["off", "false", "0", "no"];
+
+/// Whether the open transaction, or else the next one, is read-only.
+pub const READ_ONLY: &str = "transaction_read_only";
+/// Whether transactions begin so.
+pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 
 const SETTINGS: &[Setting] = &[
     setting("application_name", "", Takes::Any, true),
@@ -57,7 +64,7 @@ const SETTINGS: &[Setting] = &[
     setting("client_min_messages", "notice", Takes::Any, false),
     setting("DateStyle", "ISO, MDY", Takes::Any, true),
     setting("default_transaction_isolation", "serializable", Takes::Any, false),
-    setting("default_transaction_read_only", "off", OFF, true),
+    setting(DEFAULT_READ_ONLY, "off", Takes::Switch, true),
     setting("extra_float_digits", "1", Takes::Any, false),
     setting("idle_in_transaction_session_timeout", IDLE_TIMEOUT, Takes::Time, false),
     setting("in_hot_standby", "off", Takes::Nothing, true),
@@ -71,12 +78,12 @@ const SETTINGS: &[Setting] = &[
     setting("server_encoding", "UTF8", Takes::Nothing, true),
     setting("server_version", SERVER_VERSION, Takes::Nothing, true),
     setting("server_version_num", "150000", Takes::Nothing, false),
-    setting("standard_conforming_strings", "on", ON, true),
+    setting("standard_conforming_strings", "on", Takes::Only(ON), true),
     setting("statement_timeout", "0", Takes::Time, false),
     setting("synchronous_commit", "on", Takes::Any, false),
     setting("TimeZone", "UTC", Takes::Any, true),
     setting("transaction_isolation", "serializable", Takes::Any, false),
-    setting("transaction_read_only", "off", OFF, false),
+    setting(READ_ONLY, "off", Takes::Switch, false),
 ];
 
 /// Values that differ from their defaults.
@@ -100,6 +107,8 @@ pub struct Settings {
     initial: Changed,
     /// If the block has changed some.
     after: Option<Box<After>>,
+    /// Whether the block is read-only. `None`: there is none.
+    read_only: Option<bool>,
 }
 
 /// What they are when the block is over.
@@ -168,6 +177,7 @@ impl Settings {
                 time(text).ok_or_else(invalid)?;
                 Some(text)
             }
+            (Takes::Switch, Some(text)) => Some(word(switch(text).ok_or_else(invalid)?)),
             (Takes::Any, Some(text)) => Some(text),
         };
         let value = value.filter(|value| *value != setting.default).map(str::to_owned);
@@ -195,8 +205,20 @@ impl Settings {
         make(&mut self.changed);
     }
 
+    /// There is a block from now on, if there was none. `read_only`: `None`: as it would be, or is.
+    pub fn begin_block(&mut self, read_only: Option<bool>) {
+        self.read_only = Some(read_only.unwrap_or_else(|| self.is_read_only()));
+    }
+
+    /// May transactions only read?
+    pub fn is_read_only(&self) -> bool {
+        // What is off is not among those that differ from their defaults.
+        self.read_only.unwrap_or_else(|| self.changed.iter().any(|(name, _)| *name == DEFAULT_READ_ONLY))
+    }
+
     /// The block is over, if there is one. Appends what the client must be told.
     pub fn end_block(&mut self, is_committed: bool, out: &mut BytesMut) {
+        self.read_only = None;
         let Some(after) = self.after.take() else { return };
         let before = self.clone();
         self.changed = if is_committed { after.commit } else { after.rollback };
@@ -216,6 +238,9 @@ impl Settings {
     }
 
     fn value(&self, setting: &Setting) -> &str {
+        if setting.name == READ_ONLY {
+            return word(self.is_read_only());
+        }
         find_in(&self.changed, setting).unwrap_or(setting.default)
     }
 
@@ -256,6 +281,17 @@ impl Settings {
 
 pub fn report(out: &mut BytesMut, name: &str, value: &str) {
     put(out, &ParameterStatus::new(name.to_owned(), value.to_owned()));
+}
+
+/// `None`: it is neither.
+pub fn switch(text: &str) -> Option<bool> {
+    let is_among = |words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
+    if is_among(ON) { Some(true) } else { is_among(OFF).then_some(false) }
+}
+
+/// As a value is shown.
+pub fn word(is_on: bool) -> &'static str {
+    if is_on { ON[0] } else { OFF[0] }
 }
 
 /// Of a number without unit, milliseconds.

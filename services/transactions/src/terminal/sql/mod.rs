@@ -15,7 +15,12 @@ pub const STATEMENTS_MAX: usize = 1000;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
     Query(Query),
-    Begin,
+    /// `None`: as `default_transaction_read_only`.
+    Begin {
+        read_only: Option<bool>,
+    },
+    /// Of the open block, from here on.
+    ReadOnly(bool),
     Commit,
     Rollback,
     /// `None`: its default.

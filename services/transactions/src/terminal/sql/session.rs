@@ -4,6 +4,7 @@ use super::Statement;
 use super::lexer::Token;
 use super::parser::Parser;
 use crate::terminal::refusal::{Refusal, SqlState};
+use crate::terminal::settings::{DEFAULT_READ_ONLY, READ_ONLY, switch, word};
 
 impl Parser {
     /// What begins with `word`, which has been taken.
@@ -11,9 +12,9 @@ impl Parser {
         match word {
             "begin" => {
                 self.takes_any(&["work", "transaction"]);
-                self.modes().map(|()| Statement::Begin)
+                Ok(Statement::Begin { read_only: self.modes()? })
             }
-            "start" if self.takes_word("transaction") => self.modes().map(|()| Statement::Begin),
+            "start" if self.takes_word("transaction") => Ok(Statement::Begin { read_only: self.modes()? }),
             "commit" | "end" => self.ended().map(|()| Statement::Commit),
             "rollback" | "abort" => self.ended().map(|()| Statement::Rollback),
             "set" => self.set(),
@@ -37,15 +38,19 @@ impl Parser {
         }
     }
 
-    /// Of BEGIN. Every transaction is serializable, which is as strict as any level that is asked for.
-    fn modes(&mut self) -> Result<(), Refusal> {
+    /// Of BEGIN. Every transaction is serializable, which is as strict as any level that is asked for. Returns whether it is
+    /// to be read-only, if that is said.
+    fn modes(&mut self) -> Result<Option<bool>, Refusal> {
+        let mut read_only = None;
         while !self.is_over() {
             if self.takes_word("isolation") && self.takes_word("level") {
                 self.level()?;
-            } else if self.takes_word("read") && self.takes_word("write") {
-            } else if self.takes_word("only") {
-                let message = "read-only transactions are not served";
-                return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).at(self.position()));
+            } else if self.takes_word("read") {
+                let is_only = self.takes_word("only");
+                if !is_only && !self.takes_word("write") {
+                    return Err(self.unexpected());
+                }
+                read_only = Some(is_only);
             } else {
                 self.takes_word("not");
                 if !self.takes_word("deferrable") {
@@ -54,7 +59,7 @@ impl Parser {
             }
             self.takes_symbol(',');
         }
-        Ok(())
+        Ok(read_only)
     }
 
     fn level(&mut self) -> Result<(), Refusal> {
@@ -89,12 +94,16 @@ impl Parser {
 
     fn set(&mut self) -> Result<Statement, Refusal> {
         if self.takes_word("transaction") {
-            return self.modes().map(|()| Statement::Nothing("SET"));
+            return Ok(self.modes()?.map_or(Statement::Nothing("SET"), Statement::ReadOnly));
         }
         let local = self.takes_word("local");
         if !local && self.takes_word("session") && self.takes_word("characteristics") {
-            let is_whole = self.takes_word("as") && self.takes_word("transaction");
-            return if is_whole { self.modes().map(|()| Statement::Nothing("SET")) } else { Err(self.unexpected()) };
+            if !self.takes_word("as") || !self.takes_word("transaction") {
+                return Err(self.unexpected());
+            }
+            let name = DEFAULT_READ_ONLY.to_owned();
+            let set = |read_only| Statement::Set { name, value: Some(word(read_only).to_owned()), local: false };
+            return Ok(self.modes()?.map_or(Statement::Nothing("SET"), set));
         }
         if self.takes_word("time") {
             return if self.takes_word("zone") {
@@ -147,7 +156,11 @@ impl Parser {
                 }
             }
             if !self.takes_symbol(',') {
-                return Ok(Statement::Set { name, value: Some(values.join(", ")), local });
+                let value = values.join(", ");
+                return Ok(match switch(&value).filter(|_| name == READ_ONLY) {
+                    Some(read_only) => Statement::ReadOnly(read_only),
+                    None => Statement::Set { name, value: Some(value), local },
+                });
             }
         }
     }

@@ -99,10 +99,16 @@ fn statements_about_transactions_and_the_session_are_known() {
         }
     };
     let (set, set_local) = (lasting(false), lasting(true));
+    let begin = |read_only| Statement::Begin { read_only };
     for (query, expected) in [
-        ("BEGIN", Statement::Begin),
-        ("begin transaction isolation level read committed, read write", Statement::Begin),
-        ("START TRANSACTION ISOLATION LEVEL SERIALIZABLE NOT DEFERRABLE", Statement::Begin),
+        ("BEGIN", begin(None)),
+        ("begin transaction isolation level read committed, read write", begin(Some(false))),
+        ("BEGIN READ ONLY", begin(Some(true))),
+        ("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE", begin(Some(true))),
+        ("START TRANSACTION ISOLATION LEVEL SERIALIZABLE NOT DEFERRABLE", begin(None)),
+        ("SET TRANSACTION READ ONLY", Statement::ReadOnly(true)),
+        ("SET transaction_read_only = off", Statement::ReadOnly(false)),
+        ("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", Statement::Nothing("SET")),
         ("COMMIT WORK", Statement::Commit),
         ("END", Statement::Commit),
         ("ROLLBACK AND NO CHAIN", Statement::Rollback),
@@ -114,7 +120,7 @@ fn statements_about_transactions_and_the_session_are_known() {
         ("SET SESSION DateStyle TO DEFAULT", set("datestyle", None)),
         ("SET TIME ZONE 'UTC'", set("timezone", Some("UTC"))),
         ("SET NAMES 'UTF8'", set("client_encoding", Some("UTF8"))),
-        ("SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", Statement::Nothing("SET")),
+        ("SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", set("default_transaction_read_only", Some("off"))),
         ("SHOW TRANSACTION ISOLATION LEVEL", Statement::Show(Some("transaction_isolation".into()))),
         ("SHOW ALL", Statement::Show(None)),
         ("RESET ALL", Statement::ResetAll),
@@ -148,7 +154,7 @@ fn anything_else_gets_an_error_that_says_what_is_served() {
         ("SELECT f(1::money)", "42704", Some(13)),
         ("SELECT f($0)", "42P02", Some(10)),
         ("SELECT $$text$$", "0A000", Some(8)),
-        ("BEGIN READ ONLY", "0A000", None),
+        ("BEGIN READ", "42601", Some(11)),
         ("SAVEPOINT a", "0A000", Some(1)),
         ("ROLLBACK TO a", "0A000", None),
         ("COMMIT AND CHAIN", "0A000", None),

@@ -73,6 +73,55 @@ fn each_statement_of_a_block_ends_the_time_for_which_its_client_was_idle() {
 }
 
 #[test]
+fn a_read_only_transaction_reads_and_its_writes_are_refused() {
+    for_seeds("a_read_only_transaction_reads_and_its_writes_are_refused", 8, |seed| {
+        alone(seed, async |_, terminal, _| {
+            let ask = async |text: &str| terminal.ask(text).await.expect("a reply");
+            let (write, remove) = ("SELECT write(1, 1, 16)", "SELECT remove(1)");
+            let always = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY";
+            for change in [write, remove] {
+                for (begin, end) in [
+                    ("BEGIN READ ONLY", "ROLLBACK"),
+                    ("BEGIN; SELECT look(2); SET TRANSACTION READ ONLY", "COMMIT"),
+                    ("BEGIN; SET LOCAL transaction_read_only = on; RESET ALL", "COMMIT"),
+                    (always, "RESET default_transaction_read_only"),
+                    (
+                        "SET default_transaction_read_only = on; BEGIN",
+                        "ROLLBACK; SET default_transaction_read_only TO off",
+                    ),
+                    ("BEGIN READ ONLY; SET default_transaction_read_only = on; ROLLBACK; BEGIN READ ONLY", "ROLLBACK"),
+                ] {
+                    assert_eq!(ask(begin).await.error, None, "{begin}");
+                    assert_eq!(ask("SHOW transaction_read_only").await.values, [Some("on".to_owned())], "{begin}");
+                    let seen = ask("SELECT look(1)").await;
+                    assert_eq!((seen.values, seen.error), (vec![None], None), "{begin}");
+                    assert_eq!(ask(change).await.error.as_deref(), Some("25006"), "{begin}");
+                    assert_eq!(ask(end).await.error, None, "{end}");
+                    assert_eq!(ask("SHOW transaction_read_only").await.values, [Some("off".to_owned())], "{end}");
+                }
+            }
+            let at_once = format!("BEGIN; SET TRANSACTION READ ONLY; {write}");
+            assert_eq!(ask(&at_once).await.error.as_deref(), Some("25006"));
+            ask("ROLLBACK").await;
+            terminal.send([step("BEGIN READ ONLY"), step(write), sync()].concat()).await.expect("sent");
+            assert_eq!(terminal.reply().await.expect("a reply").error.as_deref(), Some("25006"));
+            ask("ROLLBACK").await;
+            // Outside of a block it means nothing.
+            assert_eq!(ask(&format!("SET TRANSACTION READ ONLY; {remove}")).await.error, None);
+            for block in [
+                format!("BEGIN READ WRITE; {write}; ROLLBACK"),
+                format!("BEGIN; SET TRANSACTION READ WRITE; {write}; ROLLBACK"),
+            ] {
+                assert_eq!(ask(&format!("{always}; {block}")).await.error, None, "{block}");
+            }
+            assert_eq!(ask(remove).await.error.as_deref(), Some("25006"));
+            assert_eq!(ask("DISCARD ALL").await.error, None);
+            assert_eq!(ask(remove).await.error, None);
+        });
+    });
+}
+
+#[test]
 fn nothing_is_kept_of_the_block_of_a_client_that_is_gone() {
     for_seeds("nothing_is_kept_of_the_block_of_a_client_that_is_gone", 4, |seed| {
         alone(seed, async |cpu, terminal, monitor| {
