@@ -8,7 +8,7 @@ use kernel::trace::{Event, Whose};
 use pgwire::messages::extendedquery::{BindComplete, CloseComplete, Parse, ParseComplete};
 use pgwire::messages::response::EmptyQueryResponse;
 
-use super::cycle::{CYCLE_BYTES_MAX, Item, STEPS_MAX, Step, Until, too_much};
+use super::cycle::{CYCLE_BYTES_MAX, ITEMS_MAX, Item, Step, Until, too_much};
 use super::exits::{Asked, Exit};
 use super::frequent::{Bind, Named};
 use super::message::{Call, Message, Messages};
@@ -150,7 +150,7 @@ impl Conversation {
             // Its future is large, and would be copied with that of each message.
             Box::pin(self.work_off(Until::Flush)).await;
         }
-        let is_too_much = self.cycle.bytes > CYCLE_BYTES_MAX || self.cycle.items.len() > STEPS_MAX;
+        let is_too_much = self.cycle.bytes > CYCLE_BYTES_MAX || self.cycle.items.len() > ITEMS_MAX;
         if let Err(refusal) = done.and_then(|_| if is_too_much { Err(too_much()) } else { Ok(()) }) {
             self.cycle.fail(refusal);
         }

@@ -16,6 +16,9 @@ pub const CYCLE_BYTES_MAX: usize = 4 << 20;
 /// Statements between two Syncs, at most.
 pub const STEPS_MAX: usize = 4096;
 
+/// Items between two Syncs, at most: statements, with a reply before each.
+pub const ITEMS_MAX: usize = 2 * STEPS_MAX;
+
 /// Items whose memory is kept for the next cycle.
 const ITEMS_REUSED: usize = 4;
 

@@ -122,6 +122,17 @@ fn a_read_only_transaction_reads_and_its_writes_are_refused() {
 }
 
 #[test]
+fn as_many_statements_without_a_sync_are_executed_as_the_refusal_of_more_says() {
+    alone(1, async |_, terminal, _| {
+        for (statements, refused) in [(4096, None), (4097, Some("54000"))] {
+            terminal.send([step("SELECT 1").repeat(statements), sync()].concat()).await.expect("sent");
+            let reply = terminal.reply().await.expect("a reply");
+            assert_eq!(reply.error.as_deref(), refused, "{statements}");
+        }
+    });
+}
+
+#[test]
 fn nothing_is_kept_of_the_block_of_a_client_that_is_gone() {
     for_seeds("nothing_is_kept_of_the_block_of_a_client_that_is_gone", 4, |seed| {
         alone(seed, async |cpu, terminal, monitor| {
