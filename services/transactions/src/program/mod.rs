@@ -47,6 +47,8 @@ pub enum ProgramError {
     Timeout,
     #[error("the program asked for more memory than {0} bytes")]
     Memory(usize),
+    #[error("the program asked for more tables than {0}")]
+    Tables(usize),
     #[error("the program writes, and the transaction is read-only")]
     ReadOnly,
     #[error(transparent)]

@@ -93,7 +93,7 @@ pub(super) async fn perform(
         Ok(match request {
             Request::Table(name) => {
                 if tables.len() == TABLES_MAX {
-                    return Err(ProgramError::Trap(format!("it asks for more than {TABLES_MAX} tables")));
+                    return Err(ProgramError::Tables(TABLES_MAX));
                 }
                 tables.push(names.table(cpu, &name, transaction)?);
                 Answer::Table(tables.len() as u32 - 1)

@@ -137,6 +137,7 @@ impl From<&ProgramError> for Refusal {
             ProgramError::Abort(_) => SqlState::ABORTED_BY_PROGRAM,
             ProgramError::Timeout => SqlState::QUERY_CANCELLED,
             ProgramError::Memory(_) => SqlState::OUT_OF_MEMORY,
+            ProgramError::Tables(_) => SqlState::LIMIT_EXCEEDED,
             ProgramError::ReadOnly => SqlState::READ_ONLY_TRANSACTION,
             _ => SqlState::PROGRAM_FAILED,
         };
