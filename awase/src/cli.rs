@@ -163,7 +163,7 @@ A mix is a file of transactions with their weights and the arguments to draw; se
 
 Examples:
   awase load bank.toml                              as the mix says, at 127.0.0.1:5433
-  awase load bank.toml --terminals 2000 --rate 500  an open loop: 500 transactions a second, come what may
+  awase load bank.toml --terminals 1000 --rate 500  an open loop: 500 transactions a second, come what may
   awase load bank.toml --server /run/awase --json   through a Unix socket; for programs
   awase load bank.toml --plot load.svg              the course and the latencies as a picture
 

@@ -92,6 +92,11 @@ impl Measured {
         self.transactions.iter().map(of).sum()
     }
 
+    /// Did some fail, and none succeed?
+    pub fn has_failed(&self) -> bool {
+        self.sum(OfTransaction::failed) > 0 && self.sum(OfTransaction::done) == 0
+    }
+
     pub fn all(&self) -> Histogram<u64> {
         let mut all = Histogram::new(DIGITS).expect("1 to 5 digits are possible");
         self.transactions.iter().for_each(|one| all.add(&one.latencies).expect("histograms that resize"));

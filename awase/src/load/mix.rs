@@ -15,6 +15,9 @@ const TERMINALS_MAX: usize = 20_000;
 /// Most transactions that a terminal has in flight.
 const PIPELINE_MAX: usize = 64;
 
+/// Transactions a second: less than this.
+const RATE_END: f64 = 1e7;
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
@@ -163,7 +166,8 @@ impl Mix {
         ensure!(self.duration.is_none_or(|duration| !duration.is_zero()), "duration must be above 0");
         ensure!(!self.transactions_of.is_empty(), "there is no [[transaction]]");
         ensure!(self.transactions_of.iter().any(|one| one.weight > 0), "all transactions have the weight 0");
-        ensure!(self.rate.is_none_or(|rate| rate > 0.0 && rate < 1e7), "rate must be above 0");
+        let is_rate = |rate| rate > 0.0 && rate < RATE_END;
+        ensure!(self.rate.is_none_or(is_rate), "rate must be above 0 and below {RATE_END}");
         if self.rate.is_some() && !self.think_time.is_zero() {
             bail!("think_time (a closed loop) and rate (an open one) exclude each other");
         }
@@ -220,6 +224,7 @@ mod tests {
         assert!(refusal(&format!("terminals = 0\n{one}")).contains("terminals must be from 1 to 20000"));
         assert!(refusal(&format!("pipeline = 65\n{one}")).contains("pipeline must be from 1 to 64"));
         assert!(refusal(&format!("think_time = \"often\"\n{one}")).contains("\"often\" is not a time"));
+        assert!(refusal(&format!("rate = 1e9\n{one}")).contains("rate must be above 0 and below 10000000"));
         assert!(refusal(&format!("rate = 5.0\nthink_time = \"1s\"\n{one}")).contains("exclude each other"));
         assert!(refusal(&format!("color = 1\n{one}")).contains("unknown field `color`"));
         assert!(refusal(&format!("{one}arguments = [{{ uniform = [2, 1] }}]")).contains("2 to 1 is empty"));

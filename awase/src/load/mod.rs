@@ -15,7 +15,7 @@ mod wire;
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use crate::cli::LoadArguments;
 use crate::config::Problems;
@@ -25,7 +25,7 @@ use wire::Target;
 /// Makes the load and prints what was measured.
 ///
 /// # Errors
-/// When the mix is wrong, the server cannot be reached or a terminal is refused.
+/// When the mix is wrong, the server cannot be reached, a terminal is refused or all transactions fail.
 pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.mix;
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -47,6 +47,7 @@ pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     if let Some(path) = &arguments.plot {
         plot::write(path, &measured).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    ensure!(!measured.has_failed(), "no transaction succeeded");
     let is_right = checks.iter().all(check::Outcome::is_right);
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -135,6 +135,7 @@ pub struct Refusal {
     /// SQLSTATE.
     pub code: String,
     pub message: String,
+    pub hint: Option<String>,
 }
 
 /// A query that the server refused.
@@ -197,7 +198,10 @@ impl Wire {
         encoded(startup.encode(&mut wire.outbound))?;
         let reply = wire.wait().with_context(|| format!("no answer from {}", at()))?;
         match reply.refusal {
-            Some(Refusal { code, message }) => bail!("{} refused the terminal: {message} ({code})", at()),
+            Some(Refusal { code, message, hint }) => {
+                let hint = hint.map_or_else(String::new, |hint| format!(". {hint}"));
+                bail!("{} refused the terminal: {message} ({code}){hint}", at())
+            }
             None => Ok(wire),
         }
     }
@@ -313,7 +317,7 @@ impl Wire {
                     let message = field(b'M').unwrap_or_default();
                     // Before the session no `ReadyForQuery` follows.
                     let is_fatal = field(b'S').is_some_and(|severity| severity == "FATAL");
-                    self.reply.refusal.get_or_insert(Refusal { code, message });
+                    self.reply.refusal.get_or_insert(Refusal { code, message, hint: field(b'H') });
                     if is_fatal {
                         return Ok(Some(std::mem::take(&mut self.reply)));
                     }

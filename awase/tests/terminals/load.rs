@@ -252,6 +252,12 @@ fn mistakes_and_wrong_results_are_told() {
         told.contains(" transactions in ") && told.contains(": right ("),
         "the result and other checks are kept: {told}"
     );
+    let failing = "[[transaction]]\nname = \"poor\"\nsql = \"SELECT transfer(1, 2, 1000000)\"\n";
+    let told = message(&load(&bank, failing, &["--transactions", "50", "--database", "bank"]));
+    assert!(told.contains("50 times poor failed with P0001") && told.contains("no transaction succeeded"), "{told}");
+    let small = Bank::open_with("[limits]\nconnections = 16\n");
+    let told = message(&load(&small, MIX, &[]));
+    assert!(told.contains("(53300). A client gets at most half of the connections that there are"), "{told}");
     let unknown = MIX.replace("SELECT balance($1)", "SELECT balances($1)");
     let told = message(&load(&bank, &unknown, &[]));
     assert!(told.contains("the server refused \"SELECT balances($1)\"") && told.contains("42883"), "{told}");
