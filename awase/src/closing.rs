@@ -10,6 +10,11 @@ use policy::unit::ProcessorId;
 use crate::processors::Processors;
 use crate::tell::tell;
 
+/// What a person is told of.
+pub fn export(name: &str) -> String {
+    format!("export {name:?}")
+}
+
 pub struct Closing {
     name: String,
     result: OnceLock<Result<(), Errno>>,
@@ -40,7 +45,7 @@ impl Closing {
     /// Is it over? Then a failure is printed.
     pub fn tell_end(&self) -> bool {
         if let Some(Err(error)) = self.result.get() {
-            tell(format_args!("export {:?} could not be written to its disk: {error}", self.name));
+            tell(format_args!("{} could not be written to its disk: {error}", export(&self.name)));
         }
         self.result.get().is_some()
     }
@@ -48,6 +53,6 @@ impl Closing {
     /// Waits for its end. Returns the export if it could not be written.
     pub async fn until_ended(&self) -> Option<(String, Errno)> {
         let result = self.changed.until(|| self.result.get().copied()).await;
-        result.err().map(|error| (self.name.clone(), error))
+        result.err().map(|error| (export(&self.name), error))
     }
 }

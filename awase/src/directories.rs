@@ -15,7 +15,7 @@ use machine::tree::OpenTree;
 use nfs::Names;
 use policy::unit::ProcessorId;
 
-use crate::closing::Closing;
+use crate::closing::{self, Closing};
 use crate::config::{Directory, Export, Problem, Problems};
 use crate::predecessor::Deadline;
 use crate::processors::Processors;
@@ -293,7 +293,7 @@ impl ToClose {
         let mut failures = Vec::new();
         for tree in self.trees {
             if let Err(error) = tree.close(cpu).await {
-                failures.push((tree.name().to_owned(), error));
+                failures.push((closing::export(tree.name()), error));
             }
         }
         for closing in self.closing {

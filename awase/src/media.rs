@@ -12,7 +12,7 @@ use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 use policy::unit::BLOCK_BYTES;
 
-use crate::config::{Disk, Export, Problem, SECTOR_BYTES, Store, show_bytes};
+use crate::config::{Disk, Export, Problem, SECTOR_BYTES, Store, own_file, show_bytes};
 use crate::overlaid::{Overlaid, redo};
 use crate::predecessor::Deadline;
 
@@ -171,7 +171,7 @@ pub fn refuse_same_medium(first: &Export, export: &Export) -> Result<(), Problem
     }
     let table = if first.is_database { "database" } else { "export" };
     let problem = problem(export, format!("leads to the medium of {table} {:?}", first.name));
-    Err(problem.allowed("a file of its own, or read_only = true in both"))
+    Err(problem.allowed(own_file(first, export)))
 }
 
 /// The file's own path: others may reach it by another one, and must find its redo log.
@@ -196,6 +196,8 @@ fn finish_keeping(export: &Export, path: &Path, deadline: Deadline) -> Result<()
 
 fn refused(export: &Export, error: &OpenError) -> Problem {
     let problem = problem(export, format!("cannot be served: {error}"));
+    // No database is read-only.
+    let unchanged = if export.is_database { "overlay = true" } else { "read_only = true" };
     match (error, &export.store) {
         (OpenError::Missing(_), Store::Common { .. }) => {
             problem.allowed("an existing device or file (truncate makes one)")
@@ -205,9 +207,11 @@ fn refused(export: &Export, error: &OpenError) -> Problem {
         }
         (OpenError::Missing(_), _) => problem.allowed("an existing block device"),
         (OpenError::Permission { .. } | OpenError::ReadOnly(_), _) if !export.read_only => {
-            problem.allowed("a writable one, or read_only = true")
+            problem.allowed(format!("a writable one, or {unchanged}"))
         }
-        (OpenError::Locked(_), _) => problem.allowed("one that no other server has open, or read_only = true in both"),
+        (OpenError::Locked(_), _) => {
+            problem.allowed(format!("one that no other server has open, or {unchanged} in both"))
+        }
         _ => problem,
     }
 }
@@ -288,6 +292,23 @@ mod tests {
         let _first = prepare(&reader, Deadline::passed()).expect("reads");
         let _second = prepare(&reader, Deadline::passed()).expect("reads too");
         refusal(&writer);
+    }
+
+    #[test]
+    fn a_database_that_is_open_elsewhere_is_refused_with_a_key_that_it_has() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("disk.img");
+        let text = |more: &str| format!("[[database]]\nname = \"a\"\npath = {path:?}\nsize = \"8MiB\"\n{more}");
+        let database = |more: &str| {
+            let config = Config::parse("awase.toml", &text(more)).expect("a good configuration");
+            config.databases[0].volume.clone()
+        };
+        let held = prepare(&database(""), Deadline::passed()).expect("alone");
+        let message = refusal(&database(""));
+        assert!(message.contains("one that no other server has open, or overlay = true in both"), "{message}");
+        drop(held);
+        let _first = prepare(&database("overlay = true"), Deadline::passed()).expect("it is not written to");
+        prepare(&database("overlay = true"), Deadline::passed()).expect("nor by the other");
     }
 
     #[test]

@@ -161,8 +161,8 @@ impl Front<'_> {
                     std::process::exit(1);
                 }
                 Event::Drained(failures) => {
-                    for (name, error) in &failures {
-                        tell(format_args!("export {name:?} could not be written to its disk: {error}"));
+                    for (what, error) in &failures {
+                        tell(format_args!("{what} could not be written to its disk: {error}"));
                     }
                     self.server.stop();
                     return Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });

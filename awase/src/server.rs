@@ -15,7 +15,7 @@ use policy::unit::ProcessorId;
 use transactions::terminal::Terminals;
 
 use crate::accepting::{self, HostSockets};
-use crate::closing::Closing;
+use crate::closing::{self, Closing};
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, Control, Database, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
@@ -94,7 +94,7 @@ fn limits(settings: &Settings, own: connection::Limits) -> connection::Limits {
     }
 }
 
-/// Exports that could not be written to their disks.
+/// Exports and databases that could not be written to their disks.
 pub type Failures = Vec<(String, Errno)>;
 
 impl Server {
@@ -442,7 +442,7 @@ impl Server {
         let volumes: Vec<(String, Arc<Volume>)> = self
             .disks()
             .chain(retired)
-            .map(|served| (served.export.name.clone(), Arc::clone(&served.volume)))
+            .map(|served| (closing::export(&served.export.name), Arc::clone(&served.volume)))
             .collect();
         let drain = move |cpu| async move {
             if !acceptor.drain(&cpu, bound).await {
@@ -462,7 +462,7 @@ impl Server {
             }
             for open in databases {
                 if let Err(error) = open.close(&cpu).await {
-                    failures.push((open.database.name.clone(), error));
+                    failures.push((format!("database {:?}", open.database.name), error));
                 }
             }
             failures.extend(directories.close(&cpu).await);

@@ -256,7 +256,13 @@ fn refuse_same_file(first: &Export, export: &Export) -> Option<Problem> {
     let what = format!("is served by the {table} of {} already", first.place);
     let problem = Problem::new(&export.place, export.key("path"), what);
     let is_changed = !(first.read_only && export.read_only);
-    (is_shared && is_changed).then(|| problem.allowed("a file of its own, or read_only = true in both"))
+    (is_shared && is_changed).then(|| problem.allowed(own_file(first, export)))
+}
+
+/// What two that have one file may have instead.
+pub fn own_file(first: &Export, export: &Export) -> &'static str {
+    let has_database = first.is_database || export.is_database;
+    if has_database { "a file of its own" } else { "a file of its own, or read_only = true in both" }
 }
 
 #[cfg(test)]
