@@ -148,6 +148,13 @@ impl GrowingFile {
         }
     }
 
+    /// Have our last writes ended after the host was last asked? Once it is asked, each other time of the file is of a change by
+    /// others, also through a mapping, which nothing else reports.
+    pub(super) fn is_to_be_asked(&self) -> bool {
+        let writes = self.writes();
+        writes.were_none_until(writes) && !self.known().is_alone(writes)
+    }
+
     /// The host is about to be asked.
     pub(super) fn question(&self, asked: Asked) -> Question {
         Question { asked, writes: Some(self.writes()), reported: self.reported(false) }

@@ -212,7 +212,7 @@ impl Known {
     }
 
     /// Has nobody but others written since the last reply?
-    fn is_alone(&self, until: Writes) -> bool {
+    pub(super) fn is_alone(&self, until: Writes) -> bool {
         self.writes.is_some_and(|before| before.were_none_until(until))
     }
 

@@ -58,8 +58,15 @@ impl Writer {
     }
 
     /// Closes the file for writing if possible; returns whether it is closed.
-    fn close(&self, file: &Vnode) -> bool {
-        self.idle > 0 && file.device.end_writing(|| file.is_clean())
+    async fn close(&self, cpu: &Processor, file: &Vnode) -> bool {
+        if self.idle == 0 {
+            return false;
+        }
+        if file.is_clean() && file.device.is_to_be_asked() {
+            // An error will be returned to who asks for the content.
+            let _ = file.device.ask_host(cpu).await;
+        }
+        file.device.end_writing(|| file.is_clean())
     }
 }
 
@@ -111,7 +118,7 @@ impl FileTree {
             let is_due = if is_early { file.awaits_flush_only() } else { writer.look(&file) };
             if is_due {
                 due.push((writer, file));
-            } else if is_early || !writer.close(&file) {
+            } else if is_early || !writer.close(cpu, &file).await {
                 self.writers.lock().files.push(writer);
             }
         }
@@ -119,9 +126,12 @@ impl FileTree {
         // who report their errors.
         let context = Context::asynchronous(cpu.job());
         let _ = self.flush_all(cpu, due.iter().map(|(_, file)| file), context).await;
-        due.retain(|(writer, file)| !writer.close(file));
+        for (writer, file) in due {
+            if !writer.close(cpu, &file).await {
+                self.writers.lock().files.push(writer);
+            }
+        }
         let mut writers = self.writers.lock();
-        writers.files.extend(due.into_iter().map(|(writer, _)| writer));
         writers.is_watched = !writers.files.is_empty();
         writers.is_watched
     }

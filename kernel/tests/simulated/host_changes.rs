@@ -150,6 +150,37 @@ fn where_the_host_reports_nothing_what_it_appended_is_seen_by_a_client_that_only
 }
 
 #[test]
+fn what_the_host_wrote_to_a_mapping_after_a_clients_last_write_is_seen_by_a_client_that_looks_up_the_name_first() {
+    for commits in [true, false] {
+        served(9, 100, async move |cpu, tree, seen, id| {
+            let (dir, (_, file)) = (root(&cpu, &tree).await, file(&cpu, &tree, "file").await);
+            let look = async || {
+                let lookup = TreeCall::Lookup { dir, name: b"file".to_vec() };
+                tree.call(&cpu, None, lookup).await.map(drop).expect("it is there");
+                read(&cpu, &tree, &file, 0, 2 * BLOCK).await.expect("read")
+            };
+            for round in 1..10_u8 {
+                let (ours, theirs) = ([round; 2 * BLOCK as usize], [round | 0x80; 100]);
+                if commits {
+                    write(&cpu, &tree, &file, 0, &ours, context()).await.expect("cached");
+                    tree.commit(&cpu, &file, context()).await.expect("durable");
+                    assert!(look().await == ours);
+                } else {
+                    write(&cpu, &tree, &file, 0, &ours, stable()).await.expect("durable");
+                    assert!(look().await == ours);
+                    // Until it is closed for writing.
+                    cpu.sleep(3 * FRESH).await;
+                }
+                seen.write_mapped_tree(id, "/file", ByteOffset(1000), &theirs);
+                cpu.sleep(FRESH).await;
+                let expected = [&ours[..1000], &theirs, &ours[1100..]].concat();
+                assert!(look().await == expected, "round {round}, {commits}");
+            }
+        });
+    }
+}
+
+#[test]
 fn what_the_host_appended_while_a_file_was_opened_is_seen_after_a_write() {
     for delay in 0..150 {
         let disk = DiskConfig { late_permille: 1000, late: Latency::us(1, 60), ..DiskConfig::new(64 << 20) };

@@ -129,6 +129,18 @@ impl World {
     /// # Panics
     /// When there is no such file.
     pub fn write_tree(&self, id: TreeId, path: &str, at: ByteOffset, bytes: &[u8]) {
+        self.write_mapped_tree(id, path, at, bytes);
+        self.tree(id, |tree| {
+            let number = tree.walk(path).expect("just written");
+            tree.inodes[&number].others.fetch_add(1, Ordering::Release);
+        });
+    }
+
+    /// As [`World::write_tree`], through a shared mapping, which nobody is told of.
+    ///
+    /// # Panics
+    /// As [`World::write_tree`].
+    pub fn write_mapped_tree(&self, id: TreeId, path: &str, at: ByteOffset, bytes: &[u8]) {
         let now = self.now().ns();
         let change = Change { at: at.0, len: bytes.len() as u64, payload: Payload::Bytes(Rc::new(bytes.to_vec())) };
         self.tree(id, |tree| {
@@ -136,7 +148,6 @@ impl World {
             let written = tree.on_bytes(number, |bytes, _| bytes.write(&change, false));
             assert!(written.is_ok(), "`{path}` is no regular file");
             tree.note_modified(number, now);
-            tree.inodes[&number].others.fetch_add(1, Ordering::Release);
         });
     }
 
