@@ -71,6 +71,23 @@ fn random_reads_and_writes_agree_with_a_model() {
 }
 
 #[test]
+fn what_others_have_appended_is_copied_without_a_read() {
+    let Some(f) = Fixture::new("") else { return };
+    let other = Mount::new(&f.sandbox, f.port, "other", "");
+    fs::write(f.path("a"), [0; 5000]).expect("write");
+    let (theirs, copy) = (other.directory.join("a"), f.sandbox.file("copy"));
+    assert_eq!(fs::metadata(&theirs).expect("stat").len(), 5000);
+    for round in 1..4 {
+        OpenOptions::new().append(true).open(f.path("a")).expect("open").write_all(&[round; 5000]).expect("append");
+        // Nobody asks for the size.
+        let (from, to) = (File::open(&theirs).expect("open"), File::create(&copy).expect("create"));
+        while rustix::fs::sendfile(&to, &from, None, 1 << 20).expect("sendfile") > 0 {}
+        let copied = fs::read(&copy).expect("read");
+        assert_eq!((copied.len(), copied.last()), (5000 * (1 + usize::from(round)), Some(&round)));
+    }
+}
+
+#[test]
 fn a_large_file_is_copied_in_and_out_unchanged() {
     let Some(f) = Fixture::new("readahead=4") else { return };
     let content = bytes(&mut Random(7), 50_000_001);

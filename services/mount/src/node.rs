@@ -67,7 +67,7 @@ pub(crate) struct State {
     pub host_is_stale: bool,
     /// When others were seen to have changed the content, until the host has asked for the size since.
     pub end_changed: Option<Instant>,
-    /// Threads that were to append and were refused for that, so that the host asks for the size.
+    /// Threads that were to open it and were refused for that, so that the host asks for the size.
     pub refused: Vec<u32>,
     names: SmallVec<[Name; 1]>,
     /// Its names since it was removed while it was open: one for each that it had.

@@ -276,7 +276,7 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let mode = flags.acc_mode();
         let (reads, writes) = (mode != OpenAccMode::O_WRONLY, mode != OpenAccMode::O_RDONLY);
-        let how = Opening { reads, writes, appends: flags.0 & libc::O_APPEND != 0, thread: request.pid() };
+        let how = Opening { reads, writes, thread: request.pid() };
         let flags = [false, true].map(|keeps_cache| self.open_flags(keeps_cache, writes));
         self.answer_or_undo(
             request,

@@ -63,8 +63,8 @@ impl Files {
                 }
                 let node = self.node_made(cpu, &directory, name, (asked, made)).await?;
                 // The opening for which it asks drops what is cached. A notice of that now would keep the host from the size.
-                let is_to_append = node.state.lock().refused.contains(&thread);
-                let found = match is_to_append {
+                let is_to_open = node.state.lock().refused.contains(&thread);
+                let found = match is_to_open {
                     true => self.found(cpu, &directory, &node),
                     false => self.found_current(cpu, &directory, &node).await?,
                 };

@@ -24,8 +24,6 @@ const REFUSED_MAX: usize = 64;
 pub struct Opening {
     pub reads: bool,
     pub writes: bool,
-    /// What is written comes at the end, wherever the host believes that to be.
-    pub appends: bool,
     /// Of the host, by number: which of them tries again is known by that.
     pub thread: u32,
 }
@@ -91,7 +89,7 @@ impl Files {
     /// Opens a file.
     ///
     /// # Errors
-    /// The server's, or `EACCES`. `ESTALE`: the host is to look the file up before it appends to it.
+    /// The server's, or `EACCES`. `ESTALE`: the host is to look the file up before.
     pub async fn open_file(&self, cpu: &Processor, id: NodeId, opening: Opening) -> Result<Opened, Errno> {
         let node = self.node(id)?;
         if opening.writes && self.options.read_only {
@@ -106,7 +104,7 @@ impl Files {
             self.check_opening(cpu, &node, opening).await?;
             node.find_longer();
             self.follow(cpu, &node, false).await?;
-            if opening.writes && opening.appends { check_end(&node, opening.thread) } else { Ok(()) }
+            check_end(&node, opening.thread)
         };
         if let Err(errno) = permitted.await {
             self.end_opening(cpu, id).await;
@@ -206,9 +204,10 @@ impl Files {
     }
 }
 
-/// Does the host know where the file ends? It learns that from what it looks up or asks for, and not from an opening: refused
-/// so, it looks the file up and opens it again, in the same thread, and is not refused a second time. Some openings have no name
-/// to look up, and others may change the file again meanwhile, as they may after it was opened.
+/// Does the host know where the file ends? There it appends, and ends what it copies without a read (`sendfile`,
+/// `copy_file_range`). It learns that from what it looks up or asks for, and not from an opening: refused so, it looks the file
+/// up and opens it again, in the same thread, and is not refused a second time. Some openings have no name to look up, and others
+/// may change the file again meanwhile, as they may after it was opened.
 fn check_end(node: &Node, thread: u32) -> Result<(), Errno> {
     let mut state = node.state.lock();
     if let Some(at) = state.refused.iter().position(|refused| *refused == thread) {

@@ -8,7 +8,7 @@ use futures_util::future::join;
 use kernel::Processor;
 use machine::Errno;
 use machine::tree::{SetAttributes, TreeCall};
-use mount::{Creation, Data, Files, NodeId, Opening, OpeningId};
+use mount::{Creation, Data, Files, NodeId, Opened, Opening, OpeningId};
 use policy::unit::{ByteOffset, ByteRange, Stability};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
@@ -16,8 +16,17 @@ use testkit::rounds::for_seeds;
 use crate::scene::{Scene, options};
 
 const NEW: Creation = Creation { mode: 0o644, is_exclusive: false, truncates: true };
-pub const BOTH: Opening = Opening { reads: true, writes: true, appends: false, thread: 1 };
+pub const BOTH: Opening = Opening { reads: true, writes: true, thread: 1 };
 pub const FILE_BYTES_MAX: usize = 300_000;
+
+/// Opens a file as the host does, which looks it up and tries again if it is to.
+pub async fn open(cpu: &Processor, files: &Files, id: NodeId) -> Opened {
+    let mut opened = files.open_file(cpu, id, BOTH).await;
+    if opened == Err(Errno::STALE) {
+        opened = files.open_file(cpu, id, BOTH).await;
+    }
+    opened.expect("opened")
+}
 
 /// A file and what it must contain.
 pub struct Model {
@@ -350,7 +359,7 @@ fn who_may_write_a_file_and_not_read_it_writes_parts_of_it() {
             let mut random = Random(seed);
             let id = files.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there").id;
             assert_eq!(files.open_file(&cpu, id, BOTH).await.err(), Some(Errno(libc::EACCES)));
-            let writing = Opening { reads: false, writes: true, appends: false, thread: 1 };
+            let writing = Opening { reads: false, writes: true, thread: 1 };
             let opening = files.open_file(&cpu, id, writing).await.expect("opened").id;
             let mut model = Model { files: Arc::clone(&files), id, opening, content: theirs };
             for round in 0..60 {

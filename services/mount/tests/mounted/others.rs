@@ -10,7 +10,7 @@ use mount::{Files, Found, Listed, New, NewTime, NodeId, Opening, Sink};
 use policy::unit::{ByteOffset, Stability};
 use testkit::rounds::for_seeds;
 
-use crate::content::{BOTH, FILE_BYTES_MAX, Model};
+use crate::content::{BOTH, FILE_BYTES_MAX, Model, open};
 use crate::scene::{Scene, options};
 
 /// The server asks its host for changes that others made there after this simulated time at the latest.
@@ -40,10 +40,10 @@ fn who_opens_a_file_sees_what_others_closed_before() {
         scene.world.write_tree(scene.tree, "a", ByteOffset(4000), &[2; 200]);
         scene.run(async move |cpu| {
             cpu.sleep(SERVER_NOTICES).await;
-            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            let opened = open(&cpu, &files, id).await;
             assert!(!opened.keeps_cache, "the host must not keep what it has");
             files.undo_opening(&cpu, opened).await;
-            let opened = files.open_file(&cpu, id, BOTH).await.expect("opened");
+            let opened = open(&cpu, &files, id).await;
             assert!(!opened.keeps_cache, "nobody was told so far");
             let mut content = vec![1; 9000];
             content[4000..4200].fill(2);
@@ -75,33 +75,33 @@ fn what_others_write_beyond_the_end_while_we_write_is_read() {
                 model.note(at, &vec![byte; len]);
             }
             files.close_file(&cpu, model.opening).await;
-            files.open_file(&cpu, model.id, BOTH).await.expect("opened");
+            open(&cpu, &files, model.id).await;
             model.check(&cpu, 0, FILE_BYTES_MAX).await;
         });
     });
 }
 
 #[test]
-fn who_appends_to_a_file_that_others_changed_looks_it_up_before() {
+fn who_opens_a_file_that_others_changed_looks_it_up_before() {
     let mut scene = Scene::new(5);
     let (files, others, noted) = (scene.mount(), scene.mount(), Arc::clone(&scene.noted));
     scene.run(async move |cpu| {
-        let appends = Opening { appends: true, ..BOTH };
         let model = Model::create(&cpu, &files, "a").await;
         let found = others.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
         let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
         let change = async |data: &[u8]| {
             others.write(&cpu, theirs, ByteOffset(0), data, Stability::Stable).await.tell().expect("written");
         };
-        let open_in = async |thread| files.open_file(&cpu, model.id, Opening { thread, ..appends }).await.map(drop);
+        let open_in = async |thread| files.open_file(&cpu, model.id, Opening { thread, ..BOTH }).await.map(drop);
         let open = async || open_in(1).await;
         assert_eq!(open().await, Ok(()));
         change(b"one").await;
-        assert_eq!(files.open_file(&cpu, model.id, BOTH).await.map(drop), Ok(()), "it says where it writes");
+        let reads = Opening { writes: false, thread: 5, ..BOTH };
+        assert_eq!(files.open_file(&cpu, model.id, reads).await.map(drop), Err(Errno::STALE));
         assert_eq!(open().await, Err(Errno::STALE));
         assert_eq!(open().await, Ok(()), "where there is nothing to look up");
         change(b"three").await;
-        files.open_file(&cpu, model.id, BOTH).await.expect("opened");
+        assert_eq!(files.open_file(&cpu, model.id, reads).await.map(drop), Ok(()), "it was refused before");
         cpu.sleep(Duration::from_millis(1)).await;
         files.attributes(&cpu, model.id).await.expect("asked");
         assert_eq!(open().await, Ok(()), "it was asked after that");
@@ -211,7 +211,8 @@ fn what_others_have_written_before_attributes_are_set_is_read() {
         let theirs = others.open_file(&cpu, found.id, BOTH).await.expect("opened").id;
         let keeps_cache = async |model: &Model| {
             files.close_file(&cpu, model.opening).await;
-            files.open_file(&cpu, model.id, BOTH).await.map(|opened| (opened.id, opened.keeps_cache)).expect("opened")
+            let opened = open(&cpu, &files, model.id).await;
+            (opened.id, opened.keeps_cache)
         };
         let news = [
             New { mode: Some(0o755), ..New::default() },

@@ -17,7 +17,7 @@ use testkit::rounds::for_seeds;
 use crate::names::{NEW, list};
 use crate::scene::Scene;
 
-const READING: Opening = Opening { reads: true, writes: false, appends: false, thread: 1 };
+const READING: Opening = Opening { reads: true, writes: false, thread: 1 };
 
 /// Makes a file that is closed.
 async fn make(cpu: &Processor, files: &Arc<Files>, name: &str, content: &[u8]) -> NodeId {
