@@ -204,6 +204,9 @@ impl RemoteFile {
         let is_all = range.len <= self.transfers.write_max.into()
             && range.blocks().len() == self.flushing.load(Ordering::Relaxed);
         let stability = if is_all { Stability::Stable } else { stability };
+        if self.known.is_to_be_asked(cpu.now()) {
+            self.look(cpu).await;
+        }
         let pieces = pieces(range, self.transfers.write_max);
         let writes = pieces.map(|piece| {
             let offset = start + (piece.at - range.at) as usize;
@@ -211,6 +214,14 @@ impl RemoteFile {
         });
         let result: Result<(), Errno> = join_all(writes).await.into_iter().collect();
         result.map_err(|errno| self.note_write_error(errno))
+    }
+
+    /// Looks for changes by others. What fails here fails the write, too.
+    async fn look(&self, cpu: &Processor) {
+        let asked = cpu.now();
+        if let Ok(attributes) = self.server.attributes(cpu, &self.handle).await {
+            self.known.note(asked, attributes);
+        }
     }
 
     /// Writes `range` from the `offset`-th byte of `frames`.

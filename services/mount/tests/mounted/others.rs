@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use kernel::Processor;
 use machine::Errno;
 use mount::{Files, Found, Listed, New, NewTime, NodeId, Opening, Sink};
@@ -79,6 +79,44 @@ fn what_others_write_beyond_the_end_while_we_write_is_read() {
             model.check(&cpu, 0, FILE_BYTES_MAX).await;
         });
     });
+}
+
+#[test]
+fn what_others_have_closed_before_our_own_writes_is_read_by_who_opens_the_file_after_them() {
+    for overlapping in [1, 2, 5] {
+        let mut scene = Scene::new(12);
+        let (files, others) = (scene.mount(), scene.mount());
+        scene.run(async move |cpu| {
+            let mut model = Model::create(&cpu, &files, "a").await;
+            model.write(&cpu, 0, &[0; FILE_BYTES_MAX], Stability::Stable).await;
+            let found = others.lookup(&cpu, NodeId::ROOT, b"a", 0).await.expect("answered").expect("it is there");
+            for (round, changes) in (1..).zip([false, true, true, false]) {
+                let keeps = open(&cpu, &files, model.id).await.keeps_cache;
+                assert!(keeps, "round {round}: nobody has written");
+                model.check(&cpu, 0, FILE_BYTES_MAX).await;
+                if changes {
+                    let theirs = open(&cpu, &others, found.id).await.id;
+                    let written =
+                        others.write(&cpu, theirs, ByteOffset(5), &[round; 100][..], Stability::Unstable).await;
+                    written.tell().expect("written");
+                    others.flush(&cpu, theirs).await.tell().expect("flushed");
+                    others.close_file(&cpu, theirs).await;
+                    model.note(5, &[round; 100]);
+                }
+                let (at, data) = (|number: usize| 20_000 + number * 50_000, [round; 9000]);
+                let writes = (0..overlapping).map(|number| {
+                    let at = ByteOffset(at(number) as u64);
+                    files.write(&cpu, model.opening, at, &data[..], Stability::Stable)
+                });
+                let written = join_all(writes).await;
+                written.into_iter().for_each(|written| written.tell().expect("written"));
+                (0..overlapping).for_each(|number| model.note(at(number), &data));
+                let keeps = open(&cpu, &files, model.id).await.keeps_cache;
+                assert_eq!(keeps, !changes, "round {round}, {overlapping} at a time");
+                model.check(&cpu, 0, FILE_BYTES_MAX).await;
+            }
+        });
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl<'a> Object<'a> {
     ) -> Result<(TreeReply, Vec<wcc_data>), Errno> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
         let (reply, around) = tree.call_and_around(cpu, Some(&self.caller), call, dirs).await?;
-        Ok((reply, around.into_iter().map(|around| self.wcc(around)).collect()))
+        Ok((reply, around.into_iter().map(|around| self.wcc_known(around)).collect()))
     }
 
     /// Calls the tree as the server, which has all permissions.
@@ -125,7 +125,12 @@ impl<'a> Object<'a> {
         fattr(attributes, self.export.id())
     }
 
-    fn wcc(&self, (before, after): BeforeAndAfter) -> wcc_data {
+    /// The object's attributes before and after a change.
+    pub(super) fn wcc(&self, (before, after): (Attributes, Attributes)) -> wcc_data {
+        self.wcc_known((Some(before), Some(after)))
+    }
+
+    fn wcc_known(&self, (before, after): BeforeAndAfter) -> wcc_data {
         let pre_op = |before: fattr3| wcc_attr { size: before.size, mtime: before.mtime, ctime: before.ctime };
         let some = |attributes: Option<Attributes>| attributes.map(|attributes| self.fattr(&attributes));
         wcc_data {
