@@ -231,11 +231,20 @@ impl Database {
     fn superblock(&self, generation: u64, merged: Option<&Frozen>, root: Option<Root>) -> Superblock {
         let state = self.state.read();
         let (commits, log) = merged.map_or((state.merged, state.log_begins), |merged| (merged.commits, merged.log));
-        Superblock { identity: self.pages.identity, generation, layout: self.layout, commits, log, root }
+        let (identity, start) = (self.pages.identity, state.circle.start);
+        Superblock { identity, generation, layout: self.layout, commits, log, start, root }
     }
 
     pub(super) async fn write_superblock(&self, cpu: &Processor, superblock: &Superblock) -> Result<(), StoreError> {
-        let page = Layout::superblock(superblock.generation);
+        self.write_superblock_at(cpu, Layout::superblock(superblock.generation), superblock).await
+    }
+
+    pub(super) async fn write_superblock_at(
+        &self,
+        cpu: &Processor,
+        page: PageNo,
+        superblock: &Superblock,
+    ) -> Result<(), StoreError> {
         self.pages.write_run(cpu, page, &superblock.encode(), Stability::Stable).await
     }
 

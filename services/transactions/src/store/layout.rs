@@ -2,7 +2,7 @@
 //!
 //! | pages | content |
 //! |---|---|
-//! | 0, 1 | superblocks, written in turn; the valid one of the higher generation counts |
+//! | 0, 1 | superblocks, written in turn, and both at a start; the newest counts |
 //! | then | the log, written in a circle |
 //! | then, twice | the map of pages in use, written in turn as the superblocks are |
 //! | the rest | pages of the tree, never overwritten while a superblock refers to them |
@@ -19,7 +19,8 @@ use super::bytes::{put, u32_at, u64_at};
 pub(super) const PAGE_BYTES: usize = BLOCK_BYTES as usize;
 
 const MAGIC: [u8; 8] = *b"AWASE-DB";
-const VERSION: u32 = 1;
+/// Version 1 had no starts: what it wrote reads as of start 0.
+const VERSION: u32 = 2;
 
 /// Bytes of a page of the map after its header.
 const MAP_PAGE_BYTES: u64 = (PAGE_BYTES - MAP_HEADER_BYTES) as u64;
@@ -27,7 +28,7 @@ pub(super) const MAP_HEADER_BYTES: usize = 32;
 
 /// The log takes this part of a small database.
 const LOG_PART: u64 = 8;
-const LOG_PAGES_MIN: u64 = (1 << 20) / BLOCK_BYTES;
+pub(super) const LOG_PAGES_MIN: u64 = (1 << 20) / BLOCK_BYTES;
 /// This bounds what a start after a crash reads: 64 MiB.
 const LOG_PAGES_MAX: u64 = (64 << 20) / BLOCK_BYTES;
 
@@ -88,6 +89,15 @@ pub(super) struct LogPlace {
     pub group: u64,
 }
 
+/// The last time that an existing database was opened. No group of the log from before it may follow one that was written since.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Start {
+    /// Each has the next one. 0: a new database.
+    pub number: u64,
+    /// The first group of the log that was written after it: all before it were found, and are durable.
+    pub group: u64,
+}
+
 /// A checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
@@ -99,6 +109,7 @@ pub(super) struct Superblock {
     pub commits: Sequence,
     /// Where the log begins that is to be replayed.
     pub log: LogPlace,
+    pub start: Start,
     /// `None`: empty.
     pub root: Option<Root>,
 }
@@ -119,9 +130,10 @@ impl Superblock {
         put(&mut page, 0, &MAGIC);
         put(&mut page, 12, &VERSION.to_le_bytes());
         let (root, height) = self.root.map_or((0, 0), |root| (root.page.0, root.height));
-        let Superblock { identity, generation, layout, commits, log, .. } = *self;
-        let fields = [identity, generation, layout.pages, commits.0, log.page, log.group, root, u64::from(height)];
-        for (index, field) in fields.iter().enumerate() {
+        let Superblock { identity, generation, layout, commits, log, start, .. } = *self;
+        let place = [identity, generation, layout.pages, commits.0, log.page, log.group];
+        let fields = place.into_iter().chain([root, u64::from(height), start.number, start.group]);
+        for (index, field) in fields.enumerate() {
             put(&mut page, 16 + 8 * index, &field.to_le_bytes());
         }
         let checksum = crc32fast::hash(&page[12..]);
@@ -139,7 +151,7 @@ impl Superblock {
         if u32_at(page, 8) != crc32fast::hash(&page[12..]) {
             return Err(NoSuperblock::Damaged);
         }
-        if u32_at(page, 12) != VERSION {
+        if !(1..=VERSION).contains(&u32_at(page, 12)) {
             return Err(NoSuperblock::Version(u32_at(page, 12)));
         }
         let field = |index: usize| u64_at(page, 16 + 8 * index);
@@ -150,6 +162,7 @@ impl Superblock {
             layout: Layout { pages: field(2) },
             commits: Sequence(field(3)),
             log: LogPlace { page: field(4), group: field(5) },
+            start: Start { number: field(8), group: field(9) },
             root: Some(root).filter(|root| root.page.0 != 0),
         })
     }

@@ -3,21 +3,24 @@
 //! A group is a header and the changes of its transactions in the order of their commits, as the rows that they leave
 //! behind: to replay a group twice does no harm. One of commits that the tree has already is not replayed: it would take
 //! back those of later ones, which the tree may have although the log does not. A header has the group's number, so the log
-//! ends where the next number is not found.
+//! ends where the next number is not found, and the start of the database after which it was written, so that none
+//! that was left behind the end by one start follows those that were written since ([`Start`]).
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 0..4 | CRC-32 of all that follows |
 //! | 4..8 | bytes after the header |
-//! | 8..16 | the database's identity |
+//! | 8..16 | the database's identity, plus the number of the start |
 //! | 16..24 | number of the group |
 //! | 24..32 | the last commit in it |
 //! | then | for each change: length of the key (2), of the row (2; 2¹⁶ - 1: deleted), key, row |
 //!
-//! One group at a time is written (`write`): so the groups before one that is found are whole, and nothing that was
-//! acknowledged comes after one that is torn.
+//! One group at a time is written (`write_log`), and is durable before the next: so nothing follows one that a crash has torn, or
+//! a failed write, which is tried again at the same place. One that another follows, or that the last start has found, is
+//! damaged if it is not there: that is an error. Only the last one may be damaged without a word: it may have been torn.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +32,8 @@ use machine::Errno;
 use policy::unit::Stability;
 
 use super::bytes::{put, u16_at, u32_at, u64_at};
-use super::layout::{LogPlace, PAGE_BYTES, PageNo};
+use super::layout::{LOG_PAGES_MIN, LogPlace, PAGE_BYTES, PageNo, Start, Superblock};
+use super::pages::RUN_PAGES_MAX;
 use super::{Database, FullKey, Row, Sequence, StoreError};
 
 const HEADER_BYTES: usize = 32;
@@ -37,6 +41,10 @@ const DELETED: u16 = u16::MAX;
 
 /// Bytes of one group, at most (but for the transaction that reaches it).
 const GROUP_BYTES_MAX: usize = 256 << 10;
+
+/// Behind the end of the log, a group is looked for in so many pages: as many as four of the longest have, which fit into the
+/// smallest log. All of it would be 64 MiB more to read at each start.
+const PAGES_LOOKED_AT: u64 = 4 * LOG_PAGES_MIN;
 
 /// A group that could not be written is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -76,6 +84,7 @@ pub(super) struct Circle {
     /// Pages ever used, and those of them that a checkpoint has made free again.
     pub used: u64,
     pub freed: u64,
+    pub start: Start,
 }
 
 impl Circle {
@@ -90,10 +99,10 @@ impl Circle {
     }
 }
 
-fn encode(identity: u64, number: u64, last: Sequence, changes: &[u8]) -> Vec<u8> {
+fn encode(stamp: u64, number: u64, last: Sequence, changes: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
     put(&mut bytes, 4, &(changes.len() as u32).to_le_bytes());
-    put(&mut bytes, 8, &identity.to_le_bytes());
+    put(&mut bytes, 8, &stamp.to_le_bytes());
     put(&mut bytes, 16, &number.to_le_bytes());
     put(&mut bytes, 24, &last.0.to_le_bytes());
     bytes.extend_from_slice(changes);
@@ -172,8 +181,8 @@ impl Database {
         let (log, of) = (self.layout.log(), self.layout.log_pages());
         let pages = (HEADER_BYTES + changes.len()).div_ceil(PAGE_BYTES) as u64;
         let (page, unused) = self.room_in_log(cpu, pages).await?;
-        let number = self.state.read().circle.place.group;
-        let group = encode(self.pages.identity, number, last, changes);
+        let Circle { place: LogPlace { group: number, .. }, start, .. } = self.state.read().circle;
+        let group = encode(self.pages.identity.wrapping_add(start.number), number, last, changes);
         let began = cpu.begin(Event::LogWritten, JobId::default());
         let written = self.pages.write_run(cpu, PageNo(log.0 + page), &group, Stability::Stable).await;
         cpu.end(began, Event::LogWritten, JobId::default(), log.0 + page, group.len() as u64);
@@ -219,24 +228,29 @@ impl Database {
         }
     }
 
-    /// Replays the log from `place` on; `change` is called with each change, and the last commit of its group. Returns the
+    /// Replays the log of a superblock; `change` is called with each change, and the last commit of its group. Returns the
     /// circle after it, and the last commit found.
     ///
     /// Every group is written again: one whose flush had failed may be read from a cache of the host or the disk that has
     /// forgotten to write it, and no later flush would.
+    ///
+    /// # Errors
+    /// Also if a group is missing that was durable.
     pub(super) async fn replay(
         &self,
         cpu: &Processor,
-        mut place: LogPlace,
+        superblock: &Superblock,
         mut change: impl FnMut(Sequence, FullKey, Option<Row>),
     ) -> Result<(Circle, Option<Sequence>), StoreError> {
         let of = self.layout.log_pages();
-        let (mut used, mut last) = (0, None);
+        let Superblock { log: mut place, start, .. } = *superblock;
+        let (mut used, mut last, mut oldest) = (0, None, 0);
         loop {
-            let (begins, group) = match self.read_group(cpu, place).await? {
+            let starts = if place.group >= start.group { this(start) } else { oldest..start.number };
+            let (begins, group) = match self.read_group(cpu, place, &starts).await? {
                 Some(group) => (place.page, group),
                 // It did not fit between here and the end.
-                None => match self.read_group(cpu, LogPlace { page: 0, ..place }).await? {
+                None => match self.read_group(cpu, LogPlace { page: 0, ..place }, &starts).await? {
                     Some(group) => (0, group),
                     None => break,
                 },
@@ -258,12 +272,48 @@ impl Database {
             place = LogPlace { page: begins + pages, group: place.group + 1 };
             used += unused + pages;
             last = Some(at);
+            oldest = self.name(&group).0;
         }
-        Ok((Circle { place, used, freed: 0 }, last))
+        if place.group < start.group || self.is_followed(cpu, place, start).await? {
+            return Err(StoreError::Damaged(self.layout.log().0 + place.page % of));
+        }
+        Ok((Circle { place, used, freed: 0, start }, last))
     }
 
-    /// The group that is expected at a place, if it is there and whole.
-    async fn read_group(&self, cpu: &Processor, place: LogPlace) -> Result<Option<Vec<u8>>, StoreError> {
+    /// Is there a group of this start behind the end of the log?
+    async fn is_followed(&self, cpu: &Processor, end: LogPlace, start: Start) -> Result<bool, StoreError> {
+        let (log, of) = (self.layout.log(), self.layout.log_pages());
+        let (mut page, mut left) = (end.page % of, of.min(PAGES_LOOKED_AT));
+        while left > 0 {
+            let count = left.min(of - page).min(RUN_PAGES_MAX as u64);
+            let frames = self.pages.read_run(cpu, PageNo(log.0 + page), count).await?;
+            let names = (page..).zip(frames.iter().map(|frame| self.name(frame.bytes())));
+            let places = names.filter(|(_, (number, group))| *number == start.number && *group > end.group);
+            let places: Vec<_> = places.map(|(page, (_, group))| LogPlace { page, group }).collect();
+            drop(frames);
+            for place in places {
+                if self.read_group(cpu, place, &this(start)).await?.is_some() {
+                    return Ok(true);
+                }
+            }
+            page = (page + count) % of;
+            left -= count;
+        }
+        Ok(false)
+    }
+
+    /// What a group's header says: the number of the start, and its own.
+    fn name(&self, header: &[u8]) -> (u64, u64) {
+        (u64_at(header, 8).wrapping_sub(self.pages.identity), u64_at(header, 16))
+    }
+
+    /// The group that is expected at a place, after one of these starts, if it is there and whole.
+    async fn read_group(
+        &self,
+        cpu: &Processor,
+        place: LogPlace,
+        starts: &Range<u64>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let (log, of) = (self.layout.log(), self.layout.log_pages());
         if place.page >= of {
             return Ok(None);
@@ -272,14 +322,14 @@ impl Database {
         let header = first.bytes();
         let len = HEADER_BYTES + u32_at(header, 4) as usize;
         let pages = len.div_ceil(PAGE_BYTES) as u64;
-        let is_expected = (u64_at(header, 8), u64_at(header, 16)) == (self.pages.identity, place.group);
-        if !is_expected || place.page + pages > of {
+        let (start, number) = self.name(header);
+        if number != place.group || !starts.contains(&start) || place.page + pages > of {
             return Ok(None);
         }
         let mut group = Vec::with_capacity(len);
         let mut page = place.page;
         while group.len() < len {
-            let count = (place.page + pages - page).min(super::pages::RUN_PAGES_MAX as u64);
+            let count = (place.page + pages - page).min(RUN_PAGES_MAX as u64);
             let frames = self.pages.read_run(cpu, PageNo(log.0 + page), count).await?;
             frames.iter().for_each(|frame| group.extend_from_slice(frame.bytes()));
             page += count;
@@ -287,4 +337,9 @@ impl Database {
         group.truncate(len);
         Ok(Some(group).filter(|group| u32_at(group, 0) == crc32fast::hash(&group[4..])))
     }
+}
+
+/// The start alone.
+fn this(start: Start) -> Range<u64> {
+    start.number..start.number + 1
 }

@@ -16,7 +16,7 @@ use super::checkpoint::Tree;
 use super::delta::{Delta, Entry};
 use super::last_written::LastWritten;
 use super::layout::{
-    DATABASE_BYTES_MAX, DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Superblock,
+    DATABASE_BYTES_MAX, DATABASE_BYTES_MIN, Layout, LogPlace, NoSuperblock, PAGE_BYTES, PageNo, Start, Superblock,
 };
 use super::log::Circle;
 use super::pages::{Pages, RUN_PAGES_MAX};
@@ -33,7 +33,7 @@ pub enum OpenError {
     TooLarge(u64),
     #[error("it holds something else: a new database is made only where the first 8 KiB are zero")]
     NotADatabase,
-    #[error("it holds a database of format {0}, which this version does not know")]
+    #[error("it holds a database of format {0}, which this version does not know: a later one has made or opened it")]
     Version(u32),
     #[error("it has {has} bytes, and had {needs} when the database was made")]
     Shrunk { has: u64, needs: u64 },
@@ -73,22 +73,47 @@ async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, Op
     for page in 0..2 {
         found.push(Superblock::decode(pages.read(cpu, PageNo(page)).await?.bytes()));
     }
-    let newest = found.iter().flatten().max_by_key(|superblock| superblock.generation).copied();
-    if newest.is_some() {
-        return Ok(newest);
-    }
-    // A superblock lies within one sector, which is written whole or not: a crash leaves none that is damaged.
-    let is = |what: NoSuperblock| found.contains(&Err(what));
     let version = found.iter().find_map(|found| match found {
         Err(NoSuperblock::Version(version)) => Some(*version),
         _ => None,
     });
-    match version {
-        Some(version) => Err(OpenError::Version(version)),
+    if let Some(version) = version {
+        return Err(OpenError::Version(version));
+    }
+    // A superblock lies within one sector, which is written whole or not: a crash leaves none that is damaged.
+    let is = |what: NoSuperblock| found.contains(&Err(what));
+    let newest = found.iter().flatten().max_by_key(|superblock| (superblock.start.number, superblock.generation));
+    match newest {
+        Some(newest) => {
+            let is_other_damaged = is(NoSuperblock::Damaged) || is(NoSuperblock::Foreign);
+            let is_other_missing = is(NoSuperblock::Blank) && newest.generation > 1;
+            if (is_other_damaged || is_other_missing) && may_be_replaced(cpu, pages, newest).await? {
+                return Err(OpenError::Damaged("one of its superblocks, which may be the newer one"));
+            }
+            Ok(Some(*newest))
+        }
         None if is(NoSuperblock::Damaged) => Err(OpenError::Damaged("no superblock has the right checksum")),
         None if is(NoSuperblock::Foreign) => Err(OpenError::NotADatabase),
         None => Ok(None),
     }
+}
+
+/// May there be a newer superblock than this one? Its map was durable before it. To go on from the older one would lose what
+/// the log does not have any more, and read pages that others have been written over since.
+async fn may_be_replaced(cpu: &Processor, pages: &Pages, superblock: &Superblock) -> Result<bool, OpenError> {
+    let next = Superblock { generation: superblock.generation + 1, ..*superblock };
+    Ok(read_map(cpu, pages, &next).await?.is_some())
+}
+
+/// The map of a superblock's generation; `None`: it is damaged, or that of another one.
+async fn read_map(cpu: &Processor, pages: &Pages, superblock: &Superblock) -> Result<Option<Space>, OpenError> {
+    let Superblock { layout, identity, generation, .. } = *superblock;
+    let mut map = Vec::new();
+    for index in 0..layout.map_pages() {
+        let page = PageNo(layout.map(generation).0 + index);
+        map.push(pages.read(cpu, page).await?.bytes().to_vec());
+    }
+    Ok(Space::decode(layout, identity, generation, &map))
 }
 
 fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space) -> Arc<Database> {
@@ -102,7 +127,7 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
         commits: superblock.commits,
         durable: superblock.commits,
         merged: superblock.commits,
-        circle: Circle { place: superblock.log, used: 0, freed: 0 },
+        circle: Circle { place: superblock.log, used: 0, freed: 0, start: superblock.start },
         log_begins: superblock.log,
         is_log_full: false,
         generation: superblock.generation,
@@ -138,6 +163,7 @@ async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, Open
         layout,
         commits: Sequence(0),
         log: LogPlace { page: 0, group: 1 },
+        start: Start::default(),
         root: None,
     };
     let database = database(pages, layout, &superblock, Space::new(layout));
@@ -155,12 +181,7 @@ async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> R
         return Err(OpenError::Shrunk { has, needs });
     }
     pages.identity = superblock.identity;
-    let mut map = Vec::new();
-    for index in 0..layout.map_pages() {
-        let page = PageNo(layout.map(superblock.generation).0 + index);
-        map.push(pages.read(cpu, page).await?.bytes().to_vec());
-    }
-    let space = Space::decode(layout, superblock.identity, superblock.generation, &map);
+    let space = read_map(cpu, &pages, &superblock).await?;
     let space = space.ok_or(OpenError::Damaged("the map of its pages has a wrong checksum"))?;
     let database = database(pages, layout, &superblock, space);
     let mut recent = Delta::default();
@@ -170,14 +191,19 @@ async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> R
             recent.insert(key, Entry { at, row });
         }
     };
-    let replayed = database.replay(cpu, superblock.log, change).await?;
+    let (mut circle, last) = database.replay(cpu, &superblock, change).await?;
     // What was found may not be durable, and from now on others build on it. So may the superblock, and what it has
     // made free.
-    database.write_superblock(cpu, &superblock).await?;
     database.pages.flush(cpu).await?;
+    circle.start = Start { number: superblock.start.number + 1, group: circle.place.group };
+    let started = Superblock { start: circle.start, ..superblock };
+    // Into both places: a program of version 1 would take the older one, not knowing this one. Into its own last: until then
+    // that is the one to take.
+    for generation in [superblock.generation + 1, superblock.generation] {
+        database.write_superblock_at(cpu, Layout::superblock(generation), &started).await?;
+    }
     {
         let mut state = database.state.write();
-        let (circle, last) = replayed;
         let last = last.map_or(superblock.commits, |last| last.max(superblock.commits));
         (state.circle, state.recent, state.commits, state.durable) = (circle, recent, last, last);
     }

@@ -1,5 +1,6 @@
 //! Databases on the simulated machine.
 
+mod damage;
 mod full;
 mod groups;
 mod history;
