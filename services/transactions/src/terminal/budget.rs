@@ -12,14 +12,23 @@ use super::refusal::{Refusal, SqlState};
 
 /// Each share has this, whatever others hold. Bytes.
 const GRANTED_BYTES: usize = 128 << 10;
-/// All may hold beyond that as much as one part of the cache in this many ...
-const CACHE_SHARE: u64 = 16;
+/// Of one kind, all may hold beyond that as much as one part of the cache in this many ...
+const CACHE_SHARE: u64 = 48;
 /// ... or this, so that one session alone gets what its own bounds allow. Bytes.
 const SUM_BYTES_MIN: u64 = 32 << 20;
 
 /// Of all shares, beyond what each is granted. Bytes.
 #[derive(Default)]
 pub struct Budget(AtomicU64);
+
+/// One for each kind: statements last as long as their sessions, and would keep others from calls for so long.
+#[derive(Default)]
+pub struct Budgets {
+    pub statements: Arc<Budget>,
+    pub portals: Arc<Budget>,
+    /// For messages and results.
+    pub cycles: Arc<Budget>,
+}
 
 /// What a session holds of one kind.
 pub struct Share {
@@ -42,7 +51,7 @@ impl Share {
         if self.take(bytes, sum_max) {
             return Ok(());
         }
-        let message = "out of memory: sessions hold too many statements, portals, arguments and results";
+        let message = "out of memory: sessions hold too much of statements, of portals, or of arguments and results";
         Err(Refusal::new(SqlState::OUT_OF_MEMORY, message))
     }
 

@@ -23,7 +23,7 @@ impl Protocol for Terminals {
 
     async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Conversation> {
         let started = start(self, session).await?;
-        Some(Conversation::new(session, started, &self.budget))
+        Some(Conversation::new(session, started, &self.budgets))
     }
 
     async fn turn_away(self: Arc<Self>, cpu: Processor, connection: Connection) {

@@ -8,7 +8,7 @@ use kernel::Processor;
 use kernel::connection::Session;
 
 use super::block::Block;
-use super::budget::{Budget, Share};
+use super::budget::{Budget, Budgets, Share};
 use super::cancel::Registered;
 use super::cycle::Cycle;
 use super::exits::Exits;
@@ -115,21 +115,21 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(session: &Session, started: Started, budget: &Arc<Budget>) -> Conversation {
+    pub(super) fn new(session: &Session, started: Started, budgets: &Budgets) -> Conversation {
         let Started { monitor, user, process, settings, registered } = started;
         Conversation {
             cpu: session.cpu().clone(),
             monitor,
             facts: Facts { user, process },
             settings,
-            statements: Names::new(budget),
-            portals: Names::new(budget),
+            statements: Names::new(&budgets.statements),
+            portals: Names::new(&budgets.portals),
             block: Rc::default(),
             cycle: Cycle::default(),
             registered,
             replies: Replies::new(session.outbound()),
             exits: session.cpu().own(),
-            share: Share::new(budget),
+            share: Share::new(&budgets.cycles),
         }
     }
 

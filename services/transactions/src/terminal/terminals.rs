@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kernel::connection::{Limits, Sessions};
 use parking_lot::RwLock;
 
-use super::budget::Budget;
+use super::budget::Budgets;
 use super::cancel::Cancels;
 use super::scram::{Verifier, derive};
 use crate::Monitor;
@@ -24,7 +24,7 @@ pub struct User {
 pub struct Terminals {
     pub(super) sessions: Arc<Sessions>,
     pub(super) cancels: Arc<Cancels>,
-    pub(super) budget: Arc<Budget>,
+    pub(super) budgets: Budgets,
     databases: RwLock<Arc<[Arc<Monitor>]>>,
     /// Of all databases that were ever open, by their names: what was counted is not forgotten when one is open elsewhere.
     counters: RwLock<BTreeMap<String, Arc<Counters>>>,
@@ -43,7 +43,7 @@ impl Terminals {
         Arc::new(Terminals {
             sessions: Arc::new(Sessions::new(limits)),
             cancels: Arc::default(),
-            budget: Arc::default(),
+            budgets: Budgets::default(),
             databases: RwLock::new(Arc::new([])),
             counters: RwLock::default(),
             absent: RwLock::default(),
