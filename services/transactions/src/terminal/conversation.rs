@@ -114,10 +114,11 @@ impl Conversation {
             return Ok(false);
         }
         let bound = portal.bound.clone();
-        let is_barrier = bound.prepared.is_barrier();
+        let is_control = bound.prepared.is_control();
+        self.cycle.forgotten.add(&bound.prepared.statement);
         self.cycle.items.push(Item::Step(Step { bound, describes: false }));
         // In a block there is nothing to wait for: it is committed by a statement of its own.
-        Ok(is_barrier || self.block.is_explicit())
+        Ok(is_control || self.block.is_explicit())
     }
 
     fn close(&mut self, closed: &Named) {
@@ -229,6 +230,9 @@ impl Handler for Conversation {
 
     async fn call(&mut self, call: Call, inbound: &mut Inbound<'_, Messages>) -> Next {
         self.cycle.bytes += call.bytes;
+        if !self.cycle.failed && self.cycle.forgotten.concerns(&call.message) {
+            Box::pin(self.work_off(Until::Flush)).await;
+        }
         match call.message {
             Message::Terminate => return Next::Break(End::Closed),
             Message::Malformed => {

@@ -2,13 +2,16 @@
 //!
 //! Calls outside of a transaction block are executed when the Sync arrives, all of them as one transaction, as in
 //! PostgreSQL. Nothing of its replies has been sent then, so where it conflicts it is executed again without the client
-//! noticing.
+//! noticing. Only those before a Flush are executed then, once, and those before a DEALLOCATE when what comes after it
+//! depends on that.
 
 use bytes::BytesMut;
 use kernel::connection::Header;
 
+use super::message::Message;
 use super::prepared::Bound;
 use super::refusal::{Refusal, SqlState};
+use super::sql::Statement;
 use crate::store::Commit;
 
 /// Arguments between two Syncs, and results, at most. Bytes.
@@ -47,6 +50,41 @@ pub enum Until {
     Flush,
 }
 
+/// Which prepared statements are forgotten when the items are executed.
+#[derive(Default)]
+pub enum Forgotten {
+    #[default]
+    None,
+    One(String),
+    Several,
+}
+
+impl Forgotten {
+    pub fn add(&mut self, statement: &Statement) {
+        *self = match (&*self, statement) {
+            (Forgotten::None, Statement::Deallocate(Some(name))) => Forgotten::One(name.clone()),
+            (_, Statement::Deallocate(_) | Statement::DiscardAll) => Forgotten::Several,
+            _ => return,
+        };
+    }
+
+    /// Does what `message` does depend on that?
+    pub fn concerns(&self, message: &Message) -> bool {
+        let forgets = |used: &str| match self {
+            Forgotten::None => false,
+            Forgotten::One(name) => name == used,
+            Forgotten::Several => true,
+        };
+        match message {
+            // There must be room for it.
+            Message::Parse(_) => !matches!(self, Forgotten::None),
+            Message::Bind(bind) => forgets(bind.statement()),
+            Message::Describe(named) | Message::Close(named) => named.is_statement && forgets(named.name()),
+            _ => false,
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Cycle {
     /// What is sent next.
@@ -58,6 +96,7 @@ pub struct Cycle {
     pub failed: bool,
     /// Of messages, and of what they have described.
     pub bytes: usize,
+    pub forgotten: Forgotten,
     /// Named statements made since, and how many items were before each.
     pub made: Vec<(usize, String)>,
 }

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use super::block::State;
-use super::cycle::{CYCLE_BYTES_MAX, Item, Step, Until, too_much};
+use super::cycle::{CYCLE_BYTES_MAX, Forgotten, Item, Step, Until, too_much};
 use super::prepared::{Bound, Cell};
 use super::refusal::{Refusal, SqlState};
 use super::session::Conversation;
@@ -112,6 +112,7 @@ impl Conversation {
     /// Executes all that is pending.
     pub(super) async fn work_off(&mut self, until: Until) {
         let items = std::mem::take(&mut self.cycle.items);
+        self.cycle.forgotten = Forgotten::None;
         self.block.expire(&self.cpu);
         let done = match self.execute(&items, until).await {
             Ok(()) => items.len(),

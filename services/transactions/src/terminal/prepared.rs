@@ -104,17 +104,9 @@ impl Prepared {
         if let Statement::Query(query) = &self.statement { Some(query) } else { None }
     }
 
-    /// Must it be executed before the next message is looked at? What that does depends on whether there is a transaction
-    /// block, and on which statements are prepared.
-    pub fn is_barrier(&self) -> bool {
-        matches!(
-            self.statement,
-            Statement::Begin { .. }
-                | Statement::Commit
-                | Statement::Rollback
-                | Statement::Deallocate(_)
-                | Statement::DiscardAll
-        )
+    /// Is it about the transaction block?
+    pub fn is_control(&self) -> bool {
+        matches!(self.statement, Statement::Begin { .. } | Statement::Commit | Statement::Rollback)
     }
 
     /// Must it be executed in a transaction?

@@ -9,7 +9,7 @@ use testkit::rounds::for_seeds;
 use testkit::scene::run_beside;
 use transactions::Monitor;
 
-use super::terminal::{Terminal, bind, flush, message, parse, step, sync};
+use super::terminal::{Terminal, bind, execute, flush, message, parse, step, sync};
 use super::{FEW_KEYS, Scene};
 
 /// Longer than `idle_in_transaction_session_timeout`, which is a minute.
@@ -192,12 +192,6 @@ fn statements_and_portals_count_as_what_they_take() {
     });
 }
 
-/// The statement of this name, in the portal without one.
-fn execute(statement: &str) -> Vec<u8> {
-    let bind = message(b'B', format!("\0{statement}\0\0\0\0\0\0\0").as_bytes());
-    [bind, message(b'E', b"\0\0\0\0\0")].concat()
-}
-
 #[test]
 fn statements_are_forgotten_before_those_that_are_prepared_after_it() {
     alone(1, async |_, terminal, _| {
@@ -217,6 +211,14 @@ fn statements_are_forgotten_before_those_that_are_prepared_after_it() {
             assert_eq!(ask(&[step(forget), parse("t", "SELECT 'new'")]).await.1, None, "{forget}");
             assert_eq!(ask(&[execute("t")]).await, ("new".to_owned(), None), "{forget}");
         }
+        // Each of these comes too late, or not.
+        for late in [execute("s"), message(b'D', b"Ss\0"), parse("s", "SELECT 2")] {
+            assert_eq!(ask(&[parse("s", "SELECT 1")]).await.1, None);
+            let found = ask(&[step("DEALLOCATE s"), late.clone()]).await.1;
+            assert_eq!(found.as_deref(), (late[0] != b'P').then_some("26000"));
+            ask(&[message(b'C', b"Ss\0")]).await;
+        }
+        assert_eq!(ask(&[parse("s", "SELECT 1"), step("DEALLOCATE s"), message(b'C', b"Ss\0")]).await.1, None);
         // What was called before it is still of the same transaction as what comes after it.
         let (write, forget) = (step("SELECT write(1, 1, 16)"), step("DEALLOCATE ALL"));
         let (_, error) = ask(&[write, forget, parse("s", "SELECT 1"), execute("no")]).await;
@@ -241,7 +243,6 @@ fn what_all_sessions_hold_together_has_a_bound_and_little_is_always_possible() {
         ("arguments", arguments.concat()),
         ("results", results.concat()),
     ] {
-        let long_query = statement.clone();
         several(1, SESSIONS + 1, async move |cpu, mut terminals, _| {
             let little = terminals.pop().expect("one more");
             // Each has 3.4 MiB or more, of 32 MiB; and after all others have let go, one alone.
@@ -255,10 +256,6 @@ fn what_all_sessions_hold_together_has_a_bound_and_little_is_always_possible() {
                 cpu.sleep(Duration::from_secs(10)).await;
                 little.send([parse("", "SELECT look(1)"), execute(""), sync()].concat()).await.expect("sent");
                 assert_eq!(little.reply().await.expect("a reply").error, None, "beside {held}");
-                if held == "statements" || held == "portals" {
-                    // What is idle does not keep others from calls with long arguments or results.
-                    assert_eq!(little.ask(&long_query).await.expect("a reply").error, None, "beside {held}");
-                }
                 let mut refused = 0;
                 for terminal in &terminals {
                     terminal.send(sync()).await.expect("sent");
@@ -274,6 +271,21 @@ fn what_all_sessions_hold_together_has_a_bound_and_little_is_always_possible() {
             }
         });
     }
+}
+
+#[test]
+fn statements_that_stay_prepared_keep_nobody_from_long_arguments_and_results() {
+    several(1, 13, async |_, mut terminals, _| {
+        let long = format!("SELECT '{}'", "x".repeat(900_000));
+        let caller = terminals.pop().expect("one more");
+        let mut refused = 0;
+        for (terminal, number) in terminals.iter().flat_map(|terminal| (0..4).map(move |number| (terminal, number))) {
+            terminal.send([parse(&format!("s{number}"), &long), sync()].concat()).await.expect("sent");
+            refused += usize::from(terminal.reply().await.expect("a reply").error.as_deref() == Some("53200"));
+        }
+        assert!(refused > 0, "there is room for more");
+        assert_eq!(caller.ask(&long).await.expect("a reply").error, None);
+    });
 }
 
 #[test]

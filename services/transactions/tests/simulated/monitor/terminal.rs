@@ -31,6 +31,12 @@ pub fn bind(name: &str) -> Vec<u8> {
     message(b'B', format!("{name}\0\0\0\0\0\0\0\0").as_bytes())
 }
 
+/// The statement of this name, in the portal without one.
+pub fn execute(statement: &str) -> Vec<u8> {
+    let bind = message(b'B', format!("\0{statement}\0\0\0\0\0\0\0").as_bytes());
+    [bind, message(b'E', b"\0\0\0\0\0")].concat()
+}
+
 pub fn flush() -> Vec<u8> {
     message(b'H', b"")
 }

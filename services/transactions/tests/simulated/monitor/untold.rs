@@ -8,7 +8,7 @@ use sim::{DiskConfig, DiskFaults, DiskId, HostId, Latency, World};
 use testkit::scene::run_beside;
 use transactions::Monitor;
 
-use super::terminal::{Reply, Terminal};
+use super::terminal::{Reply, Terminal, execute, parse, step, sync};
 use super::{DISK_BYTES, Scene};
 
 /// A row that is on the disk and not in memory is read for so long.
@@ -41,6 +41,21 @@ impl Clients {
     fn break_disk(&self) {
         let faults = DiskFaults { write_error_permille: 1000, failed_write_tears: false, ..DiskFaults::default() };
         self.world.set_faults(self.disk, faults);
+    }
+
+    /// From now on one of the rows changes while another is read from the disk.
+    fn write_all_the_time(&self) {
+        let (cpu, monitor) = (self.beside.clone(), Arc::clone(&self.monitor));
+        self.beside.spawn(async move {
+            loop {
+                cpu.sleep(Duration::from_millis(READ_MS / 4)).await;
+                let mut transaction = monitor.begin();
+                let table = transaction.table("rows").expect("a table");
+                transaction.put(table, &[1], &[1; 16]).expect("short");
+                drop(transaction.commit(&cpu).await);
+            }
+        });
+        self.world.kick(self.server, self.beside.id());
     }
 }
 
@@ -131,18 +146,23 @@ fn what_was_read_at_two_times_is_not_told_where_nothing_is_to_be_committed() {
     served(async |clients| {
         let (writer, reader) = (clients.terminal().await, clients.terminal().await);
         assert_eq!(ask(&writer, "SELECT write(1, 1001, 16)").await.error, None);
-        let (cpu, monitor) = (clients.beside.clone(), Arc::clone(&clients.monitor));
-        clients.beside.spawn(async move {
-            loop {
-                cpu.sleep(Duration::from_millis(READ_MS / 4)).await;
-                let mut transaction = monitor.begin();
-                let table = transaction.table("rows").expect("a table");
-                transaction.put(table, &[1], &[1; 16]).expect("short");
-                drop(transaction.commit(&cpu).await);
-            }
-        });
-        clients.world.kick(clients.server, clients.beside.id());
+        clients.write_all_the_time();
         let text = format!("SELECT look(1); {FAR}; SET no_such_setting = 1");
         assert_error(&ask(&reader, &text).await, "40001");
+    });
+}
+
+#[test]
+fn calls_around_a_deallocate_are_repeated_on_a_conflict_where_nothing_depends_on_it() {
+    served(async |clients| {
+        let reader = clients.terminal().await;
+        let statements = [parse("old", "SELECT 1"), parse("far", FAR), step("SELECT 1"), sync()];
+        reader.send(statements.concat()).await.expect("sent");
+        assert_eq!(reader.reply().await.expect("a reply").error, None);
+        clients.write_all_the_time();
+        let calls = [step("SELECT look(1)"), step("DEALLOCATE old"), execute("far"), sync()];
+        reader.send(calls.concat()).await.expect("sent");
+        let reply = reader.reply().await.expect("a reply");
+        assert_eq!((reply.error, reply.values.len()), (None, 2));
     });
 }
