@@ -108,12 +108,14 @@ async fn may_be_replaced(cpu: &Processor, pages: &Pages, superblock: &Superblock
 /// The map of a superblock's generation; `None`: it is damaged, or that of another one.
 async fn read_map(cpu: &Processor, pages: &Pages, superblock: &Superblock) -> Result<Option<Space>, OpenError> {
     let Superblock { layout, identity, generation, .. } = *superblock;
-    let mut map = Vec::new();
+    let mut space = Space::new(layout);
     for index in 0..layout.map_pages() {
-        let page = PageNo(layout.map(generation).0 + index);
-        map.push(pages.read(cpu, page).await?.bytes().to_vec());
+        let page = pages.read(cpu, PageNo(layout.map(generation).0 + index)).await?;
+        if !space.decode(index, identity, generation, page.bytes()) {
+            return Ok(None);
+        }
     }
-    Ok(Space::decode(layout, identity, generation, &map))
+    Ok(Some(space))
 }
 
 fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space) -> Arc<Database> {

@@ -81,23 +81,21 @@ impl Space {
         self.set(page, false);
     }
 
-    /// `None`: damaged.
-    pub(super) fn decode(layout: Layout, identity: u64, generation: u64, pages: &[Vec<u8>]) -> Option<Space> {
-        let mut bytes = Vec::new();
-        for (index, page) in pages.iter().enumerate() {
-            let is_right = u32_at(page, 0) == crc32fast::hash(&page[8..])
-                && [u64_at(page, 8), u64_at(page, 16), u64_at(page, 24)] == [identity, generation, index as u64];
-            if !is_right {
-                return None;
-            }
-            bytes.extend_from_slice(&page[MAP_HEADER_BYTES..]);
+    /// Takes over a page of the map, which may be large: there is only one copy of it. `false`: it is damaged.
+    pub(super) fn decode(&mut self, index: u64, identity: u64, generation: u64, page: &[u8]) -> bool {
+        let is_right = u32_at(page, 0) == crc32fast::hash(&page[8..])
+            && [u64_at(page, 8), u64_at(page, 16), u64_at(page, 24)] == [identity, generation, index];
+        if !is_right {
+            return false;
         }
-        let mut space = Space::new(layout);
-        let words = layout.pages.div_ceil(64) as usize;
-        space.used = (0..words).map(|word| u64_at(&bytes, 8 * word)).collect();
-        let used: u64 = space.used.iter().map(|word| u64::from(word.count_ones())).sum();
-        space.free = layout.pages.checked_sub(used)?;
-        Some(space)
+        let words = self.used.iter_mut().skip(index as usize * WORDS_A_PAGE);
+        for (word, bytes) in words.zip(page[MAP_HEADER_BYTES..].chunks_exact(8)) {
+            let decoded = u64_at(bytes, 0);
+            let free = self.free + u64::from(word.count_ones());
+            let Some(free) = free.checked_sub(u64::from(decoded.count_ones())) else { return false };
+            (*word, self.free) = (decoded, free);
+        }
+        true
     }
 }
 
@@ -173,13 +171,15 @@ mod tests {
         let mut map = Map::default();
         while map.copy(&space) {}
         released.iter().for_each(|page| map.release(*page));
-        let mut pages = Vec::new();
-        while pages.len() < layout.map_pages() as usize {
-            let bytes = map.encode(pages.len(), 7, 8);
-            pages.extend(bytes.chunks(PAGE_BYTES).map(<[u8]>::to_vec));
+        let mut decoded = Space::new(layout);
+        let mut pages = 0;
+        while pages < layout.map_pages() {
+            for page in map.encode(pages as usize, 7, 8).chunks(PAGE_BYTES) {
+                assert!(!decoded.decode(pages + 1, 7, 8, page) && decoded.decode(pages, 7, 8, page));
+                pages += 1;
+            }
         }
         released.iter().for_each(|page| space.release(*page));
-        let decoded = Space::decode(layout, 7, 8, &pages).unwrap();
         assert_eq!((decoded.used, decoded.free), (space.used, space.free));
     }
 }
