@@ -70,14 +70,15 @@ impl Forgotten {
 
     /// Does what `message` does depend on that?
     pub fn concerns(&self, message: &Message) -> bool {
-        let forgets = |used: &str| match self {
-            Forgotten::None => false,
-            Forgotten::One(name) => name == used,
-            Forgotten::Several => true,
+        let only = match self {
+            Forgotten::None => return false,
+            Forgotten::One(name) => Some(name),
+            Forgotten::Several => None,
         };
+        let forgets = |used: &str| only.is_none_or(|name| name == used);
         match message {
             // There must be room for it.
-            Message::Parse(_) => !matches!(self, Forgotten::None),
+            Message::Parse(_) => true,
             Message::Bind(bind) => forgets(bind.statement()),
             Message::Describe(named) | Message::Close(named) => named.is_statement && forgets(named.name()),
             _ => false,
