@@ -21,6 +21,7 @@ use super::settings::Settings;
 /// Size of the database that there is when nothing is configured. It is sparse.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
+/// Of a new one.
 const SIZES: RangeInclusive<u64> = DATABASE_BYTES_MIN..=DATABASE_BYTES_MAX;
 
 /// Longest name of a user or database, in bytes, as in PostgreSQL.
@@ -136,9 +137,13 @@ impl Database {
         if disk == Disk::File && draft.size.is_some() {
             draft.create = draft.create.or(Some(true));
         }
-        if let Some(size) = draft.size.filter(|size| !SIZES.contains(size)) {
-            let why =
-                if size < DATABASE_BYTES_MIN { "less than a database needs" } else { "more than a database can have" };
+        if let Some(size) = draft.size.filter(|size| !SIZES.contains(size))
+            && (size < DATABASE_BYTES_MIN || is_made(&draft, disk))
+        {
+            let why = match size < DATABASE_BYTES_MIN {
+                true => "less than a database needs",
+                false => "more than a new database can have",
+            };
             let what = format!("= {:?} is {why}", show_bytes(size));
             let allowed =
                 format!("a size from {} to {}", show_bytes(DATABASE_BYTES_MIN), show_bytes(DATABASE_BYTES_MAX));
@@ -153,6 +158,12 @@ impl Database {
     pub fn key(&self, key: &str) -> String {
         self.volume.key(key)
     }
+}
+
+/// Is it certain that there is no database yet? An existing one may be larger, and else it is found when it is opened; but a
+/// file would have been made by then.
+fn is_made(draft: &Draft, disk: Disk) -> bool {
+    disk != Disk::Shared && draft.path.as_ref().is_none_or(|path| !path.exists())
 }
 
 fn default_programs(data: &Path, name: &str) -> PathBuf {
@@ -353,7 +364,7 @@ mod tests {
             ),
             (
                 "[[database]]\nname = \"a\"\nkind = \"ram\"\nsize = \"17TiB\"\n".into(),
-                "awase.toml:4: database \"a\" size = \"17TiB\" is more than a database can have; allowed: a size from 8MiB to 16TiB",
+                "awase.toml:4: database \"a\" size = \"17TiB\" is more than a new database can have; allowed: a size from 8MiB to 16TiB",
             ),
             (format!("{BANK}read_only = true\n"), "read_only is not a known key"),
             (format!("{BANK}program = \"x\"\n"), "did you mean \"programs\"?"),
@@ -376,6 +387,8 @@ mod tests {
             let problem = config(&text).expect_err(&text);
             assert!(problem.contains(expected), "{text}: {problem}");
         }
+        // There may be a database.
+        assert!(config("[[database]]\nname = \"a\"\npath = \"/dev/null\"\nsize = \"17TiB\"\n").is_ok());
         assert!(config(&format!("[listen]\npostgres = \"0.0.0.0\"\n{BANK}{user}")).is_ok());
     }
 }
