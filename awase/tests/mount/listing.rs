@@ -155,7 +155,7 @@ fn what_cannot_be_looked_up_is_listed_nevertheless() {
             Some(1) => Fate::Refused(libc::EACCES as u32),
             Some(2) => Fate::Refused(libc::EIO as u32),
             // Removed meanwhile.
-            Some(3) => Fate::Refused(libc::ENOENT as u32),
+            Some(3) => Fate::Refused(STALE),
             _ => made_up(ENTRIES, procedure, arguments),
         },
         _ => made_up(ENTRIES, procedure, arguments),
@@ -174,7 +174,7 @@ fn what_cannot_be_looked_up_is_listed_nevertheless() {
     // The directory itself is gone.
     between.set(|procedure, arguments| match procedure {
         READDIRPLUS => listed(ENTRIES, arguments, mixed_entry),
-        LOOKUP => Fate::Refused(STALE),
+        LOOKUP | GETATTR => Fate::Refused(STALE),
         _ => made_up(ENTRIES, procedure, arguments),
     });
     let mut entries = fs::read_dir(&f.mount.directory).expect("opened");

@@ -48,12 +48,6 @@ pub struct Version {
     pub changed: Time,
 }
 
-impl Version {
-    pub fn has_times_of(&self, other: &Version) -> bool {
-        (self.modified, self.changed) == (other.modified, other.changed)
-    }
-}
-
 impl Attributes {
     /// Of an object of which only number and kind are known.
     pub fn bare(file_id: u64, kind: Kind) -> Self {

@@ -204,7 +204,7 @@ impl RemoteFile {
         let is_all = range.len <= self.transfers.write_max.into()
             && range.blocks().len() == self.flushing.load(Ordering::Relaxed);
         let stability = if is_all { Stability::Stable } else { stability };
-        if self.known.is_to_be_asked(cpu.now()) {
+        if self.known.is_to_be_asked(cpu.now(), is_all) {
             self.look(cpu).await;
         }
         let pieces = pieces(range, self.transfers.write_max);

@@ -2,9 +2,9 @@
 //!
 //! Attributes hold for a time that doubles while the file does not change, within the bounds of the mount, as with the
 //! host's own client. A state of the content that is neither the one known nor explained by our own changes is somebody
-//! else's: what is cached of the content is stale. While our own writes are in flight, answers to questions say nothing about
-//! that; the replies to the writes do, if they say what was before them. A server that does not is asked before a write that
-//! follows a pause: who writes a file at the same time as others do must lock it.
+//! else's: what is cached of the content is stale. While our own writes are in flight, replies say nothing about that: who
+//! writes a file at the same time as others do must lock it. What was before them is asked for, unless the reply to a write
+//! that is alone says it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use policy::unit::Instant;
 
-use crate::attributes::{Attributes, Change, Kind, Version};
+use crate::attributes::{Attributes, Change, Version};
 
-/// Before a write to a server that does not say what was before it, what was known this long ago may be older than a change by
-/// others. A change later than that counts as made at the same time.
+/// Before a write, what was known this long ago may be older than a change by others. A change later than that counts as made at
+/// the same time.
 const LOOKS_AFTER: Duration = Duration::from_millis(100);
-
-/// States that our own overlapping writes have led to, at most: one of these was before each of them.
-const OURS_MAX: usize = 64;
 
 /// How long attributes hold, at least and at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,18 +46,8 @@ struct State {
     writes_in_flight: u64,
     /// Of a write, or of a change that was not described.
     last_change_ended: Instant,
-    overlap: Overlap,
-    /// The server's last reply to a write said what was before it.
+    /// The server's reply to the last write that was alone said what was before it.
     says_before: bool,
-}
-
-/// Our writes from one that begins when none is in flight until none is any more. Their replies come in any order.
-#[derive(Default)]
-struct Overlap {
-    /// The state before them and those that they have led to, the latest ones. Empty: not all are known.
-    ours: Vec<Version>,
-    /// What was before one of them, or was seen meanwhile, and to which none of them has led so far.
-    unexplained: Vec<Version>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +70,6 @@ impl Known {
             writes_begun: 0,
             writes_in_flight: 0,
             last_change_ended: Instant::ZERO,
-            overlap: Overlap::default(),
             says_before: false,
         };
         Arc::new(Known { bounds, state: Mutex::new(state) })
@@ -132,10 +118,11 @@ impl Known {
         (state.attributes, state.asked) = (attributes, asked.max(state.asked));
     }
 
-    /// Is the server to be asked before a write?
-    pub fn is_to_be_asked(&self, now: Instant) -> bool {
+    /// Is the server to be asked before a write? `is_only`: no other is going to overlap with it.
+    pub fn is_to_be_asked(&self, now: Instant, is_only: bool) -> bool {
         let state = self.state.lock();
-        !state.says_before && state.writes_in_flight == 0 && now.since(state.asked) > LOOKS_AFTER
+        let says_itself = is_only && state.says_before;
+        !says_itself && state.writes_in_flight == 0 && now.since(state.asked) > LOOKS_AFTER
     }
 
     /// A write of ours begins, or a change of a directory's names.
@@ -144,22 +131,11 @@ impl Known {
         let is_alone = state.writes_in_flight == 0;
         state.writes_begun += 1;
         state.writes_in_flight += 1;
-        if is_alone && state.adopts == Adopts::Nothing {
-            state.overlap.ours = vec![state.version];
-        } else if state.attributes.kind == Kind::Directory {
-            // Not every server says what was before one of several changes of names.
-            state.overlap = Overlap::default();
-        }
-        Writing { known: self, asked: now, began: state.writes_begun, is_alone }
+        Writing { known: self, asked: now, began: state.writes_begun, is_alone, version: state.version }
     }
 
-    /// We have changed the file by a call of then, other than a write, and the server said this of it.
+    /// We have changed the file by a call of then, and the server said this of it.
     pub fn on_own_change(&self, now: Instant, asked: Instant, change: Change) {
-        self.state.lock().overlap = Overlap::default();
-        self.adopt(now, asked, change);
-    }
-
-    fn adopt(&self, now: Instant, asked: Instant, change: Change) {
         let mut state = self.state.lock();
         if change.before.is_some_and(|before| before != state.version) && state.adopts == Adopts::Nothing {
             state.is_stale = true;
@@ -186,7 +162,6 @@ impl Known {
         if state.adopts == Adopts::Nothing {
             state.adopts = Adopts::Changed;
         }
-        state.overlap = Overlap::default();
         state.holds = Duration::ZERO;
     }
 
@@ -221,19 +196,26 @@ pub(crate) struct Writing<'a> {
     asked: Instant,
     began: u64,
     is_alone: bool,
+    /// When it began.
+    version: Version,
 }
 
 impl Writing<'_> {
     /// The server has done it.
     pub fn end(self, now: Instant, change: Change) {
-        {
+        // What was before it is known only if nothing of ours was written meanwhile.
+        let (is_alone, present) = {
             let mut state = self.known.state.lock();
-            // A question that was answered meanwhile may have shown the result of one of them already.
-            let (seen, is_alone) = (state.version, self.is_alone && state.writes_begun == self.began);
-            state.overlap.on_written(seen, change, is_alone);
-            state.says_before = change.before.is_some();
-        }
-        self.known.adopt(now, self.asked, Change { before: None, ..change });
+            let is_alone = self.is_alone && state.writes_begun == self.began;
+            if is_alone {
+                state.says_before = change.before.is_some();
+            }
+            (is_alone, state.version)
+        };
+        // A question that was answered meanwhile may have shown its result already.
+        let shows_ours = change.after.is_some_and(|after| after.version() == present);
+        let before = change.before.filter(|before| is_alone && !(*before == self.version && shows_ours));
+        self.known.on_own_change(now, self.asked, Change { before, ..change });
         let mut state = self.known.state.lock();
         state.last_change_ended = now;
     }
@@ -241,57 +223,14 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut state = self.known.state.lock();
-        state.writes_in_flight -= 1;
-        // Each that is in flight can have led to one of them.
-        if state.overlap.unexplained.len() as u64 > state.writes_in_flight {
-            state.overlap.unexplained.clear();
-            state.is_stale = true;
-        }
-        if state.writes_in_flight == 0 {
-            state.overlap = Overlap::default();
-        }
-    }
-}
-
-impl Overlap {
-    /// The reply to a write; `seen`: the state that was known when it came. `is_alone`: it overlaps with none.
-    fn on_written(&mut self, seen: Version, change: Change, is_alone: bool) {
-        let Some(after) = change.after.map(|after| after.version()) else {
-            *self = Overlap::default();
-            return;
-        };
-        if self.ours.is_empty() {
-            return;
-        }
-        self.unexplained.retain(|version| !version.has_times_of(&after));
-        if let Some(before) = change.before {
-            let may_be_ours = !is_alone || self.ours.contains(&before);
-            self.explain(before, may_be_ours);
-        }
-        if self.ours.len() == OURS_MAX {
-            self.ours.remove(0);
-        }
-        self.ours.push(after);
-        if change.before.is_some() {
-            self.explain(seen, true);
-        }
-    }
-
-    /// The size tells nothing while another of our writes makes the file longer.
-    fn explain(&mut self, version: Version, may_be_ours: bool) {
-        let has_times = |other: &Version| other.has_times_of(&version);
-        let is_ours = may_be_ours && self.ours.iter().any(has_times);
-        if !is_ours && !self.unexplained.iter().any(has_times) {
-            self.unexplained.push(version);
-        }
+        self.known.state.lock().writes_in_flight -= 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attributes::Time;
+    use crate::attributes::{Kind, Time};
 
     const BOUNDS: Bounds = Bounds { min: Duration::from_secs(3), max: Duration::from_secs(60) };
 
@@ -373,60 +312,16 @@ mod tests {
         assert!(known.is_stale());
     }
 
-    /// After this size and time, that.
-    fn change(before: (u64, u32), after: (u64, u32)) -> Change {
-        let [before, after] = [before, after].map(|(size, changed)| file(size, changed));
-        Change { before: Some(before.version()), after: Some(after) }
-    }
-
     #[test]
-    fn overlapping_writes_of_ours_are_nobody_elses_in_whatever_order_their_replies_come() {
-        // A server knows how long the file is before it knows that it was changed.
-        let changes = [change((1, 1), (5, 2)), change((1, 2), (9, 3)), change((9, 3), (9, 4))];
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let known = Known::new(at(0), file(1, 1), BOUNDS);
-            let mut writings = [(); 3].map(|()| Some(known.begin_write(at(1))));
-            known.note(at(1), file(9, 3));
-            for number in order {
-                writings[number].take().expect("once").end(at(2), changes[number]);
-            }
-            assert!(!known.is_stale(), "{order:?}");
-        }
-    }
-
-    #[test]
-    fn what_others_change_between_overlapping_writes_of_ours_makes_the_content_stale() {
-        let changes = [change((1, 1), (5, 2)), change((5, 3), (5, 4)), change((5, 4), (5, 5))];
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let known = Known::new(at(0), file(1, 1), BOUNDS);
-            let mut writings = [(); 3].map(|()| Some(known.begin_write(at(1))));
-            for number in order {
-                assert!(!known.is_stale(), "{order:?}: another write of ours may have led to it");
-                writings[number].take().expect("once").end(at(2), changes[number]);
-            }
-            assert!(known.is_stale(), "{order:?}");
-        }
-    }
-
-    #[test]
-    fn what_others_write_before_us_makes_the_content_stale_also_if_it_is_seen_before_our_reply() {
+    fn the_server_is_asked_before_a_write_after_a_pause_unless_its_reply_says_what_was_before() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        let writing = known.begin_write(at(0));
-        known.note(at(1), file(1, 2));
-        writing.end(at(3), change((1, 2), (9, 3)));
-        assert!(known.is_stale());
-    }
-
-    #[test]
-    fn a_server_that_does_not_say_what_was_before_a_write_is_asked_before_one_after_a_pause() {
-        let known = Known::new(at(0), file(1, 1), BOUNDS);
-        assert!(!known.is_to_be_asked(at(0)) && known.is_to_be_asked(at(1)));
+        assert!(!known.is_to_be_asked(at(0), true) && known.is_to_be_asked(at(1), true));
         let writing = known.begin_write(at(1));
-        assert!(!known.is_to_be_asked(at(1)), "what comes between two of ours is written at the same time");
+        assert!(!known.is_to_be_asked(at(1), true), "what comes between two of ours is written at the same time");
         writing.end(at(2), Change { before: None, after: Some(file(9, 2)) });
-        assert!(!known.is_to_be_asked(at(2)) && known.is_to_be_asked(at(3)));
-        known.begin_write(at(3)).end(at(4), change((9, 2), (9, 4)));
-        assert!(!known.is_to_be_asked(at(9)));
+        assert!(!known.is_to_be_asked(at(2), true) && known.is_to_be_asked(at(3), true));
+        known.begin_write(at(3)).end(at(4), Change { before: Some(file(9, 2).version()), after: Some(file(9, 4)) });
+        assert!(!known.is_to_be_asked(at(9), true) && known.is_to_be_asked(at(9), false));
     }
 
     #[test]

@@ -317,6 +317,11 @@ impl Files {
         let asked = cpu.now();
         let found = match self.server.lookup(cpu, &directory.handle, &entry.name).await {
             Err(Errno(libc::ENOENT)) => return Ok(None),
+            Err(Errno::STALE) => {
+                // Of the entry, unless the directory is gone.
+                self.server.attributes(cpu, &directory.handle).await?;
+                return Ok(None);
+            }
             found => found?,
         };
         let handle = found.handle.ok_or(Errno::IO)?;

@@ -35,7 +35,7 @@ impl<'a> Object<'a> {
 
     /// As [`Object::find`], from a handle's bytes.
     pub(super) fn of(call: &'a Call, handle: &[u8]) -> Result<Self, Refusal> {
-        let handle = call.last_handle.open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
+        let handle = call.shared.last_handle.open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let export = call.nfs.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
         match export.admit(call.client) {
             Ok(()) => {}
@@ -130,7 +130,7 @@ impl<'a> Object<'a> {
         self.wcc_known((Some(before), Some(after)))
     }
 
-    fn wcc_known(&self, (before, after): BeforeAndAfter) -> wcc_data {
+    pub(super) fn wcc_known(&self, (before, after): BeforeAndAfter) -> wcc_data {
         let pre_op = |before: fattr3| wcc_attr { size: before.size, mtime: before.mtime, ctime: before.ctime };
         let some = |attributes: Option<Attributes>| attributes.map(|attributes| self.fattr(&attributes));
         wcc_data {

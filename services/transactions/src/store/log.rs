@@ -17,7 +17,8 @@
 //!
 //! One group at a time is written (`write_log`), and is durable before the next: so nothing follows one that a crash has torn, or
 //! a failed write, which is tried again at the same place. One that another follows, or that the last start has found, is
-//! damaged if it is not there: that is an error. Only the last one may be damaged without a word: it may have been torn.
+//! damaged if it is not there: that is an error. Only what reaches the end of the log may be damaged without a
+//! word: it may have been torn.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -286,13 +287,13 @@ impl Database {
         let (mut page, mut left) = (end.page % of, of.min(PAGES_LOOKED_AT));
         while left > 0 {
             let count = left.min(of - page).min(RUN_PAGES_MAX as u64);
-            let frames = self.pages.read_run(cpu, PageNo(log.0 + page), count).await?;
+            let frames = readable(self.pages.read_run(cpu, PageNo(log.0 + page), count).await)?.unwrap_or_default();
             let names = (page..).zip(frames.iter().map(|frame| self.name(frame.bytes())));
             let places = names.filter(|(_, (number, group))| *number == start.number && *group > end.group);
             let places: Vec<_> = places.map(|(page, (_, group))| LogPlace { page, group }).collect();
             drop(frames);
             for place in places {
-                if self.read_group(cpu, place, &this(start)).await?.is_some() {
+                if readable(self.read_group(cpu, place, &this(start)).await)?.flatten().is_some() {
                     return Ok(true);
                 }
             }
@@ -342,4 +343,12 @@ impl Database {
 /// The start alone.
 fn this(start: Start) -> Range<u64> {
     start.number..start.number + 1
+}
+
+/// `None`: the medium cannot read it, so there is no group.
+fn readable<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match read {
+        Err(StoreError::Volume(_)) => Ok(None),
+        read => read.map(Some),
+    }
 }

@@ -85,9 +85,11 @@ async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, Op
     let newest = found.iter().flatten().max_by_key(|superblock| (superblock.start.number, superblock.generation));
     match newest {
         Some(newest) => {
-            let is_other_damaged = is(NoSuperblock::Damaged) || is(NoSuperblock::Foreign);
-            let is_other_missing = is(NoSuperblock::Blank) && newest.generation > 1;
-            if (is_other_damaged || is_other_missing) && may_be_replaced(cpu, pages, newest).await? {
+            let is_missing = match &found[Layout::superblock(newest.generation + 1).0 as usize] {
+                Err(NoSuperblock::Blank) => newest.generation > 1,
+                other => other.is_err(),
+            };
+            if is_missing && may_be_replaced(cpu, pages, newest).await? {
                 return Err(OpenError::Damaged("one of its superblocks, which may be the newer one"));
             }
             Ok(Some(*newest))

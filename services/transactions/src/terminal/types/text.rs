@@ -71,7 +71,8 @@ pub fn whole(text: &str) -> Option<i64> {
     let (decimals, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (before, behind) = decimals.split_once('.').unwrap_or((decimals, ""));
     let digits = format!("{before}{behind}");
-    if !digits.bytes().any(|byte| byte.is_ascii_digit()) {
+    let is_digit = |byte: u8| byte.is_ascii_digit();
+    if !digits.bytes().any(is_digit) || !behind.bytes().all(is_digit) {
         return None;
     }
     let significant = digits.trim_end_matches('0');
