@@ -105,8 +105,7 @@ impl FileTree {
     }
 
     /// Writes to a file, as [`Volume::write`](crate::Volume::write). A write beyond the end extends it. What is stable
-    /// is durable with all changes of names that were answered before. Returns the file's attributes before and after it: those
-    /// after one write are those before the next, unless somebody else has changed the file in between.
+    /// is durable with all changes of names that were answered before.
     ///
     /// # Errors
     /// The host's: then nothing is promised.
@@ -117,7 +116,7 @@ impl FileTree {
         range: ByteRange,
         frames: Frames,
         context: Context,
-    ) -> Result<(Attributes, Attributes), Errno> {
+    ) -> Result<(), Errno> {
         if range.end().0 > file.device.bytes_max() {
             return Err(Errno::FILE_TOO_LARGE);
         }
@@ -128,7 +127,6 @@ impl FileTree {
         // Opened now, not at write-back: an error there could not be returned.
         let _writing = self.open_for_writing(cpu, file).await?;
         self.revalidate(cpu, file).await?;
-        let size_before = file.volume.size();
         let mut result = file.volume.attempt_write(cpu, range, frames, context).await;
         for _ in 1..ATTEMPTS_MAX {
             if result != Ok(Attempt::Changed) || is_whole {
@@ -138,13 +136,11 @@ impl FileTree {
             // Boxed: large and rare.
             result = Box::pin(file.volume.attempt_write(cpu, range, kept.clone(), context)).await;
         }
-        let around = file.note_write(size_before, cpu.time_of_day());
+        file.note_write(cpu.time_of_day());
         file.look_for_failures();
         match result? {
-            Attempt::Done(()) if context.stability == Stability::Stable => {
-                self.settle(cpu, answered).await.map(|()| around)
-            }
-            Attempt::Done(()) => Ok(around),
+            Attempt::Done(()) if context.stability == Stability::Stable => self.settle(cpu, answered).await,
+            Attempt::Done(()) => Ok(()),
             Attempt::Changed => Err(TRY_LATER),
         }
     }

@@ -110,15 +110,11 @@ impl Vnode {
     }
 
     /// The clock of files advances in steps of milliseconds: of two writes in one step, the second is given a later time, so
-    /// that a client that has seen the first notices the second. Returns the attributes before and after the write, which began
-    /// with this size: nobody else's write is between them.
-    pub(super) fn note_write(&self, size_before: u64, now: Time) -> (Attributes, Attributes) {
+    /// that a client that has seen the first notices the second.
+    pub(super) fn note_write(&self, now: Time) {
         let mut known = self.known();
-        let (modified, changed) = (known.modified, known.changed);
-        known.modified = later(modified, now);
-        known.changed = later(changed, now);
-        let after = self.attributes_by(&known);
-        (Attributes { size: size_before, modified, changed, ..after }, after)
+        known.modified = later(known.modified, now);
+        known.changed = later(known.changed, now);
     }
 
     /// Makes its content durable.

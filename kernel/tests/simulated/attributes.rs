@@ -4,15 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use kernel::Processor;
 use kernel::tree::{FRESH, FileTree};
 use machine::Errno;
 use machine::tree::{Attributes, Creation, Node, SetAttributes, SetTime, Time, TreeCall, TreeReply};
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::ByteOffset;
 use sim::{DiskConfig, Latency, OpClass, TreeConfig};
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{context, file, frames_of, read, root, served, served_of, set_size, stable, write};
+use testkit::scene::files::{context, file, read, root, served, served_of, set_size, stable, write};
 use testkit::scene::{ended, spawn};
 
 const BLOCK: u64 = 4096;
@@ -41,32 +40,6 @@ async fn attributes(cpu: &Processor, tree: &Arc<FileTree>, node: Node) -> Attrib
         Ok(TreeReply::Attributes(attributes)) => attributes,
         other => panic!("it has attributes: {:?}", other.err()),
     }
-}
-
-#[test]
-fn of_writes_at_one_time_each_comes_after_what_another_one_has_left() {
-    served(1, 100, async move |cpu, tree, _, _| {
-        let (_, file) = file(&cpu, &tree, "file").await;
-        let mut told = tree.refresh(&cpu, &file).await.expect("there");
-        for round in 0..10 {
-            let writes = (0..8_u64).map(|number| {
-                let (at, context) = (number * 5000, if (number + round) % 3 == 0 { stable() } else { context() });
-                let (cpu, tree, file) = (&cpu, &tree, &file);
-                async move {
-                    let frames = frames_of(cpu, at, &[number as u8; 6000]).await;
-                    tree.write(cpu, file, ByteRange::new(at, 6000), frames, context).await.expect("written")
-                }
-            });
-            let mut around = join_all(writes).await;
-            around.sort_by_key(|(_, after)| after.changed);
-            for (before, after) in around {
-                assert_eq!((before.modified, before.changed), (told.modified, told.changed));
-                told = after;
-            }
-            assert_eq!(tree.refresh(&cpu, &file).await.expect("there"), told);
-            tree.commit(&cpu, &file, context()).await.expect("durable");
-        }
-    });
 }
 
 #[test]

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use kernel::device::{Device, DeviceFacts, Work};
 use kernel::frame::segments;
 use kernel::request::{Action, Outcome, Request};
+use kernel::wait::TaskMutex;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Errno;
 use parking_lot::Mutex;
@@ -50,6 +51,8 @@ pub struct RemoteFile {
     unstable: Mutex<Unstable>,
     /// Dirty blocks, if all of them are being flushed.
     flushing: AtomicU64,
+    /// One look before several writes.
+    looking: TaskMutex,
     errors: AtomicU64,
     last_error: Mutex<Option<Errno>>,
 }
@@ -117,6 +120,7 @@ impl RemoteFile {
             failed,
             unstable: Mutex::default(),
             flushing: AtomicU64::new(0),
+            looking: TaskMutex::default(),
             errors: AtomicU64::new(0),
             last_error: Mutex::default(),
         }
@@ -204,9 +208,7 @@ impl RemoteFile {
         let is_all = range.len <= self.transfers.write_max.into()
             && range.blocks().len() == self.flushing.load(Ordering::Relaxed);
         let stability = if is_all { Stability::Stable } else { stability };
-        if self.known.is_to_be_asked(cpu.now(), is_all) {
-            self.look(cpu).await;
-        }
+        self.look(cpu).await;
         let pieces = pieces(range, self.transfers.write_max);
         let writes = pieces.map(|piece| {
             let offset = start + (piece.at - range.at) as usize;
@@ -216,10 +218,16 @@ impl RemoteFile {
         result.map_err(|errno| self.note_write_error(errno))
     }
 
-    /// Looks for changes by others. What fails here fails the write, too.
+    /// Looks for changes by others before the first of our writes. What fails here fails the write, too.
     async fn look(&self, cpu: &Processor) {
+        if !self.known.is_to_be_asked(cpu.now()) {
+            return;
+        }
+        let _one_at_a_time = self.looking.lock().await;
         let asked = cpu.now();
-        if let Ok(attributes) = self.server.attributes(cpu, &self.handle).await {
+        if self.known.is_to_be_asked(asked)
+            && let Ok(attributes) = self.server.attributes(cpu, &self.handle).await
+        {
             self.known.note(asked, attributes);
         }
     }

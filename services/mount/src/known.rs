@@ -3,8 +3,8 @@
 //! Attributes hold for a time that doubles while the file does not change, within the bounds of the mount, as with the
 //! host's own client. A state of the content that is neither the one known nor explained by our own changes is somebody
 //! else's: what is cached of the content is stale. While our own writes are in flight, replies say nothing about that: who
-//! writes a file at the same time as others do must lock it. What was before them is asked for, unless the reply to a write
-//! that is alone says it.
+//! writes a file at the same time as others do must lock it. Before the first of them the server is asked: most do not say in
+//! their reply to a write what was before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use policy::unit::Instant;
 
 use crate::attributes::{Attributes, Change, Version};
 
-/// Before a write, what was known this long ago may be older than a change by others. A change later than that counts as made at
-/// the same time.
+/// Before a write, what was known this long ago may be older than a change by others. One that was made since then, or while
+/// writes of ours are in flight, counts as made at the same time.
 const LOOKS_AFTER: Duration = Duration::from_millis(100);
 
 /// How long attributes hold, at least and at most.
@@ -46,8 +46,6 @@ struct State {
     writes_in_flight: u64,
     /// Of a write, or of a change that was not described.
     last_change_ended: Instant,
-    /// The server's reply to the last write that was alone said what was before it.
-    says_before: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +68,6 @@ impl Known {
             writes_begun: 0,
             writes_in_flight: 0,
             last_change_ended: Instant::ZERO,
-            says_before: false,
         };
         Arc::new(Known { bounds, state: Mutex::new(state) })
     }
@@ -118,11 +115,10 @@ impl Known {
         (state.attributes, state.asked) = (attributes, asked.max(state.asked));
     }
 
-    /// Is the server to be asked before a write? `is_only`: no other is going to overlap with it.
-    pub fn is_to_be_asked(&self, now: Instant, is_only: bool) -> bool {
+    /// Is the server to be asked before a write?
+    pub fn is_to_be_asked(&self, now: Instant) -> bool {
         let state = self.state.lock();
-        let says_itself = is_only && state.says_before;
-        !says_itself && state.writes_in_flight == 0 && now.since(state.asked) > LOOKS_AFTER
+        state.writes_in_flight == 0 && now.since(state.asked) > LOOKS_AFTER
     }
 
     /// A write of ours begins, or a change of a directory's names.
@@ -204,14 +200,11 @@ impl Writing<'_> {
     /// The server has done it.
     pub fn end(self, now: Instant, change: Change) {
         // What was before it is known only if nothing of ours was written meanwhile.
-        let (is_alone, present) = {
-            let mut state = self.known.state.lock();
-            let is_alone = self.is_alone && state.writes_begun == self.began;
-            if is_alone {
-                state.says_before = change.before.is_some();
-            }
-            (is_alone, state.version)
+        let (begun, present) = {
+            let state = self.known.state.lock();
+            (state.writes_begun, state.version)
         };
+        let is_alone = self.is_alone && begun == self.began;
         // A question that was answered meanwhile may have shown its result already.
         let shows_ours = change.after.is_some_and(|after| after.version() == present);
         let before = change.before.filter(|before| is_alone && !(*before == self.version && shows_ours));
@@ -313,15 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_asked_before_a_write_after_a_pause_unless_its_reply_says_what_was_before() {
+    fn the_server_is_asked_before_a_write_after_a_pause() {
         let known = Known::new(at(0), file(1, 1), BOUNDS);
-        assert!(!known.is_to_be_asked(at(0), true) && known.is_to_be_asked(at(1), true));
+        assert!(!known.is_to_be_asked(at(0)) && known.is_to_be_asked(at(1)));
         let writing = known.begin_write(at(1));
-        assert!(!known.is_to_be_asked(at(1), true), "what comes between two of ours is written at the same time");
+        assert!(!known.is_to_be_asked(at(1)), "what comes between two of ours is written at the same time");
         writing.end(at(2), Change { before: None, after: Some(file(9, 2)) });
-        assert!(!known.is_to_be_asked(at(2), true) && known.is_to_be_asked(at(3), true));
-        known.begin_write(at(3)).end(at(4), Change { before: Some(file(9, 2).version()), after: Some(file(9, 4)) });
-        assert!(!known.is_to_be_asked(at(9), true) && known.is_to_be_asked(at(9), false));
+        assert!(!known.is_to_be_asked(at(2)) && known.is_to_be_asked(at(3)));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! A call between the wire and the procedures, and its results.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,51 +32,8 @@ pub struct Call {
     pub(crate) payload: Option<Payload>,
     /// The job to charge.
     pub(crate) job: JobId,
-    /// What it shares with the other calls of the connection.
-    pub(crate) shared: Rc<OfConnection>,
-}
-
-/// What the calls of a connection share.
-#[derive(Default)]
-pub struct OfConnection {
-    pub(crate) last_handle: LastHandle,
-    pub(crate) writes: Writes,
-}
-
-/// The WRITEs of a connection in progress.
-#[derive(Default)]
-pub(crate) struct Writes {
-    begun: Cell<u64>,
-    in_progress: Cell<u64>,
-}
-
-/// A WRITE in progress, until dropped.
-pub(crate) struct WriteInProgress<'a> {
-    writes: &'a Writes,
-    /// Its number; 0 if another was in progress.
-    number: u64,
-}
-
-impl Writes {
-    pub(crate) fn begin(&self) -> WriteInProgress<'_> {
-        let (begun, before) = (self.begun.get() + 1, self.in_progress.get());
-        self.begun.set(begun);
-        self.in_progress.set(before + 1);
-        WriteInProgress { writes: self, number: if before == 0 { begun } else { 0 } }
-    }
-}
-
-impl WriteInProgress<'_> {
-    /// Has it overlapped with no other so far?
-    pub(crate) fn is_alone(&self) -> bool {
-        self.number == self.writes.begun.get()
-    }
-}
-
-impl Drop for WriteInProgress<'_> {
-    fn drop(&mut self) {
-        self.writes.in_progress.set(self.writes.in_progress.get() - 1);
-    }
+    /// The connection's.
+    pub(crate) last_handle: Rc<LastHandle>,
 }
 
 #[derive(Debug)]

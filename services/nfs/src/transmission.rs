@@ -11,9 +11,10 @@ use kernel::{FRAME_BYTES, Frames, Processor};
 
 use nfs3_types::nfs3::stable_how;
 
-use crate::call::{Call, OfConnection, Results};
+use crate::call::{Call, Results};
 use crate::caller::Callers;
 use crate::client::{ClientAddress, Credentials};
+use crate::handle::LastHandle;
 use crate::hot;
 use crate::nfs::Nfs;
 use crate::procedure;
@@ -51,7 +52,7 @@ pub struct Calls<P> {
     outbound: Rc<Outbound>,
     perform: P,
     last_export: LastExport,
-    shared: Rc<OfConnection>,
+    last_handle: Rc<LastHandle>,
 }
 
 /// The received data of a WRITE.
@@ -74,7 +75,7 @@ impl<P: Perform> Calls<P> {
             outbound: Rc::clone(session.outbound()),
             perform,
             last_export: LastExport::default(),
-            shared: Rc::default(),
+            last_handle: Rc::default(),
         })
     }
 
@@ -93,8 +94,7 @@ impl<P: Perform> Calls<P> {
         }
         let (cpu, recorded) = (&self.cpu, self.recorded(head, arguments));
         let began = recorded.begin_next(cpu);
-        let (nfs, client, outbound) = (&self.nfs, self.client, &self.outbound);
-        let last_handle = &self.shared.last_handle;
+        let (nfs, client, outbound, last_handle) = (&self.nfs, self.client, &self.outbound, &self.last_handle);
         let asker = hot::Asker { cpu, nfs, client, outbound, last_handle };
         let Some(reply) = asker.answer(head, arguments) else { return FastPath::Missed(Some(began)) };
         self.outbound.push(reply);
@@ -168,7 +168,7 @@ impl<P: Perform> Calls<P> {
         let began = began.unwrap_or_else(|| recorded.begin(&self.cpu));
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, nfs, client) = (self.cpu.clone(), Arc::clone(&self.nfs), self.client);
-        let (job, connection, shared) = (cpu.job(), self.outbound.tally().number(), Rc::clone(&self.shared));
+        let (job, connection, last_handle) = (cpu.job(), self.outbound.tally().number(), Rc::clone(&self.last_handle));
         let mut call = Call {
             cpu,
             nfs,
@@ -181,7 +181,7 @@ impl<P: Perform> Calls<P> {
             arguments,
             payload,
             job,
-            shared,
+            last_handle,
         };
         let (cpu, outbound, perform) = (self.cpu.clone(), Rc::clone(&self.outbound), self.perform.clone());
         // Boxed where it is made: it is large to move.

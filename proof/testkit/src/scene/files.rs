@@ -107,7 +107,7 @@ pub async fn write(
     context: Context,
 ) -> Result<(), Errno> {
     let frames = frames_of(cpu, at, bytes).await;
-    tree.write(cpu, file, ByteRange::new(at, bytes.len() as u64), frames, context).await.map(drop)
+    tree.write(cpu, file, ByteRange::new(at, bytes.len() as u64), frames, context).await
 }
 
 pub async fn read(cpu: &Processor, tree: &FileTree, file: &Vnode, at: u64, len: u64) -> Result<Vec<u8>, Errno> {

@@ -103,7 +103,7 @@ fn what_others_have_closed_before_our_own_writes_is_read_by_who_opens_the_file_a
                     others.close_file(&cpu, theirs).await;
                     model.note(5, &[round; 100]);
                 }
-                // Of several at a time only what was before all of them is known.
+                // Later than what counts as the same time.
                 cpu.sleep(Duration::from_millis(200)).await;
                 let (at, data) = (|number: usize| 20_000 + number * 50_000, [round; 9000]);
                 let writes = (0..overlapping).map(|number| {

@@ -5,9 +5,10 @@ use std::io::Write;
 use kernel::Frames;
 use kernel::request::Context;
 use machine::Errno;
-use machine::tree::{Attributes, SetAttributes, TreeCall};
+use machine::tree::{SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
-    COMMIT3args, COMMIT3resok, Nfs3Option, READ3args, WRITE3resok, nfsstat3, post_op_attr, stable_how, writeverf3,
+    COMMIT3args, COMMIT3resok, Nfs3Option, READ3args, WRITE3resok, nfsstat3, post_op_attr, stable_how, wcc_data,
+    writeverf3,
 };
 use nfs3_types::xdr_codec::Pack;
 use policy::unit::{ByteOffset, ByteRange, Stability};
@@ -103,7 +104,6 @@ pub(crate) fn pack_read_head(
 pub(super) async fn write(call: &mut Call) -> Answer {
     let Payload { write, frames } = call.payload.take().ok_or(Refusal::Garbage)?;
     let call = &*call;
-    let in_progress = call.shared.writes.begin();
     let object = Object::of(call, write.handle(&call.arguments))?;
     object.check_writable()?;
     let range = written(write.offset, write.count, write.data_len)?;
@@ -120,18 +120,13 @@ pub(super) async fn write(call: &mut Call) -> Answer {
         stable_how::UNSTABLE => (Stability::Unstable, stable_how::UNSTABLE),
         stable_how::DATA_SYNC | stable_how::FILE_SYNC => (Stability::Stable, stable_how::FILE_SYNC),
     };
-    let around = if range.len > 0 {
+    if range.len > 0 {
         drop_set_id(&object, mode).await?;
         let context = Context::synchronous(call.job).with_stability(stability).of_export(object.export.number());
         // Boxed: two small pieces of memory cost less than a large one.
-        Box::pin(tree.write(&call.cpu, &file, range, holding(frames, range), context)).await?
-    } else {
-        unchanged(&file)
-    };
-    // Replies to several may arrive in another order than the writes were made in. A client that compares what was before each
-    // with what it knows then drops what it has cached (Linux from 5.3 to 6.3).
-    let before = in_progress.is_alone().then_some(around.0);
-    let file_wcc = object.wcc_known((before, Some(around.1)));
+        Box::pin(tree.write(&call.cpu, &file, range, holding(frames, range), context)).await?;
+    }
+    let file_wcc = after(&object, &file);
     success(&WRITE3resok { file_wcc, count: range.len as u32, committed, verf })
 }
 
@@ -184,22 +179,20 @@ pub(super) async fn commit(call: &Call) -> Answer {
     let context = context.of_export(object.export.number());
     tree.commit(&call.cpu, &file, context).await?;
     // Read after the flush: it differs from that of the writes if anything was lost before.
-    success(&COMMIT3resok { file_wcc: object.wcc(unchanged(&file)), verf: verifier(&object) })
+    success(&COMMIT3resok { file_wcc: after(&object, &file), verf: verifier(&object) })
 }
 
 fn verifier(object: &Object<'_>) -> writeverf3 {
     writeverf3(object.export.tree().verifier().to_be_bytes())
 }
 
-/// The attributes before and after what changes nothing: also what others have changed meanwhile was before it.
-fn unchanged(file: &Vnode) -> (Attributes, Attributes) {
-    let attributes = file.attributes();
-    (attributes, attributes)
+fn after(object: &Object<'_>, file: &Vnode) -> wcc_data {
+    wcc_data { before: Nfs3Option::None, after: Nfs3Option::Some(object.fattr(&file.attributes())) }
 }
 
 #[cfg(test)]
 mod tests {
-    use machine::tree::{InodeNo, Kind, Time};
+    use machine::tree::{Attributes, InodeNo, Kind, Time};
     use nfs3_types::nfs3::{READ3res, fattr3};
     use nfs3_types::xdr_codec::Unpack;
     use proptest::prelude::*;

@@ -35,7 +35,7 @@ impl<'a> Object<'a> {
 
     /// As [`Object::find`], from a handle's bytes.
     pub(super) fn of(call: &'a Call, handle: &[u8]) -> Result<Self, Refusal> {
-        let handle = call.shared.last_handle.open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
+        let handle = call.last_handle.open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let export = call.nfs.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
         match export.admit(call.client) {
             Ok(()) => {}
@@ -87,7 +87,7 @@ impl<'a> Object<'a> {
     ) -> Result<(TreeReply, Vec<wcc_data>), Errno> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
         let (reply, around) = tree.call_and_around(cpu, Some(&self.caller), call, dirs).await?;
-        Ok((reply, around.into_iter().map(|around| self.wcc_known(around)).collect()))
+        Ok((reply, around.into_iter().map(|around| self.wcc(around)).collect()))
     }
 
     /// Calls the tree as the server, which has all permissions.
@@ -125,12 +125,7 @@ impl<'a> Object<'a> {
         fattr(attributes, self.export.id())
     }
 
-    /// The object's attributes before and after a change.
-    pub(super) fn wcc(&self, (before, after): (Attributes, Attributes)) -> wcc_data {
-        self.wcc_known((Some(before), Some(after)))
-    }
-
-    pub(super) fn wcc_known(&self, (before, after): BeforeAndAfter) -> wcc_data {
+    fn wcc(&self, (before, after): BeforeAndAfter) -> wcc_data {
         let pre_op = |before: fattr3| wcc_attr { size: before.size, mtime: before.mtime, ctime: before.ctime };
         let some = |attributes: Option<Attributes>| attributes.map(|attributes| self.fattr(&attributes));
         wcc_data {

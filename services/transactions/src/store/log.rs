@@ -345,7 +345,7 @@ fn this(start: Start) -> Range<u64> {
     start.number..start.number + 1
 }
 
-/// `None`: the medium cannot read it, so there is no group.
+/// `None`: the medium cannot read it. Whether there is a group nobody knows; a start must not fail for what it may not need.
 fn readable<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Err(StoreError::Volume(_)) => Ok(None),

@@ -2,8 +2,8 @@
 //!
 //! Calls outside of a transaction block are executed when the Sync arrives, all of them as one transaction, as in
 //! PostgreSQL. Nothing of its replies has been sent then, so where it conflicts it is executed again without the client
-//! noticing. Only those before a Flush are executed then, once, and those before a DEALLOCATE when what comes after it
-//! depends on that.
+//! noticing. Only those before a Flush are executed then, once, and those before a DEALLOCATE or DISCARD ALL when what comes
+//! after it depends on that.
 
 use bytes::BytesMut;
 use kernel::connection::Header;
@@ -16,10 +16,11 @@ use crate::store::Commit;
 
 /// Arguments between two Syncs, and results, at most. Bytes.
 pub const CYCLE_BYTES_MAX: usize = 4 << 20;
-/// Statements between two Syncs, at most.
+
+/// Statements that wait to be executed, at most: as many as there may be between two Syncs.
 pub const STEPS_MAX: usize = 4096;
 
-/// Items between two Syncs, at most: statements, with a reply before each.
+/// Items that wait, at most: statements, with a reply before each.
 pub const ITEMS_MAX: usize = 2 * STEPS_MAX;
 
 /// Items whose memory is kept for the next cycle.

@@ -76,8 +76,9 @@ impl<T> Names<T> {
         let bytes = bytes + name.len();
         self.remove(name);
         if self.named.len() == NAMED_MAX || self.bytes + bytes > NAMED_BYTES_MAX {
-            let message =
-                format!("a session has at most {NAMED_MAX} statements and portals, of {NAMED_BYTES_MAX} bytes");
+            let message = format!(
+                "a session has at most {NAMED_MAX} statements and as many portals, of {NAMED_BYTES_MAX} bytes each"
+            );
             return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
         }
         let granted = if name.is_empty() { bytes.min(UNNAMED_BYTES_GRANTED) } else { 0 };

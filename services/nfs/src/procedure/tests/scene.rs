@@ -190,7 +190,7 @@ impl Client {
             arguments: arguments.clone(),
             payload: None,
             job: JobId::default(),
-            shared: Rc::default(),
+            last_handle: Rc::default(),
         }
     }
 
