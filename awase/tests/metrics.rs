@@ -372,7 +372,7 @@ fn a_browser_shows_live_data_of_a_server_at_work() {
     });
     let document = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(document.contains("class=\"\">live<"), "{document}");
-    assert_eq!(document.matches("<canvas width=").count(), 14, "{document}");
+    assert_eq!(document.matches("<canvas width=").count(), 15, "{document}");
     assert_eq!(document.matches("<section hidden=").count(), 1, "there is no shared disk: {document}");
     let legend = |name: &str| {
         let found = document.split_once(&format!("</i>{name} ")).and_then(|(_, rest)| rest.split_once('<'));
