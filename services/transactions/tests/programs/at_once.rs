@@ -83,7 +83,8 @@ fn filling() -> String {
 #[test]
 fn a_call_whose_rows_are_on_the_disk_waits_for_them() {
     let (before, after) = (programs(&filling()), programs(&filling()));
-    let server = Server::with_disk(1, DiskConfig::without_holes(8 << 20));
+    // Large: a start reads 4 MiB of the log, and what is read ahead behind the end of a small one are the rows.
+    let server = Server::with_disk(1, DiskConfig::without_holes(64 << 20));
     // Two, so that the second has nothing in its cache.
     let [first, second] = [(); 2].map(|()| server.volume(ForcedUnitAccess::Never));
     server.run(async move |cpu, _, _| {
