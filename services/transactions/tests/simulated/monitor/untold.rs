@@ -62,7 +62,8 @@ impl Clients {
 /// There are 200 rows, on the disk.
 fn served(clients: impl AsyncFnOnce(Clients) + 'static) {
     let read = Latency::us(READ_MS * 1000, READ_MS * 1000);
-    let scene = Scene::on(1, DiskConfig { read, ..DiskConfig::new(DISK_BYTES) });
+    // Large: a start reads 4 MiB of the log, and what is read ahead behind the end of a small one are the rows.
+    let scene = Scene::on(1, DiskConfig { read, ..DiskConfig::new(8 * DISK_BYTES) });
     let first = scene.begin(0);
     let fill = async |clients: Clients| {
         let terminal = clients.terminal().await;
