@@ -134,15 +134,21 @@ fn a_file_that_must_not_exist_is_made_where_the_server_cannot_make_it_exclusivel
     mount.end();
 }
 
-#[test]
-fn a_server_that_says_nothing_of_the_longest_file_takes_what_is_written() {
-    let Some(f) = Fixture::new("") else { return };
+/// Of a server that says these limits.
+fn mount_with_limits(f: &Fixture, limits: Limits) -> (Between, Mount) {
     let between = Between::new(f.port);
-    between.set(|procedure, _| match procedure {
-        FSINFO => Fate::Answered(Limits { file_max: 0, ..LIMITS }.results()),
+    between.set(move |procedure, _| match procedure {
+        FSINFO => Fate::Answered(limits.results()),
         _ => Fate::Passed,
     });
     let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    (between, mount)
+}
+
+#[test]
+fn a_server_that_says_nothing_of_the_longest_file_takes_what_is_written() {
+    let Some(f) = Fixture::new("") else { return };
+    let (_between, mount) = mount_with_limits(&f, Limits { file_max: 0, ..LIMITS });
     fs::write(mount.directory.join("a"), "hello").expect("write");
     let file = OpenOptions::new().write(true).open(mount.directory.join("a")).expect("open");
     file.set_len(4).expect("truncate");
@@ -154,12 +160,7 @@ fn a_server_that_says_nothing_of_the_longest_file_takes_what_is_written() {
 #[test]
 fn what_is_too_large_to_be_cached_is_refused_at_once_whatever_the_server_takes() {
     let Some(f) = Fixture::new("") else { return };
-    let between = Between::new(f.port);
-    between.set(|procedure, _| match procedure {
-        FSINFO => Fate::Answered(Limits { file_max: i64::MAX as u64, ..LIMITS }.results()),
-        _ => Fate::Passed,
-    });
-    let mount = Mount::new(&f.sandbox, between.port, "through", "");
+    let (_between, mount) = mount_with_limits(&f, Limits { file_max: i64::MAX as u64, ..LIMITS });
     let file = File::create(mount.directory.join("a")).expect("create");
     for refused in [file.write_all_at(b"x", 1 << 59), file.set_len((1 << 60) + 1)] {
         assert_eq!(refused.expect_err("too large").raw_os_error(), Some(libc::EFBIG));

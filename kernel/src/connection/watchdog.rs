@@ -150,3 +150,31 @@ fn wake(waiting: &Cell<Option<Waker>>) {
         waker.wake();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadline(timeout: Duration) -> Deadline {
+        Deadline { waited: Duration::ZERO, looked: Instant::ZERO, timeout, holds: Holds::Nothing }
+    }
+
+    #[test]
+    fn whatever_is_left_of_a_timeout_is_over_after_it() {
+        for timeout in (0..100).chain([1_000_000, 999_999_999]).map(Duration::from_nanos) {
+            let (mut one, mut looks) = (deadline(timeout), 0);
+            while one.waited < timeout {
+                let now = one.looked + (timeout - one.waited);
+                (one.waited, one.looked, looks) = (one.waited(now), now, looks + 1);
+                assert!(looks < 64, "{timeout:?}: {:?} after {looks} looks", one.waited);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stop_of_the_process_counts_as_two_looks_at_most() {
+        let one = deadline(Duration::from_secs(64));
+        assert_eq!(one.waited(Instant::ZERO + Duration::from_secs(3)), Duration::from_secs(3));
+        assert_eq!(one.waited(Instant::ZERO + Duration::from_secs(3600)), Duration::from_secs(4));
+    }
+}

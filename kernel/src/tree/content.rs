@@ -152,8 +152,8 @@ impl FileTree {
     /// The host's: some of it may be lost.
     pub async fn commit(self: &Arc<Self>, cpu: &Processor, file: &Arc<Vnode>, context: Context) -> Result<(), Errno> {
         let (content, names) = self.commit_both(cpu, file, context).await;
-        let is_reported = file.device.reported(true) != file.known().reported || !file.device.is_watched();
-        let is_current = !is_reported && !file.device.is_to_be_asked();
+        let may_be_changed = file.device.reported(true) != file.known().reported || !file.device.is_watched();
+        let is_current = !may_be_changed && !file.device.is_to_be_asked();
         // The result stands even if the revalidation fails.
         if is_current || file.device.ask_host(cpu).await.is_ok() {
             let _ = self.follow_host(cpu, file).await;

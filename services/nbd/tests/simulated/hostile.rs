@@ -98,18 +98,24 @@ fn a_write_longer_than_allowed_is_refused_before_memory_is_taken_for_it() {
     });
 }
 
+/// A write, and clients each of which has sent so many bytes of it.
+async fn in_the_middle_of_a_write(cpu: &Processor, route: &Route) -> (Vec<u8>, Vec<(usize, Peer)>) {
+    let write = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
+    let mut begun = Vec::new();
+    for sent in [1, REQUEST_BYTES - 1, REQUEST_BYTES, REQUEST_BYTES + 5000, write.len() - 1] {
+        let mut peer = route.peer_of(cpu, "disk").await;
+        peer.send(&write[..sent]).await.expect("sent");
+        begun.push((sent, peer));
+    }
+    (write, begun)
+}
+
 #[test]
 fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is_not() {
     let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
     serve(Setup { limits, ..Setup::new(4, MIB) }, async |cpu, route| {
         let good = bystander(&cpu, &route).await;
-        let write = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
-        let mut stalled = Vec::new();
-        for sent in [1, REQUEST_BYTES - 1, REQUEST_BYTES, REQUEST_BYTES + 5000, write.len() - 1] {
-            let mut peer = route.peer_of(&cpu, "disk").await;
-            peer.send(&write[..sent]).await.expect("sent");
-            stalled.push((sent, peer));
-        }
+        let (_, mut stalled) = in_the_middle_of_a_write(&cpu, &route).await;
         let start = cpu.now();
         cpu.sleep(Duration::from_secs(30)).await;
         assert_unharmed(&cpu, &good).await;
@@ -127,13 +133,7 @@ fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is
 fn who_was_in_the_middle_of_a_message_while_the_server_was_stopped_is_served_when_it_goes_on() {
     let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
     serve(Setup { limits, ..Setup::new(15, MIB) }, async |cpu, route| {
-        let write = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
-        let mut begun = Vec::new();
-        for sent in [1, REQUEST_BYTES - 1, REQUEST_BYTES, REQUEST_BYTES + 5000, write.len() - 1] {
-            let mut peer = route.peer_of(&cpu, "disk").await;
-            peer.send(&write[..sent]).await.expect("sent");
-            begun.push((sent, peer));
-        }
+        let (write, begun) = in_the_middle_of_a_write(&cpu, &route).await;
         for _ in 0..3 {
             cpu.sleep(Duration::from_secs(10)).await;
             route.pause(true);

@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use sim::{DiskConfig, DiskId, HostId, World};
+use sim::{DiskConfig, DiskId, HostId, OpClass, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::disk::{Server, block, fill, open_disk};
@@ -28,17 +27,8 @@ async fn put(cpu: &Processor, database: &Arc<Database>, number: u32, row: &[u8])
 }
 
 async fn rows(cpu: &Processor, database: &Arc<Database>) -> Rows {
-    let (mut rows, mut from) = (Rows::new(), Vec::new());
-    loop {
-        let mut transaction = database.begin();
-        let table = transaction.table("rows").expect("a table");
-        let range = (Bound::Excluded(from.as_slice()), Bound::Unbounded);
-        let Some((key, row)) = transaction.next(cpu, table, range, false).await.expect("a disk that works") else {
-            return rows;
-        };
-        rows.insert(u32::from_be_bytes((&*key).try_into().expect("4 bytes")), row.to_vec());
-        from = key.to_vec();
-    }
+    let number = |key: &[u8]| u32::from_be_bytes(key.try_into().expect("4 bytes"));
+    crate::rows::rows(cpu, database).await.into_iter().map(|(key, row)| (number(&key), row)).collect()
 }
 
 async fn page(cpu: &Processor, volume: &Volume, page: u64) -> Vec<u8> {
@@ -105,6 +95,18 @@ fn a_damaged_group_of_the_log_that_an_earlier_start_had_found_is_told() {
         drop(open(&cpu, &volume).await);
         flip(&cpu, &volume, SUPERBLOCKS + 9, 300).await;
         assert_damaged(&cpu, &volume).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_read_behind_the_end_of_the_log_keeps_no_database_from_opening() {
+    let server = Server::with_disk(1, DiskConfig::without_holes(DATABASE_BYTES_MIN));
+    // Two, so that the second has nothing in its cache.
+    let [first, second] = [(); 2].map(|()| server.volume(ForcedUnitAccess::Never));
+    server.run(async move |cpu, world, disk| {
+        put_rows(&cpu, &first, 0..10).await;
+        world.fail_range(disk, block(SUPERBLOCKS + 20), OpClass::Read);
+        assert_eq!(rows(&cpu, &open(&cpu, &second).await).await.len(), 10);
     });
 }
 

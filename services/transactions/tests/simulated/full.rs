@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,8 @@ use testkit::rounds::for_seeds;
 use testkit::scene::disk::open_disk;
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 use transactions::store::{CommitError, DATABASE_BYTES_MIN, Database, KEY_BYTES_MAX, StoreError};
+
+use crate::rows::rows;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 type Change = (Vec<u8>, Option<Vec<u8>>);
@@ -84,19 +85,8 @@ async fn fill_up(cpu: &Processor, database: &Arc<Database>, mut row: impl FnMut(
     filled
 }
 
-async fn rows(cpu: &Processor, database: &Arc<Database>) -> Rows {
-    let mut rows = Rows::new();
-    let mut from = Vec::new();
-    loop {
-        let mut transaction = database.begin();
-        let table = transaction.table("rows").expect("a table");
-        let range = (Bound::Excluded(from.as_slice()), Bound::Unbounded);
-        let Some((key, row)) = transaction.next(cpu, table, range, false).await.expect("a disk that works") else {
-            return rows;
-        };
-        from = key.to_vec();
-        rows.insert(key.to_vec(), row.to_vec());
-    }
+async fn all(cpu: &Processor, database: &Arc<Database>) -> Rows {
+    rows(cpu, database).await.into_iter().collect()
 }
 
 /// Far from each other, and with long keys, so that there are many inner pages: to put the deletions into the tree takes
@@ -137,7 +127,7 @@ fn scattered_deletions_of_a_full_database_go_on_and_survive_a_crash_between_part
     scene.cut_power(host);
     let (host, database) = scene.start();
     run(&scene.world, &host, async move |cpu| {
-        let (mut found, told) = (rows(&cpu, &database).await, told.take());
+        let (mut found, told) = (all(&cpu, &database).await, told.take());
         // The one that was under way may be there, or not.
         let missing: Vec<_> = told.keys().filter(|key| !found.contains_key(*key)).cloned().collect();
         assert!(missing.len() <= 1 && found.keys().all(|key| told.contains_key(key)), "{} are missing", missing.len());
@@ -148,7 +138,7 @@ fn scattered_deletions_of_a_full_database_go_on_and_survive_a_crash_between_part
             found.remove(&key);
             assert!(cpu.now() < deadline, "it goes on");
         }
-        assert_eq!(rows(&cpu, &database).await, found);
+        assert_eq!(all(&cpu, &database).await, found);
         database.close(&cpu).await.expect("a disk that works");
     });
 }
@@ -219,7 +209,7 @@ fn crash_test(seed: u64) {
                 model.borrow_mut().rows = fill_up(&cpu, &opened, row).await;
                 return;
             }
-            let found = rows(&cpu, &opened).await;
+            let found = all(&cpu, &opened).await;
             let is_there = found != model.borrow().rows;
             model.borrow_mut().end(is_there);
             assert!(found == model.borrow().rows, "the rows after a crash");

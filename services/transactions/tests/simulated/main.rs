@@ -7,6 +7,7 @@ mod history;
 mod monitor;
 mod names;
 mod opening;
+mod rows;
 mod search;
 mod slow_checkpoint;
 mod store;

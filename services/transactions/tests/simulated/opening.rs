@@ -1,6 +1,6 @@
 //! What is opened as a database, what is refused, and a database that is full.
 
-use std::ops::{Bound, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use kernel::volume::VOLUME_BYTES_MAX;
@@ -8,9 +8,9 @@ use kernel::{ForcedUnitAccess, Processor, Volume};
 use sim::DiskConfig;
 use testkit::scene::disk::{Server, block, fill};
 use testkit::scene::stable;
-use transactions::store::{
-    CommitError, DATABASE_BYTES_MAX, DATABASE_BYTES_MIN, Database, OpenError, StoreError, TableNo,
-};
+use transactions::store::{CommitError, DATABASE_BYTES_MAX, DATABASE_BYTES_MIN, Database, OpenError, StoreError};
+
+use crate::rows::rows;
 
 fn server(bytes: u64) -> (Server, Arc<Volume>) {
     let server = Server::with_disk(1, DiskConfig::new(bytes));
@@ -127,7 +127,7 @@ fn a_full_database_refuses_new_rows_and_takes_them_again_after_deletions() {
         for number in 0..filled / 4 {
             put(&cpu, &database, number, &row).await.expect("room again");
         }
-        assert_eq!(count(&cpu, &database).await, filled - filled / 2 + filled / 4);
+        assert_eq!(rows(&cpu, &database).await.len() as u32, filled - filled / 2 + filled / 4);
     });
 }
 
@@ -169,17 +169,4 @@ fn what_a_nearly_full_database_refuses_it_refuses_after_a_restart_too() {
         let again = change(&cpu, &database, 0..rows, Some(&row)).await;
         assert_eq!(again, Err(CommitError::Store(StoreError::Full)), "{rows} rows");
     });
-}
-
-async fn count(cpu: &Processor, database: &Arc<Database>) -> u32 {
-    let (mut count, mut from) = (0, Vec::new());
-    loop {
-        let mut transaction = database.begin();
-        let table: TableNo = transaction.table("rows").expect("a table");
-        let range = (Bound::Excluded(from.as_slice()), Bound::Unbounded);
-        let Some((key, _)) = transaction.next(cpu, table, range, false).await.expect("a disk that works") else {
-            return count;
-        };
-        (count, from) = (count + 1, key.to_vec());
-    }
 }

@@ -140,6 +140,7 @@ fn a_numeric_becomes_the_whole_number_that_it_is_or_is_refused() {
         "1e",
         "1.+5",
         "1.-0",
+        ".-5e2",
     ] {
         assert!(whole(text).iter().all(Result::is_err), "{text}: {:?}", whole(text));
     }
