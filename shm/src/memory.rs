@@ -110,13 +110,15 @@ impl Memory {
         [self.userfault.as_fd(), self.memory.as_fd()]
     }
 
-    /// Makes all pages absent: no thread reads or writes them any more when it returns.
+    /// Makes all pages absent, also those whose accesses fail: no thread reads or writes them any more when it returns.
     ///
     /// # Errors
     /// The host's.
     pub fn clear(&self) -> Result<(), Error> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.memory, how, 0, self.len as u64).map_err(Error::host("to give memory back"))
+        rustix::fs::fallocate(&self.memory, how, 0, self.len as u64).map_err(Error::host("to give memory back"))?;
+        // That leaves poison in the mapping, of which whoever fills it next does not know.
+        self.advise(Advice::LinuxDontneedLocked)
     }
 
     /// Makes all threads that wait for a page try again, so that their faults are reported once more.

@@ -200,6 +200,12 @@ fn what_is_lost_is_a_signal_until_somebody_writes_it_anew() {
         assert!(Instant::now() < limit, "it is still poisoned");
         thread::yield_now();
     }
+    let again = SHARD + 2 * PAGE;
+    assert_eq!(peek(&mapping, again), Err(rustix::io::Errno::FAULT), "as above");
+    servers.remove(0).crash();
+    let _next = cluster.start(0);
+    connect(&server).write(again as u64, &[4; PAGE]).expect("written anew");
+    assert_eq!(peek(&mapping, again), Ok(u64::from_le_bytes([4; 8])), "the next server knows nothing of the poison");
 }
 
 #[test]

@@ -205,6 +205,8 @@ impl Mapping for Userfault {
     }
 
     fn poison(&self, page: u64) -> Result<(), Errno> {
+        // What is not intact could not be filled for that reason alone: its threads wait for what takes the mapping's place.
+        self.check_intact()?;
         // What is left of the protection of a page that is absent now is in the way of the poison.
         let _ = self.protect(page, PROTECT_WITHOUT_WAKING);
         let argument = raw::uffdio_poison { range: self.range(page), mode: 0, updated: 0 };

@@ -204,6 +204,16 @@ fn a_poisoned_page_is_a_signal_until_it_is_filled(mut rig: Rig) {
         assert_eq!(reader.join().expect("read"), 7);
         program.mapping.remove(5).expect("removed");
     }
+    // Before it is handed over again, by a program that has locked it, too.
+    // SAFETY: it locks the program's memory as it comes.
+    let locked = unsafe { libc::mlock2(program.memory.base().as_ptr().cast(), PAGE_BYTES, libc::MLOCK_ONFAULT) };
+    assert_eq!(locked, 0);
+    program.mapping.poison(5).expect("poisoned");
+    program.memory.clear().expect("cleared");
+    let reader = program.touch(5, read);
+    assert_eq!(program.next(&mut rig).len(), 1, "nothing is left of the poison");
+    program.mapping.fill(5, &page_of(6), true).expect("filled");
+    assert_eq!(reader.join().expect("read"), 6);
 }
 
 fn waiting_for_faults_is_cancelled(mut rig: Rig) {
@@ -244,7 +254,7 @@ fn a_program_that_has_unmapped_its_memory_or_mapped_it_otherwise_gets_nothing() 
 }
 
 #[test]
-fn a_page_that_somebody_else_has_emptied_cannot_be_written_on_or_read() {
+fn a_page_that_somebody_else_has_emptied_cannot_be_written_on_or_read_and_is_not_poisoned() {
     let Program { memory: _memory, mapping } = program();
     let is_intact = Arc::new(AtomicBool::new(true));
     let known = Arc::clone(&is_intact);
@@ -256,6 +266,7 @@ fn a_page_that_somebody_else_has_emptied_cannot_be_written_on_or_read() {
     mapping.remove(1).expect("emptied");
     assert_eq!(mapping.allow_writes(1), Err(Errno::IO));
     assert_eq!(mapping.copy_out(1, &mut [1; PAGE_BYTES]), Err(Errno::IO));
+    assert_eq!(mapping.poison(1), Err(Errno::IO));
 }
 
 #[test]
