@@ -24,7 +24,8 @@
 //! nothing else that it could do. Every call begins with a new memory: what a `static` is set to is gone with the call.
 //!
 //! A program is a library of the type `cdylib` for the target `wasm32-unknown-unknown`. Compiled for another target, as
-//! in tests, the same tables are in memory, for each thread its own, so that functions can be tested as any others.
+//! in tests, the same tables are in memory, for each thread its own, so that functions can be tested as any others. Keys and
+//! rows that are too long fail there, too; the limits of calls and transactions are the database's alone.
 
 #![no_std]
 

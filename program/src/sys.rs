@@ -13,8 +13,17 @@ pub struct Handle {
 #[cfg(target_arch = "wasm32")]
 const UNKNOWN: u32 = u32::MAX;
 
+/// The monitor's limits.
+const KEY_BYTES_MAX: usize = 512;
+const ROW_BYTES_MAX: usize = 1024;
+const TABLE_NAME_BYTES_MAX: usize = 64;
+
 impl Handle {
     pub const fn new(name: &'static str) -> Self {
+        assert!(
+            is_table_name(name.as_bytes()),
+            "the name of a table has 1 to 64 bytes, and is neither `awase` nor begins with `awase.`"
+        );
         Handle {
             name,
             #[cfg(target_arch = "wasm32")]
@@ -40,11 +49,9 @@ impl Handle {
     }
 }
 
-/// The monitor's limits.
-#[cfg(target_arch = "wasm32")]
-const KEY_BYTES_MAX: usize = 512;
-#[cfg(target_arch = "wasm32")]
-const ROW_BYTES_MAX: usize = 1024;
+const fn is_table_name(name: &[u8]) -> bool {
+    !matches!(name, [] | b"awase" | [b'a', b'w', b'a', b's', b'e', b'.', ..]) && name.len() <= TABLE_NAME_BYTES_MAX
+}
 
 #[cfg(target_arch = "wasm32")]
 mod imports {
@@ -183,7 +190,7 @@ mod memory {
     use alloc::string::{String, ToString};
     use alloc::vec::Vec;
 
-    use super::Handle;
+    use super::{Handle, KEY_BYTES_MAX, ROW_BYTES_MAX};
 
     type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -195,16 +202,26 @@ mod memory {
         TABLES.with_borrow_mut(|tables| work(tables.entry(table.name().to_string()).or_default()))
     }
 
+    fn check_key(key: &[u8]) {
+        let bytes = key.len();
+        assert!(bytes <= KEY_BYTES_MAX, "a key has {bytes} bytes; at most {KEY_BYTES_MAX} are possible");
+    }
+
     pub fn get<T>(table: &Handle, key: &[u8], decode: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        check_key(key);
         let row = with_rows(table, |rows| rows.get(key).cloned());
         row.map(|row| decode(&row))
     }
 
     pub fn put(table: &Handle, key: &[u8], row: &[u8]) {
+        check_key(key);
+        let bytes = row.len();
+        assert!(bytes <= ROW_BYTES_MAX, "a row has {bytes} bytes; at most {ROW_BYTES_MAX} are possible");
         with_rows(table, |rows| rows.insert(key.to_vec(), row.to_vec()));
     }
 
     pub fn delete(table: &Handle, key: &[u8]) {
+        check_key(key);
         with_rows(table, |rows| rows.remove(key));
     }
 
@@ -215,6 +232,11 @@ mod memory {
         backwards: bool,
         decode: impl FnOnce(&[u8], &[u8]) -> T,
     ) -> Option<T> {
+        for bound in [low, high] {
+            if let Bound::Included(key) | Bound::Excluded(key) = bound {
+                check_key(key);
+            }
+        }
         if let (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) = (low, high)
         {
             let is_point = matches!((low, high), (Bound::Included(_), Bound::Included(_)));

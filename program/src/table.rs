@@ -30,6 +30,13 @@ pub struct Table<K: 'static, R: 'static> {
 
 impl<K: Key, R: Row> Table<K, R> {
     /// The table `name`: 1 to 64 bytes. Names that begin with `awase.` are the monitor's.
+    ///
+    /// ```compile_fail
+    /// static OWN: awase_program::Table<i64, i64> = awase_program::Table::new("awase.own");
+    /// ```
+    ///
+    /// # Panics
+    /// If no table can have that name. Of a `static`, the compiler says so.
     pub const fn new(name: &'static str) -> Self {
         Table { handle: Handle::new(name), indexes: &[], of: PhantomData }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::panic::AssertUnwindSafe;
 
 use awase_program::{Bytes, Index, Key, Row, Table, row};
 use proptest::prelude::*;
@@ -212,6 +213,45 @@ fn a_row_of_another_type_is_told() {
     static NUMBERS: Table<i64, i64> = Table::new("people_of_another_program");
     TEXTS.put(&1, &"a".to_string());
     NUMBERS.get(&1);
+}
+
+/// How it fails, as in the database.
+fn failure<T>(work: impl FnOnce() -> T) -> String {
+    let failed = std::panic::catch_unwind(AssertUnwindSafe(work)).err().expect("it fails");
+    failed.downcast_ref::<String>().cloned().unwrap_or_else(|| failed.downcast_ref::<&str>().unwrap().to_string())
+}
+
+#[test]
+fn tables_in_memory_have_the_limits_of_a_database() {
+    static TEXTS: Table<String, String> = Table::new("limits");
+    // These texts are encoded with two bytes more.
+    let (key, row) = ("k".repeat(510), "r".repeat(1022));
+    TEXTS.put(&key, &row);
+    assert_eq!(TEXTS.get(&key), Some(row.clone()));
+    let (long_key, long_row) = (key.clone() + "k", row + "r");
+    for told in [
+        failure(|| TEXTS.put(&long_key, &String::new())),
+        failure(|| TEXTS.get(&long_key)),
+        failure(|| TEXTS.delete(&long_key)),
+        failure(|| TEXTS.range(&long_key..).next()),
+        failure(|| TEXTS.range(..=&long_key).next_back()),
+    ] {
+        assert_eq!(told, "a key has 513 bytes; at most 512 are possible");
+    }
+    assert_eq!(failure(|| TEXTS.put(&key, &long_row)), "a row has 1025 bytes; at most 1024 are possible");
+    assert_eq!(TEXTS.range(..).count(), 1);
+}
+
+#[test]
+fn names_of_tables_are_those_that_a_database_takes() {
+    const LONG: &str = "abcdefghabcdefghabcdefghabcdefghabcdefghabcdefghabcdefghabcdefgh_";
+    for name in ["a", "awas", "awase_", "awasex.y", "Tabelle der Gäste", &LONG[1..]] {
+        Table::<i64, i64>::new(name).put(&1, &1);
+    }
+    for name in ["", "awase", "awase.", "awase.programs", LONG] {
+        let told = failure(|| Table::<i64, i64>::new(name));
+        assert!(told.starts_with("the name of a table has 1 to 64 bytes"), "{name:?}: {told}");
+    }
 }
 
 #[test]
