@@ -15,13 +15,15 @@
 
 /* A function that clients call, with its description, as in:
  * AWASE_FUNCTION(count, "count(name text) returns bigint") int64_t count(uint32_t name_bytes) { ... }
- * The argument that may be NULL, or a function that may return NULL, has `null` after the type. */
+ * The argument that may be NULL, or a function that may return NULL, has `null` after the type. It is declared nowhere else,
+ * and with `(void)` if it takes nothing: the linker has another name for it (`overloadable`), so that one called `round` is
+ * not taken for that of a library. */
 #define AWASE_FUNCTION(name, description)                                                                              \
     __asm__(".section .custom_section.awase,\"\",@\n.ascii \"" description "\\n\"\n");                                 \
-    __attribute__((export_name(#name)))
+    __attribute__((overloadable, export_name("awase:" #name)))
 
 /* Fills a new database: executed once, before the first call. */
-#define AWASE_INIT __attribute__((export_name("init")))
+#define AWASE_INIT __attribute__((export_name("awase:init")))
 
 #define AWASE_IMPORT(name) __attribute__((import_module("awase"), import_name(name)))
 

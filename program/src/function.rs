@@ -43,7 +43,8 @@ macro_rules! functions {
             static DESCRIPTION: [u8; $crate::internal::length(PARTS)] = $crate::internal::join(PARTS);
 
             #[cfg(target_arch = "wasm32")]
-            #[unsafe(export_name = stringify!($name))]
+            // The linker's name, too: without a prefix, `round` would be that of all code of the module.
+            #[unsafe(export_name = concat!("awase:", stringify!($name)))]
             #[allow(unused_assignments, unused_mut, unused_variables)]
             extern "C" fn exported(
                 $($argument: <$of as $crate::internal::Argument>::Raw),*
@@ -76,7 +77,7 @@ macro_rules! functions {
 macro_rules! init {
     ($($body:tt)*) => {
         const _: () = {
-            #[cfg_attr(target_arch = "wasm32", unsafe(export_name = "init"))]
+            #[cfg_attr(target_arch = "wasm32", unsafe(export_name = "awase:init"))]
             extern "C" fn exported() {
                 $crate::internal::begin();
                 $($body)*

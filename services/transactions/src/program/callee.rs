@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use wasmtime::{Func, Instance, ModuleExport, Store, Trap, Val, WasmBacktrace};
 
 use super::attempts::Attempts;
+use super::describe::EXPORT;
 use super::guest::{Guest, Invocation};
 use super::{Program, ProgramError};
 
@@ -77,7 +78,8 @@ pub(super) fn reason(error: &wasmtime::Error) -> ProgramError {
         (None, None) => format!("{error:#}"),
     };
     let frames = error.downcast_ref::<WasmBacktrace>().map_or(&[][..], WasmBacktrace::frames);
-    let names: Vec<&str> = frames.iter().filter_map(|frame| frame.func_name()).take(FRAMES_SHOWN).collect();
+    let names = frames.iter().filter_map(|frame| frame.func_name()).take(FRAMES_SHOWN);
+    let names: Vec<&str> = names.map(|name| name.strip_prefix(EXPORT).unwrap_or(name)).collect();
     let place = if names.is_empty() { String::new() } else { format!(" (in {})", names.join(", called by ")) };
     ProgramError::Trap(what + &place)
 }

@@ -15,6 +15,10 @@ use crate::{Argument, Signature, Type};
 /// The custom section's name.
 pub const SECTION: &str = "awase";
 
+/// What a module's exports of functions begin with, so that no linker takes one for a function of a library with the same name
+/// (`round`, `memcmp`), or for the memory. Modules may do without.
+pub(super) const EXPORT: &str = "awase:";
+
 /// Longest name of a function or an argument, as in PostgreSQL. Bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 

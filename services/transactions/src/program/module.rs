@@ -1,5 +1,6 @@
 //! A program as it is loaded: its code is checked and compiled, and each of its functions known with its types.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use thiserror::Error;
 use wasmtime::wasmparser::{Parser, Payload};
 use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
 
-use super::describe::{self, Description, DescriptionError, SECTION, check_name};
+use super::describe::{self, Description, DescriptionError, EXPORT, SECTION, check_name};
 use super::direct::Direct;
 use super::engine::Runtime;
 use super::guest::Suspendable;
@@ -35,7 +36,7 @@ pub enum ModuleError {
     Import { module: String, name: String },
     #[error(transparent)]
     Description(#[from] DescriptionError),
-    #[error("it describes the function {0} twice")]
+    #[error("it has the function {0} twice")]
     Twice(String),
     #[error("it describes the function {0}, but does not export it")]
     Missing(String),
@@ -104,9 +105,10 @@ impl Program {
             None => infer(&module)?,
         };
         check_descriptions(&module, &descriptions)?;
-        let init = match module.get_export(INIT) {
+        let init = export_name(&module, INIT);
+        let init = match module.get_export(&init) {
             None => None,
-            Some(ExternType::Func(of)) if of.params().len() + of.results().len() == 0 => module.get_export_index(INIT),
+            Some(ExternType::Func(of)) if of.params().len() + of.results().len() == 0 => module.get_export_index(&init),
             Some(_) => return Err(ModuleError::Init),
         };
         let mut linker = Linker::new(&runtime.engine);
@@ -125,7 +127,8 @@ impl Program {
             names: Arc::default(),
         });
         let exported = |description: Description| {
-            module.get_export_index(&description.signature.name).map(|export| (description, export))
+            let name = export_name(&module, &description.signature.name);
+            module.get_export_index(&name).map(|export| (description, export))
         };
         Ok((program, descriptions.into_iter().filter_map(exported).collect()))
     }
@@ -160,6 +163,12 @@ fn check_imports(module: &Module) -> Result<(), ModuleError> {
     }
 }
 
+/// The name under which the module exports the function `name`: if it has both, the one that nothing else may have.
+fn export_name<'a>(module: &Module, name: &'a str) -> Cow<'a, str> {
+    let own = format!("{EXPORT}{name}");
+    if module.get_export(&own).is_some() { own.into() } else { name.into() }
+}
+
 fn check_descriptions(module: &Module, descriptions: &[Description]) -> Result<(), ModuleError> {
     if descriptions.is_empty() {
         return Err(ModuleError::Empty);
@@ -173,7 +182,7 @@ fn check_descriptions(module: &Module, descriptions: &[Description]) -> Result<(
         if name == INIT {
             return Err(ModuleError::Init);
         }
-        let Some(ExternType::Func(found)) = module.get_export(name) else {
+        let Some(ExternType::Func(found)) = module.get_export(&export_name(module, name)) else {
             return Err(ModuleError::Missing(name.clone()));
         };
         let (parameters, results) = wasm_types(description);
@@ -217,10 +226,11 @@ fn infer(module: &Module) -> Result<Vec<Description>, ModuleError> {
     let mut descriptions = Vec::new();
     for export in module.exports() {
         let ExternType::Func(of) = export.ty() else { continue };
-        if export.name() == INIT || export.name().starts_with('_') {
+        let name = export.name().strip_prefix(EXPORT).unwrap_or(export.name());
+        if name == INIT || name.starts_with('_') {
             continue;
         }
-        let undescribed = || ModuleError::Undescribed(export.name().to_owned());
+        let undescribed = || ModuleError::Undescribed(name.to_owned());
         let types = |mut types: Box<dyn Iterator<Item = ValType> + '_>| {
             types.try_fold(Vec::new(), |mut all, of| {
                 all.push(match of {
@@ -238,7 +248,7 @@ fn infer(module: &Module) -> Result<Vec<Description>, ModuleError> {
         }
         let named = |(index, of)| Argument { name: format!("a{}", index + 1), of };
         let signature = Signature {
-            name: check_name(export.name())?.to_owned(),
+            name: check_name(name)?.to_owned(),
             arguments: parameters.into_iter().enumerate().map(named).collect(),
             returns: results.first().copied(),
         };

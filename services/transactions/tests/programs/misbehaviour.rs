@@ -319,7 +319,8 @@ fn what_is_no_program_is_refused_with_what_is_wrong() {
         (r#"(module (func (export "f") (param i32)))"#.to_owned(), "the function f are not all i64 or f64"),
         (r#"(module (func (export "F")))"#.to_owned(), "\"F\" cannot be a name"),
         (module("g()", r#"(func (export "f"))"#), "it describes the function g, but does not export it"),
-        (module("f()\\nf()", r#"(func (export "f"))"#), "it describes the function f twice"),
+        (module("f()\\nf()", r#"(func (export "f"))"#), "it has the function f twice"),
+        (r#"(module (func (export "f")) (func (export "awase:f")))"#.to_owned(), "it has the function f twice"),
         (
             module("f(a bigint, b text null) returns boolean", r#"(func (export "f") (result i64) (i64.const 0))"#),
             "must be of the type (i64, i32) -> (i32) in WebAssembly, and is () -> (i64)",

@@ -203,19 +203,68 @@ fn texts_structures_indexes_and_null_pass_between_clients_and_a_program_in_rust(
 }
 
 #[test]
-fn a_program_in_c_does_what_one_in_rust_does() {
+fn a_function_may_have_the_name_of_one_of_the_standard_library_or_of_another_export() {
+    let Some(bytes) = built("names", &[]) else {
+        skip!("the Rust target wasm32-unknown-unknown is not installed (rustup target add wasm32-unknown-unknown)");
+    };
+    with_programs(loaded("names.wasm", &bytes), async move |cpu, monitor| {
+        let number = Value::DoublePrecision;
+        for (name, given, returned) in [
+            ("round", vec![number(1.99)], number(1.95)),
+            ("francs", vec![number(1.99)], number(2.0)),
+            ("pow", vec![number(2.0), number(10.0)], number(1024.0)),
+            ("log", vec![Value::BigInt(1), number(10.0), Value::BigInt(2)], Value::Null),
+            ("memory", vec![Value::BigInt(1)], number(2.3)),
+        ] {
+            assert_eq!(call(&cpu, &monitor, name, &given).await, Ok(returned), "{name}");
+        }
+    });
+}
+
+/// The programs of these sources, in C; `None` where the compiler or the linker is missing.
+fn compiled(sources: &[PathBuf]) -> Option<Programs> {
     let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("counter.wasm");
+    let out = directory.path().join("c.wasm");
     let mut clang = Command::new("clang");
     clang.args(["--target=wasm32", "-Os", "-nostdlib", "-Wall", "-Wextra", "-Werror", "-Wl,--no-entry", "-o"]);
-    match clang.arg(&out).arg(root().join("program/examples/counter.c")).output() {
-        Ok(output) if output.status.success() => {}
+    match clang.arg(&out).args(sources).arg("-I").arg(root().join("program")).output() {
+        Ok(output) if output.status.success() => Some(loaded("c.wasm", &std::fs::read(out).unwrap())),
         Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("wasm-ld") => {
             panic!("{}", String::from_utf8_lossy(&output.stderr))
         }
-        _ => skip!("clang or lld is not installed"),
+        _ => None,
     }
-    let programs = loaded("counter.wasm", &std::fs::read(out).unwrap());
+}
+
+#[test]
+fn in_c_too_a_function_may_have_the_name_of_one_of_a_library_or_of_another_export() {
+    let directory = tempfile::tempdir().unwrap();
+    let (program, library) = (directory.path().join("program.c"), directory.path().join("library.c"));
+    let functions = r#"#include <awase.h>
+        AWASE_FUNCTION(round, "round(amount double precision) returns double precision")
+        double round(double amount) { return amount + 100; }
+        AWASE_FUNCTION(francs, "francs(amount double precision) returns double precision")
+        double francs(double amount) { return __builtin_round(amount); }
+        AWASE_FUNCTION(memory, "memory() returns bigint")
+        int64_t memory(void) { return 7; }"#;
+    std::fs::write(&program, functions).unwrap();
+    // As an archive's, it counts only where there is no other of the name.
+    let round = "__attribute__((weak)) double round(double amount) { return (int)(amount + 0.5); }";
+    std::fs::write(&library, round).unwrap();
+    let Some(programs) = compiled(&[program, library]) else { skip!("clang or lld is not installed") };
+    with_programs(programs, async |cpu, monitor| {
+        let given = [Value::DoublePrecision(1.75)];
+        assert_eq!(call(&cpu, &monitor, "round", &given).await, Ok(Value::DoublePrecision(101.75)));
+        assert_eq!(call(&cpu, &monitor, "francs", &given).await, Ok(Value::DoublePrecision(2.0)));
+        assert_eq!(call(&cpu, &monitor, "memory", &[]).await, Ok(Value::BigInt(7)));
+    });
+}
+
+#[test]
+fn a_program_in_c_does_what_one_in_rust_does() {
+    let Some(programs) = compiled(&[root().join("program/examples/counter.c")]) else {
+        skip!("clang or lld is not installed");
+    };
     with_programs(programs, async |cpu, monitor| {
         let count = async |name: &str, amount: i64| {
             call(&cpu, &monitor, "count", &[Value::Text(name.to_owned()), Value::BigInt(amount)]).await

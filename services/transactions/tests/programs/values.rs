@@ -96,6 +96,31 @@ fn a_module_without_description_has_the_functions_of_numbers() {
 }
 
 #[test]
+fn a_function_is_exported_under_a_name_of_its_own_or_as_before_under_its_name() {
+    let text = module(
+        "own() returns bigint\\nplain() returns bigint\\nmemory() returns bigint\\nfails()",
+        r#"(func (export "awase:own") (result i64) (i64.const 1))
+        (func (export "own") (result f64) (f64.const 2))
+        (func (export "plain") (result i64) (i64.const 3))
+        (func (export "awase:memory") (result i64) (i64.const 4))
+        (func (export "awase:init"))
+        (func (export "init") (param i64))
+        (func $awase:fails (export "awase:fails") (unreachable))"#,
+    );
+    with_programs(programs(&text), async move |cpu, monitor| {
+        for (name, returned) in [("own", 1), ("plain", 3), ("memory", 4)] {
+            assert_eq!(call(&cpu, &monitor, name, &[]).await, Ok(Value::BigInt(returned)), "{name}");
+        }
+        let failed = "fails: it came to an instruction `unreachable` (in fails)".to_owned();
+        assert_eq!(call(&cpu, &monitor, "fails", &[]).await, Err(ProgramError::Trap(failed).into()));
+    });
+    let undescribed = r#"(module (func (export "awase:f")) (func (export "g")) (func (export "awase:init")))"#;
+    let functions = programs(undescribed).functions();
+    let shown: Vec<String> = functions.iter().map(|function| function.signature().to_string()).collect();
+    assert_eq!(shown, ["f() returns void", "g() returns void"]);
+}
+
+#[test]
 fn rows_are_written_read_deleted_and_found_in_both_directions() {
     // k(at): the key 'a' + at. scan returns the key's last byte, or -1.
     let text = module(
