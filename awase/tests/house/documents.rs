@@ -1,7 +1,7 @@
 //! What the documents say, held against the program and the tree wherever a machine can.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
@@ -122,6 +122,26 @@ fn systemd_starts_a_server_again_whatever_it_says() {
         (&*values(&service, "RestartSec"), &*values(&service, "StartLimitIntervalSec")),
         (&["1s".to_owned()][..], &["0".to_owned()][..])
     );
+}
+
+/// Its service starts in `/`, and with `ProtectSystem=strict` writes only to directories that are given to it.
+#[test]
+fn what_an_example_configuration_has_written_the_service_may_write() {
+    let service = read("packaging/awase.service");
+    assert_eq!(values(&service, "ProtectSystem"), ["strict"]);
+    let of = |key, above: &'static str| values(&service, key).into_iter().map(move |name| Path::new(above).join(name));
+    let writable: Vec<_> = of("ReadWritePaths", "/").chain(of("RuntimeDirectory", "/run")).collect();
+    let start = values(&service, "WorkingDirectory").pop().unwrap_or_else(|| "/".to_owned());
+    let examples = fenced(&read("README.md"), "toml").into_iter().chain([read("packaging/awase.toml")]);
+    let mut wrong = Vec::new();
+    for text in examples {
+        let data = awase::config::Config::parse("example", &text).expect("valid").settings.data;
+        let values = text.lines().filter_map(|line| line.split_once(" = \"")?.1.split('"').next());
+        let paths = values.filter(|value| value.starts_with('/') && !value.starts_with("/dev/")).map(PathBuf::from);
+        let paths = paths.chain([Path::new(&start).join(data)]);
+        wrong.extend(paths.filter(|path| !writable.iter().any(|of| path.starts_with(of))));
+    }
+    none(&wrong.iter().map(|path| format!("{}: read-only file system", path.display())).collect::<Vec<_>>());
 }
 
 /// systemd removes a runtime directory with all that is in it when the service stops, unless it is told otherwise.
