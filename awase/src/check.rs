@@ -6,14 +6,17 @@ use std::process::ExitCode;
 
 use crate::config::{Config, Overrides, Problems, show_bytes};
 use crate::media::Medium;
-use crate::tell::tell;
+use crate::tell::{print, tell};
 use crate::{directories, media};
 
 /// Prints what would be served, or all problems.
-pub fn check(overrides: &Overrides) -> ExitCode {
-    match examine(overrides) {
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn check(overrides: &Overrides) -> anyhow::Result<ExitCode> {
+    Ok(match examine(overrides) {
         Ok(summary) => {
-            print!("{summary}");
+            print(summary)?;
             ExitCode::SUCCESS
         }
         Err(problems) => {
@@ -22,7 +25,7 @@ pub fn check(overrides: &Overrides) -> ExitCode {
             }
             ExitCode::from(2)
         }
-    }
+    })
 }
 
 /// What would be served, as lines of text.

@@ -1,12 +1,12 @@
 //! Prints what is generated from the tables: completions, manual pages, configurations.
 
-use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
 
 use crate::cli::ConfigArguments;
 use crate::config::{Config, reference, toml};
+use crate::tell::print;
 
 /// Prints the configuration in effect, or the reference of all keys.
 ///
@@ -17,7 +17,7 @@ pub fn config(arguments: &ConfigArguments) -> anyhow::Result<()> {
         true => reference(),
         false => toml(&Config::load(&arguments.serve.overrides())?),
     };
-    print(text.as_bytes())
+    print(text)
 }
 
 /// # Errors
@@ -26,7 +26,7 @@ pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> 
     let mut text = Vec::new();
     let name = command.get_name().to_owned();
     clap_complete::generate(shell, command, name, &mut text);
-    print(&text)
+    print(text)
 }
 
 /// Prints the page of `command`, or writes it and those of its subcommands into `directory`.
@@ -37,19 +37,8 @@ pub fn man(command: clap::Command, directory: Option<&Path>) -> anyhow::Result<(
     let Some(directory) = directory else {
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page)?;
-        return print(&page);
+        return print(page);
     };
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(command, directory).with_context(|| format!("cannot write to {}", directory.display()))
-}
-
-/// Prints. A closed pipe (`| head`) is not an error.
-///
-/// # Errors
-/// When standard output cannot be written.
-pub fn print(text: &[u8]) -> anyhow::Result<()> {
-    match io::stdout().write_all(text) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
-    }
 }

@@ -18,6 +18,7 @@ use crate::cli::{IotestArguments, IotestDevice};
 use crate::config::{Behaviour, Config, Entry, Given, Overrides, Place, Problem, Problems};
 use crate::processors::Processors;
 use crate::stack::{Bottom, Layers, stack};
+use crate::tell::print;
 
 /// A process that spins lets others run so often, as the time slices of a Unix do.
 const TIME_SLICE: Duration = Duration::from_millis(1);
@@ -28,26 +29,18 @@ const DIGITS: u8 = 3;
 /// Runs the test and prints its results.
 ///
 /// # Errors
-/// When the device cannot be opened or a read fails.
+/// When the device cannot be opened, a read fails or standard output cannot be written.
 pub fn iotest(arguments: &IotestArguments) -> anyhow::Result<()> {
     let processors = Processors::start(&config(arguments)?)?;
     let device = device(&processors, arguments)?;
-    let mut result = Ok(());
-    for (index, &count) in arguments.processes.iter().enumerate() {
-        match run(&processors, &device, arguments, count) {
-            Ok(run) if arguments.json => println!("{}", run.json(arguments)),
-            Ok(run) => {
-                if index == 0 {
-                    println!("{}\n{}", title(&processors, arguments), Run::HEAD);
-                }
-                println!("{run}");
-            }
-            Err(error) => {
-                result = Err(error);
-                break;
-            }
-        }
-    }
+    let result = arguments.processes.iter().enumerate().try_for_each(|(index, &count)| {
+        let run = run(&processors, &device, arguments, count)?;
+        print(match index {
+            _ if arguments.json => format!("{}\n", run.json(arguments)),
+            0 => format!("{}\n{}\n{run}\n", title(&processors, arguments), Run::HEAD),
+            _ => format!("{run}\n"),
+        })
+    });
     processors.stop();
     result
 }

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(arguments) => serve::serve(&arguments.overrides()),
-        Command::Check(arguments) => Ok(check::check(&arguments.overrides())),
+        Command::Check(arguments) => check::check(&arguments.overrides()),
         Command::Config(arguments) => generate::config(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Iotest(arguments) => iotest::iotest(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Top(arguments) => top::top(&arguments).map(|()| ExitCode::SUCCESS),

@@ -8,52 +8,53 @@ use transactions::program::{self, Function, Programs};
 
 use crate::cli::{InstallArguments, ProgramArguments, ProgramCommand};
 use crate::control::client::{Client, LoadedDatabase};
-use crate::tell::tell;
+use crate::tell::{print, tell};
 
 /// Does what the command line says.
 ///
 /// # Errors
-/// When a file is no program, or cannot be installed.
+/// When a file is no program, or cannot be installed; when standard output cannot be written.
 pub fn program(command: &ProgramCommand) -> anyhow::Result<ExitCode> {
     match command {
-        ProgramCommand::Check { files } => Ok(check(files)),
+        ProgramCommand::Check { files } => check(files),
         ProgramCommand::Install(arguments) => install(arguments).map(|()| ExitCode::SUCCESS),
         ProgramCommand::List(arguments) => list(arguments),
     }
 }
 
 /// All of them, also after one that is wrong.
-fn check(files: &[PathBuf]) -> ExitCode {
+fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match program::check(file) {
-            Ok((program, functions)) => show(program.name(), &functions),
+            Ok((program, functions)) => show(program.name(), &functions)?,
             Err(fault) => {
                 tell(fault);
                 code = ExitCode::FAILURE;
             }
         }
     }
-    code
+    Ok(code)
 }
 
 fn install(arguments: &InstallArguments) -> anyhow::Result<()> {
     let directory = directory(&arguments.program);
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let mut printed = Ok(());
     for file in &arguments.files {
         let (program, functions) = program::install(file, &directory)?;
-        show(program.name(), &functions);
+        printed = printed.and(show(program.name(), &functions));
     }
-    println!("installed in {}", directory.display());
-    load(&arguments.program)
+    let printed = printed.and(print(format!("installed in {}\n", directory.display())));
+    load(&arguments.program).and(printed)
 }
 
 /// Has the running server load them.
 fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
     let socket = arguments.server.control_socket();
     let Ok(mut client) = Client::connect(&socket) else {
-        println!("no server listens at {}; one that is started later loads them then", socket.display());
-        return Ok(());
+        let socket = socket.display();
+        return print(format!("no server listens at {socket}; one that is started later loads them then\n"));
     };
     let loaded = client.load_programs()?;
     loaded.faults.iter().for_each(tell);
@@ -73,7 +74,7 @@ fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
     {
         let names: Vec<_> = databases.into_iter().map(|of| of.name).collect();
         if !names.is_empty() {
-            println!("{says}: {}", names.join(", "));
+            print(format!("{says}: {}\n", names.join(", ")))?;
         }
     }
     Ok(())
@@ -83,15 +84,15 @@ fn list(arguments: &ProgramArguments) -> anyhow::Result<ExitCode> {
     let (programs, faults) = Programs::load(&directory(arguments));
     for program in programs.programs() {
         let functions = programs.functions().into_iter().filter(|of| of.program().name() == program.name());
-        show(program.name(), &functions.collect::<Vec<_>>());
+        show(program.name(), &functions.collect::<Vec<_>>())?;
     }
     faults.iter().for_each(tell);
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(program: &str, functions: &[impl std::ops::Deref<Target = Function>]) {
-    println!("{program}");
-    functions.iter().for_each(|function| println!("  {}", function.signature()));
+fn show(program: &str, functions: &[impl std::ops::Deref<Target = Function>]) -> anyhow::Result<()> {
+    let functions: String = functions.iter().map(|function| format!("  {}\n", function.signature())).collect();
+    print(format!("{program}\n{functions}"))
 }
 
 /// As a database has it that says nothing else (`programs` in `[[database]]`).

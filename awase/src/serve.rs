@@ -1,6 +1,5 @@
 //! `awase serve`: the main thread waits for signals; the processors serve.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
 use crate::predecessor::Deadline;
 use crate::server::{Failures, Server};
-use crate::tell::tell;
+use crate::tell::{self, tell};
 
 /// How often retired exports are checked, while there are any.
 const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
@@ -199,8 +198,7 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// Prints to standard output, which may be closed.
+/// A server goes on where nobody reads what it says.
 fn print(text: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    let _ = tell::print(text);
 }

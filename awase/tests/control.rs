@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use awase::config::SWITCHES;
 use awase::control::client::Client;
 use serde_json::{Value, json};
-use testkit::server::{Sandbox, Server};
+use testkit::server::{AWASE, Sandbox, Server};
 
 const BLOCK: usize = 4096;
 
@@ -170,6 +171,37 @@ fn set_changes_several_switches_and_prints_their_values() {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(errors.contains("no server is reached at elsewhere/control; --data DIR names"), "{errors}");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// A pipe that nobody reads any more (`| head`) is no error, a full disk is one; neither keeps a command from its work.
+#[test]
+fn what_a_command_prints_may_be_lost_but_not_what_it_does() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
+    let closed = || Stdio::from(std::io::pipe().expect("a pipe").1);
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").expect("/dev/full"));
+    let (commands, set) =
+        (["check", "config", "top --once", "trace", "iotest --count 10"], "set priority=off look_ahead=off");
+    for (output, code, told) in
+        [(&closed as &dyn Fn() -> Stdio, 0, ""), (&full, 1, "awase: cannot write to standard output: ")]
+    {
+        for line in commands.into_iter().chain([set]) {
+            let mut command = Command::new(&*AWASE);
+            command.args(line.split(' ')).current_dir(sandbox.path()).stdout(output()).stderr(Stdio::piped());
+            let ended = command.spawn().expect("awase").wait_with_output().expect("its end");
+            let errors = String::from_utf8_lossy(&ended.stderr);
+            assert!(
+                ended.status.code() == Some(code) && errors.starts_with(told),
+                "{line}: {}, {errors}",
+                ended.status
+            );
+        }
+        let mut client = connect(&sandbox);
+        for name in ["priority", "look_ahead"] {
+            assert_eq!(value(&mut client, name), "false");
+            client.set(name, "on").expect("set");
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use awase::config::{Place, Problem, Problems};
-use awase::generate::print;
+use awase::tell::print;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use papers::report::terminal::Terminal;
 use papers::report::{Heading, files};

@@ -3,14 +3,14 @@
 use super::arguments::KeepArguments;
 use super::client::Client;
 use crate::config::show_bytes;
+use crate::tell::print;
 
 /// Has a running server keep what was written beside a disk or database.
 ///
 /// # Errors
-/// When no server is reached, or it refuses.
+/// When no server is reached, or it refuses; when standard output cannot be written.
 pub fn keep(arguments: &KeepArguments) -> anyhow::Result<()> {
     let mut client = Client::connect(&arguments.server.control_socket())?;
     let (bytes, path) = client.keep(&arguments.name)?;
-    println!("{:?}: {} of changes are in {path} now", arguments.name, show_bytes(bytes));
-    Ok(())
+    print(format!("{:?}: {} of changes are in {path} now\n", arguments.name, show_bytes(bytes)))
 }

@@ -19,13 +19,15 @@ use anyhow::{Context as _, ensure};
 
 use crate::cli::LoadArguments;
 use crate::config::Problems;
+use crate::tell::print;
 pub use mix::Mix;
 use wire::Target;
 
 /// Makes the load and prints what was measured.
 ///
 /// # Errors
-/// When the mix is wrong, the server cannot be reached, a terminal is refused or all transactions fail.
+/// When the mix is wrong, the server cannot be reached, a terminal is refused, all transactions fail or the result cannot be
+/// written.
 pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.mix;
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -39,14 +41,11 @@ pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let measured = run::run(&mix, &target, progress)?;
     let checks = check::compare(&target, &mix.checks, &before);
     let result = report::Report { mix: &mix, measured: &measured, checks: &checks };
-    if arguments.json {
-        println!("{:#}", result.json());
-    } else {
-        print!("{result}");
-    }
+    let printed = print(if arguments.json { format!("{:#}\n", result.json()) } else { result.to_string() });
     if let Some(path) = &arguments.plot {
         plot::write(path, &measured).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    printed?;
     ensure!(!measured.has_failed(), "no transaction succeeded");
     let is_right = checks.iter().all(check::Outcome::is_right);
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 
 use crate::config::Problems;
+use crate::tell::print;
 use arguments::MountArguments;
 use messages::Messages;
 use options::MountOptions;
@@ -56,7 +57,8 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<ExitCode> {
         if is_background_child {
             background::report_ready()
         } else {
-            println!("mounted {url} on {}", arguments.directory.display());
+            // It serves whether or not anybody reads this.
+            let _ = print(format!("mounted {url} on {}\n", arguments.directory.display()));
             // Nothing unless systemd started it.
             if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
                 messages.line(&format!("cannot tell systemd that it is ready: {error}"));

@@ -209,8 +209,12 @@ fn serve(
             let _ = signalled.send(Event::Signal);
         }
     })?;
+    let ready = ready().inspect_err(|_| {
+        // Nobody waits for the mount any more; without its process it would only be in the way.
+        let _ = take_away(directory, true);
+    });
     let result =
-        ready().and_then(|()| until_unmounted(processors, files, directory, &host.messages, (&events, &happened)));
+        ready.and_then(|()| until_unmounted(processors, files, directory, &host.messages, (&events, &happened)));
     handle.close();
     result
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use super::arguments::UmountArguments;
 use super::control;
 use super::mounts::{absolute, own_mount};
+use crate::tell::print;
 
 /// Does what the command line says.
 ///
@@ -28,15 +29,18 @@ pub fn umount(arguments: &UmountArguments) -> anyhow::Result<ExitCode> {
     }
     match control::ask(mount) {
         Ok(answer) => {
-            println!("{answer}");
+            let printed = print(format!("{answer}\n"));
             // It may have been refused.
             if own_mount(&directory)? == Some(mount) {
                 take_away(&directory, true)?;
             }
+            printed?;
         }
         Err(error) => {
             take_away(&directory, true)?;
-            println!("what was not stored is lost; how much that is the mount's process does not say: {error}");
+            print(format!(
+                "what was not stored is lost; how much that is the mount's process does not say: {error}\n"
+            ))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ mod sections;
 mod terminal;
 mod view;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use anyhow::bail;
 
 use crate::cli::TopArguments;
 use crate::control::client::Client;
+use crate::tell::print;
 use connections::SortKey;
 use view::View;
 
@@ -37,13 +38,7 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     if arguments.once {
         thread::sleep(ONCE_INTERVAL);
         view.sample(&mut client)?;
-        let text = sections::page(&sections::sections(&view, SortKey::default()));
-        let mut output = std::io::stdout().lock();
-        return match output.write_all(text.as_bytes()) {
-            // The reader has closed the pipe.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            result => Ok(result?),
-        };
+        return print(sections::page(&sections::sections(&view, SortKey::default())));
     }
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         bail!("awase top needs a terminal; --once prints one frame");

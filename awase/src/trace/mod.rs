@@ -7,7 +7,7 @@ pub mod perfetto;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -16,6 +16,7 @@ use kernel::trace::{Moment, Trace};
 use machine::linux::shared_memory::SharedMemory;
 
 use crate::cli::TraceArguments;
+use crate::tell::{print, print_by};
 use choose::Filters;
 
 /// # Errors
@@ -27,7 +28,7 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<()> {
     if arguments.breakdown {
         let concerned: Vec<Moment> = concerned.copied().collect();
         let slower = arguments.slower.unwrap_or_default();
-        return print(&breakdown::table(&concerned, slower));
+        return print(breakdown::table(&concerned, slower));
     }
     let chosen: Vec<Moment> = concerned.filter(|moment| filters.is_slow(moment)).copied().collect();
     if let Some(path) = &arguments.perfetto {
@@ -35,18 +36,10 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<()> {
         let mut to = BufWriter::new(file);
         perfetto::write(&trace, &chosen, &mut to).with_context(|| format!("cannot write {}", path.display()))?;
         to.flush().with_context(|| format!("cannot write {}", path.display()))?;
-        println!("{}: {} events; open it at https://ui.perfetto.dev", path.display(), chosen.len());
-        return Ok(());
+        let events = chosen.len();
+        return print(format!("{}: {events} events; open it at https://ui.perfetto.dev\n", path.display()));
     }
-    list(&trace, &chosen)
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // The reader has closed the pipe.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result?),
-    }
+    print_by(|output| list(&trace, &chosen, output))
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {
@@ -60,14 +53,9 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
 }
 
 /// One line for each event.
-fn list(trace: &Trace, moments: &[Moment]) -> anyhow::Result<()> {
-    let mut to = BufWriter::new(std::io::stdout().lock());
+fn list(trace: &Trace, moments: &[Moment], to: &mut impl Write) -> io::Result<()> {
     for moment in moments {
-        match writeln!(to, "{}", line(trace, moment)) {
-            // The reader has closed the pipe.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            result => result?,
-        }
+        writeln!(to, "{}", line(trace, moment))?;
     }
     if trace.overwritten > 0 {
         writeln!(to, "({} earlier events were overwritten)", trace.overwritten)?;
@@ -78,7 +66,6 @@ fn list(trace: &Trace, moments: &[Moment]) -> anyhow::Result<()> {
         let names: Vec<String> = clients.iter().map(|(number, name)| format!("c{number} is {name}")).collect();
         writeln!(to, "({})", names.join(", "))?;
     }
-    to.flush()?;
     Ok(())
 }
 

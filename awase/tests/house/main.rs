@@ -171,14 +171,16 @@ fn no_source_file_is_longer_than_fits_in_a_head() {
     none(&wrong);
 }
 
-/// `eprintln!` panics when standard error is closed or full, and a server that panics loses what is not written yet.
+/// `println!` and `eprintln!` panic when what they write to is closed or full: a server, or mount, that panics loses what is
+/// not written yet, and a command leaves undone what it was to do.
 #[test]
-fn the_product_writes_to_standard_error_only_where_that_may_fail() {
+fn the_product_writes_to_standard_output_and_error_only_where_that_may_fail() {
     let product = members().into_iter().filter(|member| !["lab", "papers"].contains(&member.as_str()));
     let product = product.filter(|member| !member.starts_with("proof/"));
     let files = product.flat_map(|member| sources(&format!("{member}/src")));
-    let prints = |(path, text): &(String, String)| !is_of_tests(path) && code_outside_tests(text).contains("eprint");
-    none(&files.filter(prints).map(|(path, _)| format!("{path} uses eprintln!")).collect::<Vec<_>>());
+    let is_macro = |code: &str| code.contains("print!(") || code.contains("println!(");
+    let prints = |(path, text): &(String, String)| !is_of_tests(path) && is_macro(&code_outside_tests(text));
+    none(&files.filter(prints).map(|(path, _)| format!("{path} uses println! or eprintln!")).collect::<Vec<_>>());
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::port;
 use testkit::server::{AWASE, Sandbox, await_that};
 
-use crate::fixture::{Detached, EXPORT, Fixture, Mount, has_fuse};
+use crate::fixture::{Detached, EXPORT, Fixture, Mount, await_end, has_fuse};
 
 /// Runs `awase` with these arguments, which must fail; returns what it says.
 fn refused(sandbox: &Sandbox, arguments: &[&str]) -> String {
@@ -78,6 +79,37 @@ fn in_the_background_it_is_ready_when_the_command_returns_and_ends_with_umount()
     drop(busy);
     await_that("it is unmounted", || sandbox.run(&["umount", "mnt"]).status.success());
     assert!(!mnt.join("a").exists());
+}
+
+/// Whoever reads the log of a mount in the foreground has ended, or its disk is full.
+#[test]
+fn a_mount_serves_although_what_it_says_cannot_be_written() {
+    let Some(f) = Fixture::new("") else { return };
+    let mnt = f.sandbox.make_directory("full");
+    fs::write(f.served("a"), "hello").expect("write");
+    let _detached = Detached(mnt.clone());
+    let mut command = Command::new(&*AWASE);
+    command.args(["mount", &format!("nfs://127.0.0.1:{}/files", f.port), "full", "--foreground"]);
+    command.current_dir(f.sandbox.path()).stdout(fs::File::options().write(true).open("/dev/full").expect("/dev/full"));
+    let mut child = command.spawn().expect("awase mount");
+    await_that("it is mounted", || mnt.join("a").exists() || child.try_wait().expect("wait").is_some());
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("kill");
+    let status = await_end(&mut child, "the mount");
+    assert!(status.success(), "{status}");
+}
+
+/// As after Ctrl-C while the server is slow.
+#[test]
+fn a_mount_in_the_background_that_nobody_waits_for_any_more_is_taken_away() {
+    let Some(f) = Fixture::new("") else { return };
+    let mnt = f.sandbox.make_directory("nobodys");
+    let _detached = Detached(mnt.clone());
+    let (_, closed) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new(&*AWASE);
+    command.args(["mount", &format!("nfs://127.0.0.1:{}/files", f.port), "nobodys"]).current_dir(f.sandbox.path());
+    let status = command.env("AWASE_MOUNT_IN_BACKGROUND", "1").stdout(closed).status().expect("awase mount");
+    assert!(!status.success());
+    fs::read_dir(&mnt).expect("nothing is mounted there");
 }
 
 #[test]

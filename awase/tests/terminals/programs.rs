@@ -1,9 +1,10 @@
 //! `awase program`: what it says of programs, and new versions under the hands of terminals.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use testkit::server::Sandbox;
+use testkit::server::{AWASE, Sandbox};
 
 use crate::bank::Bank;
 use crate::client::{Client, query};
@@ -98,6 +99,17 @@ fn terminals_that_call_get_the_old_version_or_the_new_one_and_no_error() {
         drop(over);
         terminals.into_iter().for_each(|terminal| terminal.join().expect("it saw what it must"));
     });
+}
+
+#[test]
+fn what_is_installed_is_loaded_although_standard_output_is_full() {
+    let bank = Bank::open();
+    std::fs::write(bank.sandbox.file("press.wasm"), press("edition() returns bigint", "", 1)).expect("written");
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let mut command = Command::new(&*AWASE);
+    command.args(["program", "install", "press.wasm"]).current_dir(bank.sandbox.path()).stdout(full);
+    assert_eq!(command.status().expect("awase").code(), Some(1));
+    assert_eq!(Client::session(&bank).number("SELECT edition()"), Ok(1));
 }
 
 #[test]
