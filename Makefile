@@ -34,6 +34,11 @@ build:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --package awase
+	@$(TARGET)/release/awase man --directory $(TARGET)/man
+	@mkdir -p $(TARGET)/completions
+	@for shell in bash zsh fish; do \
+	    $(TARGET)/release/awase completions $$shell > $(TARGET)/completions/$$shell || exit; \
+	done
 
 # The programs that are shipped, from their sources; needs the target wasm32-unknown-unknown (rustup target add).
 programs:
@@ -125,24 +130,21 @@ bench-live:
 
 docs: build
 	$(TARGET)/release/awase config --reference > docs/configuration.md
-	$(TARGET)/release/awase man --directory $(TARGET)/man
-	mkdir -p $(TARGET)/completions
-	$(TARGET)/release/awase completions bash > $(TARGET)/completions/awase.bash
-	$(TARGET)/release/awase completions zsh > $(TARGET)/completions/_awase
-	$(TARGET)/release/awase completions fish > $(TARGET)/completions/awase.fish
 
-install: docs
+# Whoever installs and has no Rust toolchain, as root often, installs what `make build` has made.
+install:
+	@if scripts/need-rust 2>/dev/null || [ ! -e $(TARGET)/completions/fish ]; then $(MAKE) build; fi
 	install -D -m 755 $(TARGET)/release/awase $(DESTDIR)$(PREFIX)/bin/awase
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	install -D -m 644 $(TARGET)/completions/awase.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/awase
-	install -D -m 644 $(TARGET)/completions/_awase $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_awase
-	install -D -m 644 $(TARGET)/completions/awase.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/awase.fish
+	install -D -m 644 $(TARGET)/completions/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/awase
+	install -D -m 644 $(TARGET)/completions/zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_awase
+	install -D -m 644 $(TARGET)/completions/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/awase.fish
 	install -D -m 644 packaging/awase.toml $(DESTDIR)$(PREFIX)/share/doc/awase/awase.toml
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
 	install -m 644 packaging/awase.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.socket
-	sed 's|/usr/bin/awase|$(PREFIX)/bin/awase|' packaging/awase-mount@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase-mount@.service
+	sed 's|/usr/bin/awase|$(PREFIX)/bin/awase|' packaging/awase-mount@.service | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/awase-mount@.service
 	install -D -m 755 packaging/mount.awase $(DESTDIR)$(PREFIX)/sbin/mount.awase
 
 # The program that `awase lab` runs.

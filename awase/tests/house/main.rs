@@ -3,6 +3,7 @@
 mod circles;
 mod dependencies;
 mod documents;
+mod install;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
