@@ -127,6 +127,24 @@ fn metrics_count_every_request_of_nbd() {
     }
 }
 
+/// A fall is a restart to Prometheus, which then counts everything again.
+#[test]
+fn counters_never_fall() {
+    let sandbox = Sandbox::new();
+    let (server, at) = serve(&sandbox, &["--export", RAM]);
+    let mut client = Client::connect(&server.socket(), "r").expect("connect");
+    (0..100).for_each(|at| drop(client.read(at * 4096, 4096).expect("read")));
+    let grows = |name: &str| ["_total", "_sum", "_count", "_bucket"].iter().any(|end| name.contains(end));
+    let mut before = metrics(at);
+    for _ in 0..20 {
+        let now = metrics(at);
+        let fell = before.iter().filter(|(name, value)| grows(name) && now[*name] < **value);
+        let fell: Vec<_> = fell.map(|(name, value)| format!("{name}: {value} to {}", now[name])).collect();
+        assert!(fell.is_empty(), "{fell:?}");
+        before = now;
+    }
+}
+
 #[test]
 fn metrics_count_every_call_of_nfs() {
     let sandbox = Sandbox::new();

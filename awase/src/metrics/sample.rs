@@ -17,8 +17,9 @@ use super::shared::{self, SharedSample};
 use crate::stack::is_in_memory;
 use kernel::connection::Acceptor;
 
-/// From then on the tick rate is precise enough, and fixed.
-const RATE_SETTLES: Duration = Duration::from_secs(10);
+/// From then on the tick rate is precise to some millionths. It is measured once: with another one, counters of seconds could
+/// fall, which collectors take for a restart.
+const RATE_SETTLES: Duration = Duration::from_millis(100);
 
 /// Most jobs shown at a time: collectors of metrics store every name that they ever saw.
 pub const JOBS_SHOWN: usize = 64;
@@ -88,13 +89,14 @@ impl View {
         shared: Option<Arc<Dsm>>,
         terminals: &Arc<Terminals>,
     ) -> Self {
+        let (start, start_ticks) = clock_and_ticks();
         View {
             shared: shared.map_or_else(Weak::new, |shared| Arc::downgrade(&shared)),
             terminals: Arc::downgrade(terminals),
             kernel: Arc::downgrade(kernel),
             acceptor: Arc::downgrade(acceptor),
-            start: Instant::now(),
-            start_ticks: machine::counter(),
+            start,
+            start_ticks,
             start_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             seconds_per_tick: OnceLock::new(),
         }
@@ -145,18 +147,27 @@ impl View {
         terminals.databases().iter().map(of).collect()
     }
 
-    /// The length of a tick: clock time over counter ticks, since the start.
+    /// The length of a tick: clock time over counter ticks, from the start to the first sample.
     fn seconds_per_tick(&self, source: TickSource) -> f64 {
         if source == TickSource::Clock {
             return 1e-9;
         }
-        if let Some(known) = self.seconds_per_tick.get() {
-            return *known;
-        }
-        let (elapsed, ticks) = (self.start.elapsed(), machine::counter().wrapping_sub(self.start_ticks));
-        let found = elapsed.as_secs_f64() / ticks.max(1) as f64;
-        if elapsed >= RATE_SETTLES { *self.seconds_per_tick.get_or_init(|| found) } else { found }
+        *self.seconds_per_tick.get_or_init(|| {
+            std::thread::sleep(RATE_SETTLES.saturating_sub(self.start.elapsed()));
+            let (end, ticks) = clock_and_ticks();
+            (end - self.start).as_secs_f64() / ticks.wrapping_sub(self.start_ticks).max(1) as f64
+        })
     }
+}
+
+/// Both at the same moment: of a few readings that which was least interrupted.
+fn clock_and_ticks() -> (Instant, u64) {
+    let read = || {
+        let (before, clock, after) = (machine::counter(), Instant::now(), machine::counter());
+        (after.wrapping_sub(before), clock, before)
+    };
+    let (_, clock, ticks) = [read(), read(), read(), read()].into_iter().min().expect("there are some");
+    (clock, ticks)
 }
 
 /// The host's name of a disk, or its number.
