@@ -469,6 +469,8 @@ fn completions_manual_pages_and_configuration_are_generated() {
     assert!(sandbox.run(&["man", "--directory", "man"]).status.success());
     let page = std::fs::read_to_string(sandbox.file("man/awase-serve.1")).expect("awase-serve.1");
     assert!(page.contains("scan_resistant"), "the switches are in the manual: {page}");
+    let examples = page.split("\nExamples:\n.nf\n").nth(1).and_then(|rest| rest.split("\n.fi\n").next());
+    assert!(examples.is_some_and(|lines| lines.lines().count() == 6), "commands stay as they are: {page}");
     let printed = String::from_utf8(sandbox.run(&["config", "--processors", "3"]).stdout).expect("text");
     sandbox.write("printed.toml", &printed);
     let again = String::from_utf8(sandbox.run(&["config", "--config", "printed.toml"]).stdout).expect("text");
