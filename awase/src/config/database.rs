@@ -65,7 +65,7 @@ pub static DATABASE_KEYS: LazyLock<Vec<Key<Draft>>> = LazyLock::new(|| {
             "path" => ("The file or device", &*key.allowed),
             "size" => (
                 "The size; with it, a file that does not exist is created, sparse",
-                "a size from \"8MiB\" to \"16TiB\" such as \"1GiB\", that is a multiple of 512",
+                "a size from \"8MiB\" to \"16TiB\" such as \"1GiB\", that is a multiple of 512 (shared disks: of 4096)",
             ),
             _ => (key.about.strip_prefix("Disks: ").unwrap_or(key.about), &*key.allowed),
         };

@@ -38,7 +38,8 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
          latency, or one disk shared by the nodes of a cluster; or a directory (NFS); required";
     path: optional(path("a path")), "The file, device or directory; a testdev keeps its bytes in memory without it";
     size: optional(bytes(
-            SECTOR_BYTES..=SIZE_MAX, "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512")
+            SECTOR_BYTES..=SIZE_MAX,
+            "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512 (shared disks: of 4096)")
             .unless(|size| (!size.is_multiple_of(SECTOR_BYTES)).then(|| "is not a multiple of 512".into()))),
         "Disks: the size; optional for a file that exists, whose size it must be";
     read_only: optional(on_off()), "Refuse changes (default false)";

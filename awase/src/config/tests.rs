@@ -47,19 +47,19 @@ fn a_message_names_line_key_and_what_is_allowed() {
         ("priority = true", "awase.toml:1: priority belongs into the section [switches], not the top"),
         (
             "[[export]]\nkind = \"ram\"\nsize = 1000",
-            "awase.toml:3: export size = 1000 is not a multiple of 512; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
+            "awase.toml:3: export size = 1000 is not a multiple of 512; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512 (shared disks: of 4096)",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = 0",
-            "awase.toml:4: export \"a\" size = 0 is not between 512B and 1EiB; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
+            "awase.toml:4: export \"a\" size = 0 is not between 512B and 1EiB; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512 (shared disks: of 4096)",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"10EiB\"",
-            "awase.toml:4: export \"a\" size = \"10EiB\" is not between 512B and 1EiB; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
+            "awase.toml:4: export \"a\" size = \"10EiB\" is not between 512B and 1EiB; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512 (shared disks: of 4096)",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1025PiB\"",
-            "awase.toml:4: export \"a\" size = \"1025PiB\" is not between 512B and 1EiB; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
+            "awase.toml:4: export \"a\" size = \"1025PiB\" is not between 512B and 1EiB; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512 (shared disks: of 4096)",
         ),
         (
             "[[export]]\nname = \"a\"\npath = \"x\"",
