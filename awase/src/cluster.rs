@@ -170,6 +170,11 @@ impl Cluster {
         node.volume(name)
     }
 
+    /// Whether this node has never been a member: then it has had nothing of a shared disk that could be lost.
+    pub fn has_never_served(&self) -> bool {
+        matches!(&self.nodes, Nodes::Joined { node, .. } if node.address().is_none())
+    }
+
     pub fn protocol(&self) -> &Arc<Dsm> {
         &self.dsm
     }

@@ -17,7 +17,7 @@ use transactions::terminal::Terminals;
 use crate::accepting::{self, HostSockets};
 use crate::closing::{self, Closing};
 use crate::cluster::{self, Cluster};
-use crate::config::{Config, Control, Database, Export, Problems, Settings};
+use crate::config::{Config, Control, Database, Disk, Export, Problems, Settings};
 use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
 use crate::databases::Databases;
 use crate::directories::{self, Directories, Report};
@@ -439,9 +439,11 @@ impl Server {
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let leave = self.cluster.as_ref().map(Cluster::leave);
         let retired = self.retired.iter().map(|retired| &retired.served);
+        let has_never_served = self.cluster.as_ref().is_some_and(Cluster::has_never_served);
         let volumes: Vec<(String, Arc<Volume>)> = self
             .disks()
             .chain(retired)
+            .filter(|served| !has_never_served || served.export.kind != Disk::Shared)
             .map(|served| (closing::export(&served.export.name), Arc::clone(&served.volume)))
             .collect();
         let drain = move |cpu| async move {
