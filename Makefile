@@ -133,7 +133,8 @@ docs: build
 
 # Whoever installs and has no Rust toolchain, as root often, installs what `make build` has made.
 install:
-	@if scripts/need-rust 2>/dev/null || [ ! -e $(TARGET)/completions/fish ]; then $(MAKE) build; fi
+	@if scripts/need-rust 2>/dev/null || [ ! -e $(TARGET)/completions/fish ]; then $(MAKE) build; else \
+	    echo "without a Rust toolchain: installs what was built at $$(date -r $(TARGET)/release/awase '+%F %R')"; fi
 	install -D -m 755 $(TARGET)/release/awase $(DESTDIR)$(PREFIX)/bin/awase
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
@@ -142,9 +143,9 @@ install:
 	install -D -m 644 $(TARGET)/completions/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/awase.fish
 	install -D -m 644 packaging/awase.toml $(DESTDIR)$(PREFIX)/share/doc/awase/awase.toml
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
-	install -m 644 packaging/awase.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.socket
-	sed 's|/usr/bin/awase|$(PREFIX)/bin/awase|' packaging/awase-mount@.service | install -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/awase-mount@.service
+	install -m 644 packaging/awase.service packaging/awase.socket packaging/awase-mount@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/
+	sed -i 's|@PREFIX@|$(PREFIX)|' $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
+	sed -i 's|/usr/bin/awase|$(PREFIX)/bin/awase|' $(DESTDIR)$(PREFIX)/lib/systemd/system/awase-mount@.service
 	install -D -m 755 packaging/mount.awase $(DESTDIR)$(PREFIX)/sbin/mount.awase
 
 # The program that `awase lab` runs.

@@ -56,13 +56,16 @@ fn man_of(command: clap::Command) -> Man {
     Man::new(command).date(" ").source(concat!("awase ", env!("CARGO_PKG_VERSION")))
 }
 
-/// A manual page in which indented lines, as examples and tables are, stay as they are: all others are filled.
+/// Longer lines are texts.
+const LINE_MAX: usize = 100;
+
+/// A manual page in which indented lines, as examples and tables are, stay as they are: texts are filled.
 fn page(man: &Man) -> io::Result<String> {
     let mut rendered = Vec::new();
     man.render(&mut rendered)?;
     let (mut page, mut is_indented) = (String::new(), false);
     for line in String::from_utf8_lossy(&rendered).lines() {
-        if line.starts_with(' ') != is_indented {
+        if (line.starts_with(' ') && line.len() <= LINE_MAX) != is_indented {
             is_indented = !is_indented;
             page += if is_indented { ".nf\n" } else { ".fi\n" };
         }

@@ -24,17 +24,17 @@ pub fn program(command: &ProgramCommand) -> anyhow::Result<ExitCode> {
 
 /// All of them, also after one that is wrong.
 fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
-    let mut code = ExitCode::SUCCESS;
+    let (mut code, mut printed) = (ExitCode::SUCCESS, Ok(()));
     for file in files {
         match program::check(file) {
-            Ok((program, functions)) => show(program.name(), &functions)?,
+            Ok((program, functions)) => printed = printed.and(show(program.name(), &functions)),
             Err(fault) => {
                 tell(fault);
                 code = ExitCode::FAILURE;
             }
         }
     }
-    Ok(code)
+    printed.map(|()| code)
 }
 
 fn install(arguments: &InstallArguments) -> anyhow::Result<()> {
@@ -82,11 +82,11 @@ fn load(arguments: &ProgramArguments) -> anyhow::Result<()> {
 
 fn list(arguments: &ProgramArguments) -> anyhow::Result<ExitCode> {
     let (programs, faults) = Programs::load(&directory(arguments));
+    faults.iter().for_each(tell);
     for program in programs.programs() {
         let functions = programs.functions().into_iter().filter(|of| of.program().name() == program.name());
         show(program.name(), &functions.collect::<Vec<_>>())?;
     }
-    faults.iter().for_each(tell);
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -136,6 +136,9 @@ fn what_an_example_configuration_has_written_the_service_may_write() {
     let mut wrong = Vec::new();
     for text in examples {
         let data = awase::config::Config::parse("example", &text).expect("valid").settings.data;
+        let exports = text.split("\n[[export]]").skip(1);
+        let has_what_must_exist = |of: &&str| of.contains("\npath = ") && !of.contains("\ncreate = true");
+        assert_eq!({ exports }.find(has_what_must_exist), None, "the service does not start");
         let values = text.lines().filter_map(|line| line.split_once(" = \"")?.1.split('"').next());
         let paths = values.filter(|value| value.starts_with('/') && !value.starts_with("/dev/")).map(PathBuf::from);
         let paths = paths.chain([Path::new(&start).join(data)]);

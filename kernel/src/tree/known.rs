@@ -227,39 +227,11 @@ impl Known {
     }
 }
 
-/// So far the host's clock may be behind the time that clients were told last, which is a step of that clock or some ahead.
-/// A time that is further ahead was set by somebody.
-const AHEAD_MAX_SECONDS: i64 = 1;
-
 /// A time after `before`, so that clients notice a change; the host's if possible.
 pub(super) fn later(before: Time, host: Time) -> Time {
-    if before.seconds > host.seconds + AHEAD_MAX_SECONDS {
-        return host;
-    }
     let next = match before.nanoseconds {
         999_999_999 => Time { seconds: before.seconds + 1, nanoseconds: 0 },
         nanoseconds => Time { nanoseconds: nanoseconds + 1, ..before },
     };
     host.max(next)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_has_a_time_of_its_own_and_that_of_the_host_where_somebody_had_set_one_far_ahead() {
-        let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
-        let now = time(1_000, 999_999_999);
-        for (before, told) in [
-            (time(999, 5), now),
-            (now, time(1_001, 0)),
-            (time(1_001, 7), time(1_001, 8)),
-            (time(1_002, 0), now),
-            (time(i64::MAX, 999_999_999), now),
-        ] {
-            assert_eq!(later(before, now), told, "{before:?}");
-            assert_ne!(later(before, now), before);
-        }
-    }
 }

@@ -113,7 +113,7 @@ impl Vnode {
     /// that a client that has seen the first notices the second.
     pub(super) fn note_write(&self, now: Time) {
         let mut known = self.known();
-        known.modified = later(known.modified, now);
+        known.modified = time_of_write(known.modified, now);
         known.changed = later(known.changed, now);
     }
 
@@ -200,5 +200,30 @@ impl Fresh<'_> {
         let frames = self.file.volume.try_read(cpu, range)?;
         self.attributes.size = self.file.volume.size();
         Some(frames)
+    }
+}
+
+/// A time further ahead than the clock's steps come to was set by somebody: then a write has its own.
+fn time_of_write(before: Time, now: Time) -> Time {
+    if before.seconds > now.seconds.saturating_add(1) { now } else { later(before, now) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_has_a_time_of_its_own_and_the_clocks_where_somebody_had_set_one_far_ahead() {
+        let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
+        let now = time(1_000, 999_999_999);
+        for (before, told) in [
+            (time(999, 5), now),
+            (now, time(1_001, 0)),
+            (time(1_001, 7), time(1_001, 8)),
+            (time(1_002, 0), now),
+            (time(i64::MAX, 999_999_999), now),
+        ] {
+            assert_eq!(time_of_write(before, now), told, "{before:?}");
+        }
     }
 }

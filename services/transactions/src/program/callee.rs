@@ -79,7 +79,13 @@ pub(super) fn reason(error: &wasmtime::Error) -> ProgramError {
     };
     let frames = error.downcast_ref::<WasmBacktrace>().map_or(&[][..], WasmBacktrace::frames);
     let names = frames.iter().filter_map(|frame| frame.func_name()).take(FRAMES_SHOWN);
-    let names: Vec<&str> = names.map(|name| name.strip_prefix(EXPORT).unwrap_or(name)).collect();
+    let names: Vec<&str> = names.map(plain_name).collect();
     let place = if names.is_empty() { String::new() } else { format!(" (in {})", names.join(", called by ")) };
     ProgramError::Trap(what + &place)
+}
+
+/// A function's name without what its export has, and without the types of its parameters, which linkers of C add.
+fn plain_name(name: &str) -> &str {
+    let name = name.strip_prefix(EXPORT).unwrap_or(name);
+    if name.ends_with(')') { name.split('(').next().unwrap_or(name) } else { name }
 }

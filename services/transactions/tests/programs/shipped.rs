@@ -229,7 +229,7 @@ fn compiled(sources: &[PathBuf]) -> Option<Programs> {
     clang.args(["--target=wasm32", "-Os", "-nostdlib", "-Wall", "-Wextra", "-Werror", "-Wl,--no-entry", "-o"]);
     match clang.arg(&out).args(sources).arg("-I").arg(root().join("program")).output() {
         Ok(output) if output.status.success() => Some(loaded("c.wasm", &std::fs::read(out).unwrap())),
-        Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("wasm-ld") => {
+        Ok(output) if Command::new("wasm-ld").arg("--version").output().is_ok() => {
             panic!("{}", String::from_utf8_lossy(&output.stderr))
         }
         _ => None,
@@ -246,7 +246,9 @@ fn in_c_too_a_function_may_have_the_name_of_one_of_a_library_or_of_another_expor
         AWASE_FUNCTION(francs, "francs(amount double precision) returns double precision")
         double francs(double amount) { return __builtin_round(amount); }
         AWASE_FUNCTION(memory, "memory() returns bigint")
-        int64_t memory(void) { return 7; }"#;
+        int64_t memory(void) { return 7; }
+        AWASE_FUNCTION(trap, "trap(number bigint) returns bigint")
+        int64_t trap(int64_t number) { __builtin_trap(); return number; }"#;
     std::fs::write(&program, functions).unwrap();
     // As an archive's, it counts only where there is no other of the name.
     let round = "__attribute__((weak)) double round(double amount) { return (int)(amount + 0.5); }";
@@ -257,6 +259,8 @@ fn in_c_too_a_function_may_have_the_name_of_one_of_a_library_or_of_another_expor
         assert_eq!(call(&cpu, &monitor, "round", &given).await, Ok(Value::DoublePrecision(101.75)));
         assert_eq!(call(&cpu, &monitor, "francs", &given).await, Ok(Value::DoublePrecision(2.0)));
         assert_eq!(call(&cpu, &monitor, "memory", &[]).await, Ok(Value::BigInt(7)));
+        let trapped = call(&cpu, &monitor, "trap", &[Value::BigInt(1)]).await.expect_err("it is no number");
+        assert!(trapped.to_string().ends_with("(in trap)"), "{trapped}");
     });
 }
 
