@@ -5,6 +5,9 @@
 //! fetch starts when half of the last one is consumed, so that a steady reader never waits.
 //!
 //! Read-ahead stops where readers themselves have 2 MiB under way.
+//!
+//! Rejected: smaller windows after blocks were evicted unread. Eviction would have to tell which blocks were fetched in
+//! advance; a window is at most `blocks_max` anyway.
 
 pub mod faults;
 
@@ -17,7 +20,7 @@ pub enum Mode {
     Fixed {
         blocks: u64,
     },
-    /// As far as proves useful; at most `blocks_max` in one fetch.
+    /// Further the longer a stream lasts; at most `blocks_max` in one fetch.
     Adaptive {
         blocks_max: u64,
     },
@@ -53,9 +56,6 @@ pub struct ReadAhead {
     streams: Vec<Stream>,
     candidates: Vec<Run>,
     reads: u64,
-    /// The largest window at present: smaller than configured after waste.
-    window_max: u64,
-    wasted: u64,
 }
 
 /// Reads close to each other.
@@ -83,10 +83,7 @@ struct Stream {
 
 impl ReadAhead {
     pub fn new(config: Config) -> Self {
-        let mut new =
-            ReadAhead { config, streams: Vec::new(), candidates: Vec::new(), reads: 0, window_max: 0, wasted: 0 };
-        new.window_max = new.blocks_max();
-        new
+        ReadAhead { config, streams: Vec::new(), candidates: Vec::new(), reads: 0 }
     }
 
     pub const fn config(&self) -> &Config {
@@ -128,16 +125,6 @@ impl ReadAhead {
         self.fetch(index, len)
     }
 
-    /// `blocks` blocks fetched in advance were evicted unread: windows become smaller for a while.
-    pub fn on_wasted(&mut self, blocks: u64) {
-        self.wasted = self.wasted.saturating_add(blocks);
-        while self.window_max > WINDOW_MIN && self.wasted >= self.window_max / 2 {
-            self.wasted -= self.window_max / 2;
-            self.window_max = (self.window_max / 2).max(WINDOW_MIN);
-        }
-        self.wasted = self.wasted.min(self.window_max);
-    }
-
     fn fetch(&mut self, index: usize, len: u64) -> Option<BlockRange> {
         let fixed = matches!(self.config.mode, Mode::Fixed { .. });
         let blocks_max = self.blocks_max();
@@ -151,13 +138,8 @@ impl ReadAhead {
         if reader < stream.marker {
             return None;
         }
-        // The reader reached the marker, so the previous fetch was useful.
-        if stream.fetched > BlockNo(0) {
-            self.wasted = self.wasted.saturating_sub(stream.window);
-            self.window_max = (self.window_max + self.window_max / 8 + 1).min(blocks_max);
-        }
         let wanted = (2 * stream.window).max(len.saturating_mul(2)).max(WINDOW_MIN);
-        stream.window = wanted.min(self.window_max).min(blocks_max);
+        stream.window = wanted.min(blocks_max);
         stream.fetched = BlockNo(start.0.saturating_add(stream.window));
         stream.marker = stream.fetched - stream.window / 2;
         (start < stream.fetched).then_some(start.to(stream.fetched))

@@ -121,15 +121,14 @@ proptest! {
 
     #[test]
     fn any_reads_keep_the_window_bounded(
-        reads in prop::collection::vec((0u64..2000, 0u64..300, 0u64..100), 1..500),
+        reads in prop::collection::vec((0u64..2000, 0u64..300), 1..500),
         blocks_max in 0u64..256,
     ) {
         let mut policy = adaptive(blocks_max);
-        for (start, len, wasted) in reads {
+        for (start, len) in reads {
             if let Some(fetch) = policy.on_read(BlockNo(start).run(len)) {
                 prop_assert!(fetch.start < fetch.end && fetch.len() <= blocks_max);
             }
-            policy.on_wasted(wasted);
         }
     }
 }
@@ -179,19 +178,4 @@ fn short_streams_do_not_displace_the_ones_in_use() {
 fn off_fetches_nothing() {
     let mut policy = ReadAhead::new(Config { mode: Mode::Off, ..Config::default() });
     assert!((0..100u64).all(|n| policy.on_read(BlockNo(n).run(1)).is_none()));
-}
-
-/// The largest fetch while a fresh stream of `reads` blocks is read.
-fn largest_fetch(policy: &mut ReadAhead, from: u64, reads: u64) -> u64 {
-    let fetches = (from..from + reads).filter_map(|n| policy.on_read(BlockNo(n).run(1)));
-    fetches.map(|f| f.len()).max().unwrap_or(0)
-}
-
-#[test]
-fn waste_makes_the_window_smaller_and_useful_fetches_make_it_grow_again() {
-    let mut policy = adaptive(512);
-    assert_eq!(largest_fetch(&mut policy, 0, 5000), 512);
-    policy.on_wasted(100_000);
-    assert!(largest_fetch(&mut policy, 1 << 30, 64) <= 16);
-    assert_eq!(largest_fetch(&mut policy, 1 << 40, 30_000), 512);
 }
