@@ -1,6 +1,5 @@
 //! NBD, after `doc/proto.md` of the NetworkBlockDevice project. [`Nbd`] is the protocol.
 
-pub mod client;
 mod command;
 mod export;
 mod negotiate;

@@ -1,11 +1,11 @@
 //! Bounds of what one client may cost the others, and of how long it may delay the server's end.
 
+use crate::client::ClientError;
 use crate::scene::{Connected, Ended, Peer, Route, Scene, Setup, go, request, serve};
 use futures_util::future::{join, join_all};
 use kernel::Processor;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, RamDisk};
-use nbd::client::ClientError;
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, NbdError, Request, cmd, info, option, rep};
 use policy::unit::DiskNo;
 use sim::NetworkConfig;

@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::client::{Client, ClientError};
 use kernel::connection::{Acceptor, Limits, Peer, Protocol};
 use kernel::{Processor, Volume};
 use machine::Connection;
-use nbd::client::{Client, ClientError};
 use nbd::proto::{cmd, state};
 use nbd::{Export, Nbd};
 use policy::unit::ProcessorId;

@@ -1,12 +1,12 @@
 //! Clients that break the protocol, stop in the middle, send nothing or receive nothing: they are refused or
 //! disconnected, and no other client notices.
 
+use crate::client::raw_request;
 use crate::scene::{Connected, Ended, Peer, Route, Setup, request, serve};
 use futures_util::future::join_all;
 use kernel::connection::Limits;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
 use kernel::{Frames, Processor};
-use nbd::client::raw_request;
 use nbd::proto::{NbdError, REQUEST_BYTES, Request, cmd};
 use policy::unit::DiskNo;
 use sim::NetworkConfig;

@@ -1,6 +1,7 @@
 //! Guarantees of NBD, on the simulated machine.
 
 mod bounds;
+mod client;
 mod crash;
 mod fuzz;
 mod hostile;

@@ -1,10 +1,10 @@
 //! Many concurrent requests on one connection: every byte is what its own part of the disk must hold, whatever the
 //! others do and however the network cuts it.
 
+use crate::client::{Answer, ClientError};
 use crate::scene::{Connected, Setup, serve};
 use futures_util::future::join_all;
 use kernel::device::{Delay, DeviceRef, RamDisk};
-use nbd::client::{Answer, ClientError};
 use nbd::proto::{NbdError, cmd, state};
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use sim::NetworkConfig;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use crate::client::Client;
 use kernel::connection::{self, Acceptor, Limits, LocalUser, Protocol};
 use kernel::device::{Checked, DeviceRef, RamDisk};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Connection;
-use nbd::client::Client;
 use nbd::proto::{NBD_OPTS_MAGIC, NBD_REP_MAGIC, Reader, Request, option, rep};
 use nbd::{Export, Nbd};
 use policy::unit::{DiskNo, Instant, ProcessorId};

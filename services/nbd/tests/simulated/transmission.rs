@@ -1,12 +1,12 @@
 //! Requests and replies of clients that keep to the protocol: a read returns what was written, every command does what
 //! the protocol says, and every request is answered in time.
 
+use crate::client::ClientError;
 use crate::scene::{Connected, Ended, Scene, Setup, go, request, serve};
 use futures_util::future::join_all;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
 use machine::Errno;
-use nbd::client::ClientError;
 use nbd::proto::{NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, flag, option, rep, state};
 use policy::unit::{BLOCK_BYTES, DiskNo};
 use sim::NetworkConfig;

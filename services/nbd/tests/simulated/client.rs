@@ -1,4 +1,4 @@
-//! A client for tests and the simulated machine.
+//! A client on the simulated machine.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use kernel::Processor;
 use kernel::connection::{Gone, receive_exact, send_all};
 use machine::Connection;
 
-use crate::proto::{
+use nbd::proto::{
     BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, NBD_REP_MAGIC, NBD_REQUEST_MAGIC, NBD_SIMPLE_REPLY_MAGIC,
     NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, handshake, info, option, rep,
 };
