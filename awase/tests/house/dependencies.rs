@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use spdx::{Expression, LicenseId};
 
-use crate::{dependencies, members, name_of, none, read, root};
+use crate::{code, dependencies, members, name_of, none, read, root, sources};
 
 /// Licences that may be linked into a program under MIT or Apache-2.0 without further duties than to name them.
 const LICENCES: &[&str] = &["MIT", "Apache-2.0", "BSD-3-Clause", "ISC", "Unicode-3.0", "Unlicense", "Zlib"];
@@ -42,6 +42,19 @@ fn every_dependency_has_its_reason_in_architecture_md() {
             .filter(|name| !used.contains(*name))
             .map(|name| format!("ARCHITECTURE.md says why {name} is needed, but nobody uses it")),
     );
+    none(&wrong);
+}
+
+#[test]
+fn every_dependency_of_a_crate_is_named_in_its_code() {
+    let mut wrong = Vec::new();
+    for member in members() {
+        let code: String = sources(&member).iter().map(|(_, text)| code(text)).collect();
+        let words: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let all = dependencies(&member, &["dependencies", "dev-dependencies", "build-dependencies"]);
+        let unused = all.iter().filter(|name| !words.contains(name.replace('-', "_").as_str()));
+        wrong.extend(unused.map(|name| format!("{member} does not use {name}")));
+    }
     none(&wrong);
 }
 
