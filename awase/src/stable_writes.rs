@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 use kernel::ForcedUnitAccess;
 use machine::FileFacts;
 use policy::unit::DiskNo;
+use rustix::io::ReadWriteFlags;
 
 use crate::config::{Behaviour, Export, StableWrites, Store};
 use crate::media::Medium;
@@ -161,14 +161,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 fn write_forced(file: &File, block: &Block, at: u64) -> io::Result<()> {
-    let vector = libc::iovec { iov_base: block.0.as_ptr().cast_mut().cast(), iov_len: BLOCK_BYTES };
-    // SAFETY: one vector, over a block that outlives the call, which only reads it.
-    let written = unsafe { libc::pwritev2(file.as_raw_fd(), &raw const vector, 1, at as libc::off_t, libc::RWF_DSYNC) };
-    match usize::try_from(written) {
-        Ok(BLOCK_BYTES) => Ok(()),
-        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-        Err(_) => Err(io::Error::last_os_error()),
-    }
+    let written = rustix::io::pwritev2(file, &[IoSlice::new(&block.0)], at, ReadWriteFlags::DSYNC)?;
+    if written == BLOCK_BYTES { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 #[cfg(test)]

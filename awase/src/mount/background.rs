@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -55,13 +54,7 @@ pub fn report_ready() -> anyhow::Result<()> {
     io::stdout().write_all(READY)?;
     io::stdout().flush()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    replace(&null, libc::STDOUT_FILENO)?;
-    replace(&null, libc::STDERR_FILENO)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
     Ok(())
-}
-
-/// Puts `file` in the place of one of the standard descriptors.
-fn replace(file: &File, standard: libc::c_int) -> io::Result<()> {
-    // SAFETY: only numbers are passed; nothing but the standard streams, which any thread may use, has that descriptor.
-    if unsafe { libc::dup2(file.as_raw_fd(), standard) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,12 +1,11 @@
 //! Unmounting.
 
-use std::ffi::CString;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 
 use super::arguments::UmountArguments;
 use super::control;
@@ -51,19 +50,13 @@ pub fn umount(arguments: &UmountArguments) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// Why that is not possible.
 pub fn take_away(directory: &Path, lazy: bool) -> anyhow::Result<()> {
-    let flags = if lazy { libc::MNT_DETACH } else { 0 };
-    let Err(error) = umount2(directory, flags | libc::UMOUNT_NOFOLLOW) else { return Ok(()) };
-    match error.raw_os_error() {
-        Some(libc::EPERM) => by_helper(directory, lazy),
-        Some(libc::EBUSY) => bail!("{} is in use; --lazy takes it away anyway", directory.display()),
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let Err(error) = unmount(directory, flags | UnmountFlags::NOFOLLOW) else { return Ok(()) };
+    match error {
+        Errno::PERM => by_helper(directory, lazy),
+        Errno::BUSY => bail!("{} is in use; --lazy takes it away anyway", directory.display()),
         _ => Err(error).with_context(|| format!("cannot unmount {}", directory.display())),
     }
-}
-
-fn umount2(directory: &Path, flags: libc::c_int) -> io::Result<()> {
-    let path = CString::new(directory.as_os_str().as_bytes())?;
-    // SAFETY: the path ends with a zero.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Ordinary users unmount by fusermount3.
