@@ -24,10 +24,9 @@
 //! shard, which costs as many changes as shards at each join and death.
 //!
 //! # What leases cannot do
-//! A process may be stopped between asking whether it may answer and the answer's departure. Such a late answer is
-//! refused by whoever has seen the newer map ([`Membership::judge`]). So a new home must have heard, from every member,
-//! that it has seen the map that made it home, before it grants anything: the survey of [`coherence`](super::coherence)
-//! does that, if its messages carry the map's version and [`Verdict::Early`] ones are not answered.
+//! A process may be stopped between asking whether it may answer and the answer's departure. Such a late answer bears a
+//! term that is over. Whoever has seen the newer map ignores it; whoever has not has not answered the new home's survey,
+//! either, without which that one grants nothing ([`coherence`](super::coherence)).
 //!
 //! # Assumed of the arbiter
 //! A lease never ends earlier than its time to live after it was granted or renewed, by a clock within the bound. Changes
@@ -47,7 +46,7 @@ use homes::{Home, Homes, Map, Release, ShardNo};
 pub use lease::Config;
 use lease::{Lease, Stage};
 use view::View;
-pub use view::{Change, Members, Stamp, Verdict};
+pub use view::{Change, Members};
 
 /// A revision of the arbiter's store: rises with every change of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -203,29 +202,9 @@ impl Membership {
         self.answers(now) && self.homes.holds(shard, self.stage.address())
     }
 
-    /// The home of a shard, if that is a member. It may have died or given up the shard since.
-    pub fn home(&self, shard: ShardNo) -> Option<Address> {
-        self.homes.of(shard).filter(|home| self.view.has(*home))
-    }
-
     /// This node, while it is registered.
     pub fn address(&self) -> Option<Address> {
         self.stage.address()
-    }
-
-    /// Members that this node has seen, itself included.
-    pub fn members(&self) -> impl Iterator<Item = Address> + '_ {
-        self.view.members()
-    }
-
-    /// The map's version, for [`Stamp::map`].
-    pub fn map_version(&self) -> Revision {
-        self.homes.version()
-    }
-
-    /// Whether a message may be acted upon.
-    pub fn judge(&self, stamp: Stamp) -> Verdict {
-        self.view.judge(stamp, self.stage.address(), self.homes.version())
     }
 
     /// When [`on_tick`](Self::on_tick) has to be called next.

@@ -6,9 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use policy::membership::homes::{Home, Release, ShardNo};
-use policy::membership::{Action, Actions, Address, Ask, Config, Membership, NodeId, Reply, Stamp, Verdict};
+use policy::membership::{Action, Actions, Address, Ask, Config, Membership, NodeId, Reply};
 use policy::unit::Instant;
 
 use super::ask::{Asker, claim_number};
@@ -64,7 +63,6 @@ enum Input {
 pub struct Member {
     inputs: Sender<Input>,
     fence: Arc<Fence>,
-    membership: Arc<Mutex<Option<Membership>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,39 +74,24 @@ impl Member {
     pub fn join(settings: Settings, on: impl FnMut(Event) + Send + 'static) -> anyhow::Result<Member> {
         settings.check()?;
         let (inputs, received) = channel();
-        let (fence, membership) = (Arc::new(Fence::default()), Arc::new(Mutex::new(None)));
+        let fence = Arc::new(Fence::default());
         let own = Own {
             settings,
             inputs: inputs.clone(),
             cluster: Arc::default(),
             fence: Arc::clone(&fence),
-            membership: Arc::clone(&membership),
+            membership: None,
             peers: BTreeMap::new(),
             problems: [None, None],
             on: Box::new(on),
         };
         let run = move || own.run(&received);
         let thread = Some(Builder::new().name("cluster".into()).spawn(run)?);
-        Ok(Member { inputs, fence, membership, thread })
+        Ok(Member { inputs, fence, thread })
     }
 
     pub fn fence(&self) -> &Arc<Fence> {
         &self.fence
-    }
-
-    /// Whether a message of another node may be acted upon.
-    pub fn judge(&self, stamp: Stamp) -> Verdict {
-        self.membership.lock().as_ref().map_or(Verdict::Refuse, |membership| membership.judge(stamp))
-    }
-
-    /// Whether this node answers as the home of the shard now.
-    pub fn is_home(&self, shard: ShardNo) -> bool {
-        self.membership.lock().as_ref().is_some_and(|membership| membership.is_home(now(), shard))
-    }
-
-    /// The home of the shard, if it is a member.
-    pub fn home(&self, shard: ShardNo) -> Option<Address> {
-        self.membership.lock().as_ref()?.home(shard)
     }
 
     /// For whoever gives up shards.
@@ -156,7 +139,8 @@ struct Own {
     /// etcd's number of its cluster.
     cluster: Arc<OnceLock<String>>,
     fence: Arc<Fence>,
-    membership: Arc<Mutex<Option<Membership>>>,
+    /// There is none before this node has its number.
+    membership: Option<Membership>,
     peers: BTreeMap<Address, Peer>,
     /// What stands in the way of questions, and of watching.
     problems: [Option<Problem>; 2],
@@ -167,7 +151,7 @@ impl Own {
     fn run(mut self, inputs: &Receiver<Input>) {
         let Some(node) = self.number(inputs) else { return };
         let config = Config::new(node, self.settings.shards, self.settings.lease);
-        *self.membership.lock() = Some(Membership::new(config));
+        self.membership = Some(Membership::new(config));
         let (questions, asked) = channel();
         // Dropped at the end, it ends the thread that watches.
         let (_watching, end) = channel();
@@ -176,7 +160,6 @@ impl Own {
             Err(error) => tell(format_args!("cluster: cannot start a thread: {error}")),
         }
         self.fence.shut();
-        *self.membership.lock() = None;
     }
 
     /// A quarter of the lease: two endpoints may be silent, and it is still renewed in time.
@@ -250,7 +233,7 @@ impl Own {
                     action => self.tell(action),
                 }
             }
-            let next = self.membership.lock().as_ref().and_then(Membership::next);
+            let next = self.membership.as_ref().and_then(Membership::next);
             let input = match next {
                 Some(next) => inputs.recv_timeout(next - now()),
                 None => inputs.recv().map_err(RecvTimeoutError::from),
@@ -302,9 +285,8 @@ impl Own {
     }
 
     /// The policy decides, and the fence follows before anybody is told.
-    fn decide(&self, decide: impl FnOnce(&mut Membership) -> Actions) -> Actions {
-        let mut membership = self.membership.lock();
-        let Some(membership) = membership.as_mut() else { return Actions::new() };
+    fn decide(&mut self, decide: impl FnOnce(&mut Membership) -> Actions) -> Actions {
+        let Some(membership) = &mut self.membership else { return Actions::new() };
         let actions = decide(membership);
         match (membership.until(), membership.address()) {
             (Some(until), Some(me)) => self.fence.open(me.incarnation, until),

@@ -1,5 +1,6 @@
 //! A member, what it was told and when.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
@@ -118,13 +119,17 @@ impl Node {
         let deadline = std::time::Instant::now() + DEADLINE;
         let mut log = self.log.0.lock();
         loop {
-            let home = |shard| self.member().home(ShardNo(shard)).map(|home| home.node);
-            if shards.contains(&(0..SHARDS).filter(|shard| home(*shard) == Some(node)).count()) {
+            if shards.contains(&homes_of(&log).values().filter(|home| home.node == node).count()) {
                 return;
             }
             let is_over = self.log.1.wait_until(&mut log, deadline).timed_out();
             assert!(!is_over, "node {node:?} is not the home of {shards:?}: {:#?}", *log);
         }
+    }
+
+    /// The home of each shard that has one, as this node was told.
+    pub fn all_homes(&self) -> BTreeMap<ShardNo, Address> {
+        homes_of(&self.log.0.lock())
     }
 
     pub fn until(&self) -> Instant {
@@ -134,4 +139,23 @@ impl Node {
     pub fn leave(mut self) {
         self.member.take().expect("it has not ended").leave();
     }
+}
+
+/// What a node was told of homes, but for those that are no members.
+fn homes_of(log: &[(Instant, Event)]) -> BTreeMap<ShardNo, Address> {
+    let (mut members, mut homes) = (BTreeMap::new(), BTreeMap::new());
+    for (_, event) in log {
+        match event {
+            Event::Serve(address) | Event::Alive { address, .. } => {
+                members.insert(address.node, *address);
+            }
+            Event::Dead(address) => {
+                members.remove(&address.node);
+            }
+            Event::Homes(changed) => homes.extend(changed.iter().map(|(shard, home)| (*shard, home.at))),
+            _ => {}
+        }
+    }
+    homes.retain(|_, home| members.get(&home.node) == Some(home));
+    homes
 }

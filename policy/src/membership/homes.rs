@@ -93,10 +93,6 @@ impl Homes {
         Homes { shards, version, map: Map::default(), releasing, releases: 0, proposal: None, proposed: None }
     }
 
-    pub fn version(&self) -> Revision {
-        self.version
-    }
-
     pub fn of(&self, shard: ShardNo) -> Option<Address> {
         self.named(shard).map(|home| home.at)
     }

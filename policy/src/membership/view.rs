@@ -1,4 +1,4 @@
-//! The members that this node has seen, and which messages it may act upon.
+//! The members that this node has seen.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,6 @@ pub enum Change {
     /// Its key was deleted.
     Left(NodeId),
     Map(Map),
-}
-
-/// What every message between nodes carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stamp {
-    pub from: Address,
-    pub to: Address,
-    /// The sender's version of the map.
-    pub map: Revision,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// Act upon it, if the receiver's own map says that its sender, or the receiver, is the home it claims to be.
-    Accept,
-    /// From or to an epoch that is over: never act upon it.
-    Refuse,
-    /// From a node, or with a map, that this node has not seen: do not act upon it before this node has. The sender
-    /// retransmits.
-    Early,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,20 +71,5 @@ impl View {
         if let Some(incarnation) = self.members.remove(&node) {
             actions.push(Action::Dead(Address { node, incarnation }));
         }
-    }
-
-    pub fn judge(&self, stamp: Stamp, me: Option<Address>, map: Revision) -> Verdict {
-        let Stamp { from, to, map: theirs } = stamp;
-        // Epochs are revisions: one that this node has seen without the sender's key is over, one beyond is news.
-        let is_ahead = |revision: u64| Revision(revision) > self.seen;
-        if me != Some(to) {
-            // To a registration of this node that it has not heard of itself yet, or to one that is over.
-            let is_ours = me.is_none_or(|me| me.node == to.node && me.incarnation < to.incarnation);
-            return if is_ours && is_ahead(to.incarnation.0.into()) { Verdict::Early } else { Verdict::Refuse };
-        }
-        if !self.has(from) {
-            return if is_ahead(from.incarnation.0.into()) { Verdict::Early } else { Verdict::Refuse };
-        }
-        if theirs > map { Verdict::Early } else { Verdict::Accept }
     }
 }

@@ -1,7 +1,7 @@
 //! Guarantees of membership, under any clocks within the bound, delays, losses, stops and crashes.
 
 mod homes;
-mod judge;
+mod registered;
 mod world;
 
 use testkit::rounds::for_seeds;

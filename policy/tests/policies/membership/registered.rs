@@ -1,10 +1,10 @@
-//! Which messages are acted upon, and which views.
+//! What a registered node does about what it sees and about its lease.
 
 use std::time::Duration;
 
-use policy::membership::homes::{Home, Map, Release, ShardNo};
+use policy::membership::homes::{Home, Map, Release};
 use policy::membership::{
-    Action, Address, Ask, Change, Config, EpochError, Incarnation, Membership, NodeId, Reply, Revision, Stamp, Verdict,
+    Action, Address, Ask, Change, Config, EpochError, Incarnation, Membership, NodeId, Reply, Revision,
 };
 use policy::unit::Instant;
 
@@ -36,29 +36,14 @@ fn registered() -> Membership {
 }
 
 #[test]
-fn messages_of_epochs_that_are_over_are_refused_and_of_those_unseen_not_acted_upon() {
-    let membership = registered();
-    let judge = |from, to, map| membership.judge(Stamp { from, to, map: Revision(map) });
-    assert_eq!(judge(OTHER, ME, 14), Verdict::Accept);
-    assert_eq!(judge(OTHER, ME, 13), Verdict::Accept, "the map's homes decide");
-    assert_eq!(judge(address(1, 11), ME, 14), Verdict::Refuse, "an older epoch");
-    assert_eq!(judge(address(2, 19), ME, 14), Verdict::Refuse, "no member any more");
-    assert_eq!(judge(OTHER, address(0, 9), 14), Verdict::Refuse, "to an epoch that is over");
-    assert_eq!(judge(OTHER, address(3, 25), 14), Verdict::Refuse, "to another node");
-    assert_eq!(judge(address(1, 21), ME, 14), Verdict::Early, "an epoch not seen yet");
-    assert_eq!(judge(OTHER, ME, 15), Verdict::Early, "a map not seen yet");
-}
-
-#[test]
-fn a_node_refuses_what_it_accepted_once_it_has_seen_a_newer_epoch() {
+fn of_a_node_that_has_registered_anew_the_old_epoch_is_dead_and_its_shards_get_a_home() {
     let mut membership = registered();
     let new = address(1, 22);
     let changes = [(Revision(21), Change::Left(OTHER.node)), (Revision(22), Change::Joined(new))];
     let actions = membership.on_changes(NOW, Revision(22), changes);
     assert_eq!(actions[..2], [Action::Dead(OTHER), Action::Alive(new)]);
-    let judge = |from| membership.judge(Stamp { from, to: ME, map: Revision(14) });
-    assert_eq!((judge(OTHER), judge(new)), (Verdict::Refuse, Verdict::Accept));
-    assert_eq!(membership.home(ShardNo(1)), None, "its home is dead");
+    let [Action::Ask(Ask::Propose { version: Revision(14), map })] = &actions[2..] else { panic!("{actions:?}") };
+    assert_eq!(map.0.iter().map(|home| home.at).collect::<Vec<_>>(), [ME, new]);
 }
 
 #[test]
@@ -67,8 +52,13 @@ fn views_and_changes_older_than_what_was_seen_are_ignored() {
     let error = membership.on_snapshot(NOW, Revision(19), [].into(), None).expect_err("it is old");
     assert_eq!((error.seen, error.got), (Revision(20), Revision(19)));
     assert_eq!(membership.on_changes(NOW, Revision(18), [(Revision(18), Change::Left(OTHER.node))]), []);
-    assert_eq!(membership.members().collect::<Vec<_>>(), [ME, OTHER]);
     assert!(membership.answers(NOW));
+    let left = [(Revision(21), Change::Left(OTHER.node))];
+    assert_eq!(
+        membership.on_changes(NOW, Revision(21), left).first(),
+        Some(&Action::Dead(OTHER)),
+        "it was a member still"
+    );
 }
 
 #[test]
