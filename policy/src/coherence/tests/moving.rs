@@ -1,9 +1,10 @@
 //! Many nodes at random whose leases end, who are paused for longer than that, leave and join, while homes move: nobody
 //! who answers reads old data, and nothing that was stored or is still held by somebody who answers is lost.
 
+use testkit::random::Random;
+
 use super::super::{Local, PageNo, ShardNo};
 use super::leased::{Flaw, Leased};
-use super::random::Random;
 use super::world::Broken;
 
 /// What a seed expands to.
@@ -15,63 +16,63 @@ struct Plan {
     steps: usize,
     in_flight: usize,
     /// Of a thousand deliveries: lost, duplicated.
-    lost: usize,
-    doubled: usize,
+    lost: u64,
+    doubled: u64,
     /// Of a thousand steps: leases that end, releases.
-    ends: usize,
-    releases: usize,
+    ends: u64,
+    releases: u64,
     /// What is held is given to the next home, whether or not it was written.
     is_uncertain: bool,
 }
 
 impl Plan {
     fn of(random: &mut Random) -> Self {
-        let most = if random.permille(200) { 31 } else { 4 };
-        let nodes = 2 + random.below(most);
+        let most = if random.chance(200) { 31 } else { 4 };
+        let nodes = 2 + random.index(most);
         Plan {
             nodes,
-            pages: 1 + random.below(6),
-            shards: 1 + random.below(4) as u16,
-            steps: 2000 + random.below(2000),
-            in_flight: 4 + random.below(4 * nodes),
-            lost: [0, 20, 200][random.below(3)],
-            doubled: [0, 50, 300][random.below(3)],
-            ends: [0, 2, 10][random.below(3)],
-            releases: [0, 5, 30][random.below(3)],
-            is_uncertain: random.permille(500),
+            pages: 1 + random.index(6),
+            shards: 1 + random.index(4) as u16,
+            steps: 2000 + random.index(2000),
+            in_flight: 4 + random.index(4 * nodes),
+            lost: [0, 20, 200][random.index(3)],
+            doubled: [0, 50, 300][random.index(3)],
+            ends: [0, 2, 10][random.index(3)],
+            releases: [0, 5, 30][random.index(3)],
+            is_uncertain: random.chance(500),
         }
     }
 }
 
 fn step(world: &mut Leased, plan: &Plan, random: &mut Random) -> Result<(), Broken> {
-    let index = random.below(plan.nodes);
-    if random.permille(plan.ends) {
+    let index = random.index(plan.nodes);
+    if random.chance(plan.ends) {
         // A process that dies, or one that is paused and goes on after its lease.
-        return if random.permille(500) { world.kill(index) } else { world.expire(index) };
+        return if random.chance(500) { world.kill(index) } else { world.expire(index) };
     }
-    if random.permille(plan.releases) {
-        let shard = ShardNo(random.below(usize::from(plan.shards)) as u16);
+    if random.chance(plan.releases) {
+        let shard = ShardNo(random.index(usize::from(plan.shards)) as u16);
         world.release(index, shard);
-        return if random.permille(200) { world.take_back(index) } else { Ok(()) };
+        return if random.chance(200) { world.take_back(index) } else { Ok(()) };
     }
-    match random.below(100) {
+    match random.index(100) {
         0..50 if !world.network.is_empty() => {
-            let index = random.below(world.network.len());
-            if random.permille(plan.lost) {
+            let index = random.index(world.network.len());
+            if random.chance(plan.lost) {
                 world.network.swap_remove(index);
                 return Ok(());
             }
-            world.deliver(index, random.permille(plan.doubled))
+            world.deliver(index, random.chance(plan.doubled))
         }
         0..78 => {
-            let want = match random.below(100) {
+            let want = match random.index(100) {
                 0..8 => Local::WriteBack,
                 8..16 => Local::Drop,
                 16..45 => Local::Write,
                 45..55 => Local::Overwrite,
                 _ => Local::Read,
             };
-            world.local(index, want, PageNo(random.below(plan.pages) as u64))
+            world.local(index, want, PageNo(random.index(plan.pages) as u64))
         }
         78..86 => world.tick(index),
         86..94 => {
@@ -85,14 +86,14 @@ fn step(world: &mut Leased, plan: &Plan, random: &mut Random) -> Result<(), Brok
             // A lease ends at the arbiter only after it has ended at the node.
             if !world.members[index].is_leased {
                 world.leave(index);
-                if random.permille(300) {
+                if random.chance(300) {
                     return world.join(index);
                 }
             }
             Ok(())
         }
         _ => {
-            world.change_map(|bound| random.below(bound));
+            world.change_map(|bound| random.index(bound));
             Ok(())
         }
     }

@@ -1,24 +1,9 @@
 //! Up to 64 nodes at random: messages lost, duplicated and delayed, nodes that die and return.
 
+use testkit::random::Random;
+
 use super::super::{Local, PageNo, Storage};
 use super::world::{Broken, Flaw, World};
-
-/// Pseudo-random numbers from a seed (`SplitMix64`).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-
-    pub fn permille(&mut self, permille: usize) -> bool {
-        self.below(1000) < permille
-    }
-}
 
 /// What a seed expands to.
 #[derive(Debug)]
@@ -28,8 +13,8 @@ struct Plan {
     steps: usize,
     in_flight: usize,
     /// Of a thousand deliveries: lost, duplicated.
-    lost: usize,
-    doubled: usize,
+    lost: u64,
+    doubled: u64,
     /// Deliver in any order, or roughly in order of the messages' encoding.
     disordered: bool,
     /// Of ten thousand steps: deaths and returns.
@@ -40,18 +25,18 @@ struct Plan {
 
 impl Plan {
     fn of(random: &mut Random) -> Self {
-        let is_large = random.permille(300);
-        let nodes = 2 + random.below(if is_large { 63 } else { 8 });
+        let is_large = random.chance(300);
+        let nodes = 2 + random.index(if is_large { 63 } else { 8 });
         Plan {
             nodes,
-            pages: 1 + random.below(2 * nodes),
-            steps: 1500 + random.below(1500),
-            in_flight: 4 + random.below(4 * nodes),
-            lost: [0, 20, 200][random.below(3)],
-            doubled: [0, 50, 300][random.below(3)],
-            disordered: random.permille(700),
-            deaths: [0, 20, 100][random.below(3)],
-            writes: [5, 40, 90][random.below(3)],
+            pages: 1 + random.index(2 * nodes),
+            steps: 1500 + random.index(1500),
+            in_flight: 4 + random.index(4 * nodes),
+            lost: [0, 20, 200][random.index(3)],
+            doubled: [0, 50, 300][random.index(3)],
+            disordered: random.chance(700),
+            deaths: [0, 20, 100][random.index(3)],
+            writes: [5, 40, 90][random.index(3)],
         }
     }
 }
@@ -69,20 +54,20 @@ fn notify_all(world: &mut World) -> Result<(), Broken> {
 }
 
 fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broken> {
-    let node = random.below(plan.nodes);
-    match random.below(100) {
+    let node = random.index(plan.nodes);
+    match random.index(100) {
         0..55 if !world.network.is_empty() => {
-            let index = if plan.disordered { random.below(world.network.len()) } else { 0 };
-            if random.permille(plan.lost) {
+            let index = if plan.disordered { random.index(world.network.len()) } else { 0 };
+            if random.chance(plan.lost) {
                 world.network.remove(index);
                 return Ok(());
             }
-            world.deliver(index, random.permille(plan.doubled))
+            world.deliver(index, random.chance(plan.doubled))
         }
         0..85 => {
             // A few pages are contended.
-            let page = if random.permille(700) { random.below(plan.pages.min(3)) } else { random.below(plan.pages) };
-            let want = match random.below(100) {
+            let page = if random.chance(700) { random.index(plan.pages.min(3)) } else { random.index(plan.pages) };
+            let want = match random.index(100) {
                 0..6 => Local::WriteBack,
                 6..14 => Local::Drop,
                 other if other % 100 < 14 + plan.writes * 86 / 100 && page % 3 == 1 => Local::Overwrite,
@@ -98,11 +83,11 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             Ok(())
         }
         95..97 => {
-            let of = random.below(plan.nodes);
+            let of = random.index(plan.nodes);
             if world.has_news(node, of) { world.notify(node, of) } else { Ok(()) }
         }
-        97 if random.permille(100) && world.may_flush(node) => world.flush(node),
-        _ if random.below(300) < plan.deaths => match world.nodes[node].is_some() {
+        97 if random.chance(100) && world.may_flush(node) => world.flush(node),
+        _ if random.index(300) < plan.deaths => match world.nodes[node].is_some() {
             true => {
                 world.crash(node);
                 Ok(())
