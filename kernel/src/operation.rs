@@ -78,11 +78,6 @@ impl Operations {
         Operation { operations: Rc::clone(self), key, finished: false }
     }
 
-    /// Operations in flight.
-    pub(crate) fn under_way(&self) -> usize {
-        self.slots.borrow().len()
-    }
-
     /// Records a completion and wakes its waiter. Returns whether the work after it is short.
     pub(crate) fn complete(&self, completion: Completion) -> bool {
         let mut slots = self.slots.borrow_mut();

@@ -285,11 +285,6 @@ impl Processor {
         self.0.tasks.borrow().len()
     }
 
-    /// Operations in flight, for an orderly shutdown.
-    pub fn operations_under_way(&self) -> usize {
-        self.0.operations.under_way()
-    }
-
     fn next_serial(&self) -> u64 {
         self.0.serial.set(self.0.serial.get() + 1);
         self.0.serial.get()

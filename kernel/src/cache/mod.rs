@@ -121,12 +121,12 @@ impl Cache {
         self.lock(key).find(key).is_some()
     }
 
-    /// Waits until a block is in none of `states`, or not cached.
-    pub(crate) async fn until_not(&self, key: BlockKey, states: State) {
+    /// Waits until a block is not being loaded.
+    pub(crate) async fn until_loaded(&self, key: BlockKey) {
         poll_fn(|cx| {
             let mut shard = self.lock(key);
             match shard.find(key) {
-                Some(slot) if shard.state(slot).any(states) => {
+                Some(slot) if shard.state(slot).any(State::LOADING) => {
                     shard.wait(slot, cx.waker());
                     Poll::Pending
                 }

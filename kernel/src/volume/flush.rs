@@ -20,7 +20,7 @@ use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
 /// Writes in flight for one flush, at most.
-pub(super) const UNDER_WAY_MAX: usize = 512;
+pub(super) const FLUSH_WRITES_MAX: usize = 512;
 
 /// A flush is a forced write of what is dirty if that is one run of at most so many blocks. Judged; what forced writes cost is
 /// measured at start, with one block.
@@ -191,7 +191,7 @@ impl Volume {
                     at = claim.blocks.end;
                     count += claim.dirty_within(within);
                     self.start_write_out(cpu, claim, context);
-                    self.until_under_way(UNDER_WAY_MAX).await;
+                    self.until_under_way(FLUSH_WRITES_MAX).await;
                 }
                 Claimed::Busy(block) => {
                     later.push(block);

@@ -276,7 +276,7 @@ impl Reading {
             volume.device.expedite(cpu, volume.bytes_of(block.run(1)));
         }
         let began = cpu.begin(Event::CacheLoadAwaited, self.context);
-        volume.memory.cache().until_not(volume.key(block), BufferState::LOADING).await;
+        volume.memory.cache().until_loaded(volume.key(block)).await;
         cpu.end(began, Event::CacheLoadAwaited, self.context, block.0, 0);
     }
 

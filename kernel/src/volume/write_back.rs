@@ -12,7 +12,7 @@ use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class, Instant};
 use policy::writeback::{self, Admission, WriteBack};
 
 use super::Volume;
-use super::flush;
+use super::flush::FLUSH_WRITES_MAX;
 use super::write_out::Claimed;
 use crate::processor::Processor;
 use crate::request::{Context, JobId};
@@ -37,7 +37,7 @@ const STOPPED_AFTER: Duration = Duration::from_secs(5);
 const UNFLUSHED_SHARE: u64 = 8;
 
 /// Writes in flight for write-back of one volume, at most. The disk queue decides which of them are issued.
-const UNDER_WAY_MAX: usize = 64;
+const WRITE_BACK_WRITES_MAX: usize = 64;
 
 /// The write-back of a volume: a task that runs while there is anything to write or flush.
 #[derive(Default)]
@@ -195,7 +195,7 @@ impl Volume {
     /// Starts writing a part of a stream, unless enough is in flight: the rest is left to write-back.
     fn start_streaming(&self, cpu: &Processor, blocks: BlockRange, context: Context) {
         let mut at = blocks.start;
-        while self.state.lock().under_way.len() < UNDER_WAY_MAX
+        while self.state.lock().under_way.len() < WRITE_BACK_WRITES_MAX
             && let Claimed::Run(claim) = self.claim(cpu.now(), at.to(blocks.end))
         {
             at = claim.blocks.end;
@@ -215,7 +215,7 @@ impl Volume {
         {
             let mut at = run.start;
             // Blocks being written, or no longer dirty, are left to the flush, as are more than it has in flight at a time.
-            while self.state.lock().under_way.len() < flush::UNDER_WAY_MAX
+            while self.state.lock().under_way.len() < FLUSH_WRITES_MAX
                 && let Claimed::Run(claim) = self.claim(cpu.now(), at.to(run.end))
             {
                 at = claim.blocks.end;
@@ -268,7 +268,7 @@ impl Volume {
                     self.state.lock().dirty.cursor = claim.blocks.end;
                     left = left.saturating_sub(claim.dirty_blocks());
                     self.start_write_out(cpu, claim, context);
-                    self.until_under_way(UNDER_WAY_MAX).await;
+                    self.until_under_way(WRITE_BACK_WRITES_MAX).await;
                 }
                 Claimed::Busy(block) => self.state.lock().dirty.cursor = block + 1,
                 Claimed::Nothing => {

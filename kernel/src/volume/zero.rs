@@ -255,7 +255,7 @@ impl Volume {
         })
         .await;
         for block in loading {
-            self.memory.cache().until_not(self.key(block), BufferState::LOADING).await;
+            self.memory.cache().until_loaded(self.key(block)).await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets: listening ones, and connections made on the control plane.
+//! Sockets: listening ones, and connections that others have made.
 //!
 //! A [`Listener`] and a [`Connection`] are descriptors in non-blocking mode. A connection is closed by
 //! [`Machine::close`](crate::Machine::close), a listener by dropping its [`ListeningSocket`].
@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -21,7 +21,7 @@ use crate::{Connection, Errno, Listener};
 /// Connections waiting to be accepted, at most.
 const BACKLOG: libc::c_int = 1024;
 
-/// An address to listen at or connect to.
+/// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -54,8 +54,6 @@ pub enum NetError {
     NotListening(RawFd),
     #[error("no permission for {0}")]
     Permission(Address),
-    #[error("no server listens on {0}")]
-    Refused(Address),
     #[error("{address}: {errno}")]
     Host { address: Address, errno: Errno },
 }
@@ -205,20 +203,6 @@ pub fn adopt_listener(socket: OwnedFd) -> Result<ListeningSocket, NetError> {
     };
     let socket = prepare(unix.into()).map_err(|error| failure(address.clone(), &error))?;
     Ok(ListeningSocket { socket, address, file: None, is_adopted: true })
-}
-
-/// Connects by TCP; blocks until connected.
-pub fn connect_tcp(addr: SocketAddr) -> Result<Connection, NetError> {
-    let at = |error| failure(Address::Tcp(addr), &error);
-    let stream = TcpStream::connect(addr).map_err(at)?;
-    adopt_connection(stream.into()).map_err(at)
-}
-
-/// Connects to a socket in the file system.
-pub fn connect_unix(path: &Path) -> Result<Connection, NetError> {
-    let at = |error| failure(Address::Unix(path.to_owned()), &error);
-    let stream = UnixStream::connect(path).map_err(at)?;
-    adopt_connection(stream.into()).map_err(at)
 }
 
 /// Takes over a connected stream socket.
@@ -432,7 +416,6 @@ fn failure(address: Address, error: &io::Error) -> NetError {
     match error.kind() {
         io::ErrorKind::AddrInUse => NetError::AddrInUse(address),
         io::ErrorKind::PermissionDenied => NetError::Permission(address),
-        io::ErrorKind::ConnectionRefused => NetError::Refused(address),
         io::ErrorKind::NotFound if matches!(address, Address::Unix(_)) => {
             NetError::Host { address, errno: Errno(libc::ENOENT) }
         }

@@ -35,8 +35,11 @@ fn send(connection: Connection, from: Segments) -> Op {
 
 fn pair() -> (Connection, Connection) {
     let (a, b) = UnixStream::pair().expect("a pair of sockets");
-    let adopt = |stream: UnixStream| net::adopt_connection(stream.into()).expect("adopted");
     (adopt(a), adopt(b))
+}
+
+fn adopt(stream: impl Into<OwnedFd>) -> Connection {
+    net::adopt_connection(stream.into()).expect("adopted")
 }
 
 fn accept(rig: &mut Rig, listening: &ListeningSocket) -> Connection {
@@ -49,14 +52,14 @@ fn sixty_four_mebibytes_arrive_in_order_through_a_unix_socket(rig: Rig) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("socket");
     let listening = net::listen_unix(&path).expect("listening");
-    let connect = move || net::connect_unix(&path).expect("connected");
+    let connect = move || adopt(UnixStream::connect(&path).expect("connected"));
     carry_sixty_four_mebibytes(rig, &listening, connect);
 }
 
 fn sixty_four_mebibytes_arrive_in_order_through_tcp(rig: Rig) {
     let any = "127.0.0.1:0".parse().expect("an address");
     let (listening, addr) = net::listen_tcp(any).expect("listening");
-    let connect = move || net::connect_tcp(addr).expect("connected");
+    let connect = move || adopt(TcpStream::connect(addr).expect("connected"));
     carry_sixty_four_mebibytes(rig, &listening, connect);
 }
 
@@ -133,7 +136,7 @@ fn two_accepts_in_flight_get_one_client_each(mut rig: Rig) {
     let listener = listening.listener();
     let tokens = [0, 1].map(|_| rig.start(Op::Accept { listener }));
     rig.machine.enter(machine::Park::No, &mut rig.done);
-    let clients = [0, 1].map(|_| net::connect_unix(&path).expect("connected"));
+    let clients = [0, 1].map(|_| adopt(UnixStream::connect(&path).expect("connected")));
     let accepted = tokens.map(|token| Connection(rig.wait(token).expect("accepted") as u32));
     assert_ne!(accepted[0], accepted[1]);
     for connection in accepted.into_iter().chain(clients) {
@@ -162,8 +165,8 @@ fn a_listener_that_was_handed_over_goes_on_without_the_accepts_that_are_cancelle
     let tcp = TcpListener::bind("127.0.0.1:0").expect("bound");
     let addr = tcp.local_addr().expect("bound");
     let sockets: [(OwnedFd, Box<dyn Fn() -> Connection>); 2] = [
-        (unix.into(), Box::new(move || net::connect_unix(&path).expect("connected"))),
-        (tcp.into(), Box::new(move || net::connect_tcp(addr).expect("connected"))),
+        (unix.into(), Box::new(move || adopt(UnixStream::connect(&path).expect("connected")))),
+        (tcp.into(), Box::new(move || adopt(TcpStream::connect(addr).expect("connected")))),
     ];
     for (socket, connect) in sockets {
         let own = socket.try_clone().expect("a duplicate");

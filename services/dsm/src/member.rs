@@ -116,7 +116,7 @@ impl Shared {
         self.changed.wake_all();
     }
 
-    /// The home of a shard that the map has named last.
+    /// For tests. The home of a shard that the map has named last.
     pub fn home_of(&self, shard: ShardNo) -> Option<Home> {
         self.core.lock().node.shard_home(shard)
     }

@@ -81,7 +81,7 @@ impl Shared {
         Some(no)
     }
 
-    /// From now on, one mapping has no more than so many pages, instead of [`PAGES_MAX`](super::PAGES_MAX).
+    /// For tests. From now on, one mapping has no more than so many pages, instead of [`PAGES_MAX`](super::PAGES_MAX).
     pub fn limit_mappings(&self, pages_max: usize) {
         self.core.lock().mapped.pages_max = pages_max;
     }
@@ -92,7 +92,8 @@ impl Shared {
         self.core.lock().mapped.all_max = pages_max;
     }
 
-    /// From now on, so many pages that only programs have written are retained at most when the lease of this node is over.
+    /// For tests. From now on, so many pages that only programs have written are retained at most when the lease of this
+    /// node is over.
     pub fn limit_retained(&self, pages_max: usize) {
         self.core.lock().mapped.retained_max = pages_max;
     }
