@@ -22,6 +22,7 @@ mod names;
 mod node;
 mod permission;
 mod places;
+mod recent;
 mod search;
 mod status;
 mod watch;
@@ -41,9 +42,9 @@ use super::file::TreeDisk;
 use super::syscall;
 use crate::tree::{Around, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use crate::{Errno, Op};
-use at_once::{Directories, SlowOpens};
+use at_once::{DIRECTORIES_MAX, SlowOpens};
 use call::MountId;
-use content::{Made, Readers};
+use content::{MADE_MAX, Readers};
 use identity::Identity;
 pub use journal::is_committed_as_a_whole;
 use listing::Listings;
@@ -51,6 +52,7 @@ use lock::Locked;
 use names::NameLocks;
 pub(super) use node::hold_directory;
 use node::{Verified, was_only_change};
+use recent::Recent;
 use search::Search;
 
 /// Why a tree can't be opened.
@@ -90,9 +92,13 @@ struct HostTree {
     disk: TreeDisk,
     commits_as_a_whole: bool,
     verified: Verified,
-    made: Made,
+    /// New files are likely to be synced and written soon, and finding and opening one anew takes longer than creating it: so
+    /// they stay open for reading, until they lose a name or are in use.
+    made: Recent<fs::File>,
     readers: Readers,
-    directories: Directories,
+    /// Directories that were used lately, opened with `O_PATH`: not even their file system is held by them longer than by
+    /// the tree itself.
+    directories: Recent<OwnedFd>,
     /// Some calls wait for nothing.
     answers_at_once: bool,
     slow_opens: SlowOpens,
@@ -192,9 +198,9 @@ fn open_as(
         disk,
         commits_as_a_whole,
         verified: Verified::default(),
-        made: Made::default(),
+        made: Recent::new(MADE_MAX),
         readers: Readers::default(),
-        directories: Directories::default(),
+        directories: Recent::new(DIRECTORIES_MAX),
         answers_at_once,
         slow_opens: SlowOpens::default(),
         listings: Listings::default(),

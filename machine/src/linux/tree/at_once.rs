@@ -11,8 +11,7 @@
 //! for who has a lease on it; but a program on the host may want to be asked (`FAN_OPEN_PERM`), which cannot be known
 //! before. After two that took long in a row another thread opens files for some time.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -29,34 +28,7 @@ use crate::Errno;
 use crate::tree::{Attributes, BeforeAndAfter, Caller, Node, OpenNode, TreeCall, TreeOp, TreeReply};
 
 /// Directories that stay open, at most. One that was removed on the host stays allocated until others replace it.
-const DIRECTORIES_MAX: usize = 64;
-
-/// Directories of the tree that were used lately, opened with `O_PATH`: not even their file system is held by them longer
-/// than by the tree itself.
-#[derive(Default)]
-pub(super) struct Directories(Mutex<VecDeque<(Node, Arc<OwnedFd>)>>);
-
-impl Directories {
-    pub(super) fn get(&self, node: &Node) -> Option<Arc<OwnedFd>> {
-        let open = self.0.lock();
-        open.iter().rev().find(|(of, _)| of == node).map(|(_, fd)| Arc::clone(fd))
-    }
-
-    pub(super) fn insert(&self, node: Node, fd: Arc<OwnedFd>) {
-        let mut open = self.0.lock();
-        if open.iter().any(|(of, _)| *of == node) {
-            return;
-        }
-        if open.len() >= DIRECTORIES_MAX {
-            open.pop_front();
-        }
-        open.push_back((node, fd));
-    }
-
-    pub(super) fn forget(&self, node: &Node) {
-        self.0.lock().retain(|(of, _)| of != node);
-    }
-}
+pub(super) const DIRECTORIES_MAX: usize = 64;
 
 /// An opening that takes longer has waited for somebody, or was interrupted: two in a row are no accident.
 const SLOW_OPEN: Duration = Duration::from_micros(500);

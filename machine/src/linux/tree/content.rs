@@ -1,6 +1,6 @@
 //! Opening files for their content, and making nodes durable.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File as StdFile;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -17,32 +17,7 @@ use crate::tree::{Node, OpenNode, TreeReply};
 use crate::{Errno, FileFacts};
 
 /// Maximum of new files held open.
-const MADE_MAX: usize = 128;
-
-/// New files are likely to be synced and written soon, and finding and opening one anew takes longer than creating it: so
-/// they stay open for reading.
-#[derive(Default)]
-pub(super) struct Made(Mutex<VecDeque<(Node, Arc<StdFile>)>>);
-
-impl Made {
-    pub(super) fn insert(&self, node: Node, file: StdFile) {
-        let mut files = self.0.lock();
-        if files.len() >= MADE_MAX {
-            files.pop_front();
-        }
-        files.push_back((node, Arc::new(file)));
-    }
-
-    fn get(&self, node: &Node) -> Option<Arc<StdFile>> {
-        let files = self.0.lock();
-        files.iter().rev().find(|(made, _)| made == node).map(|(_, file)| Arc::clone(file))
-    }
-
-    /// It has lost a name, or is in use.
-    pub(super) fn forget(&self, node: &Node) {
-        self.0.lock().retain(|(made, _)| made != node);
-    }
-}
+pub(super) const MADE_MAX: usize = 128;
 
 /// Files that are in use for reading: they are at hand, and what is known of them holds for writing, too.
 #[derive(Default)]

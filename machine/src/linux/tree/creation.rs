@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use super::HostTree;
 use super::attributes::{complete, new_mode};
@@ -80,7 +81,7 @@ impl HostTree {
         self.note(dir, name, &made);
         let reply = TreeReply::Node(made.node, made.attributes());
         if size.is_none() && (self.answers_at_once || !self.commits_as_a_whole) {
-            self.made.insert(made.node, made.fd.into());
+            self.made.insert(made.node, Arc::new(made.fd.into()));
         }
         Ok(reply)
     }
