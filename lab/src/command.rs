@@ -12,7 +12,7 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use awase::config::{Place, Problem, Problems};
+use awase::config::{Place, Problem, Problems, nearest};
 use awase::tell::print;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use papers::report::terminal::Terminal;
@@ -316,16 +316,6 @@ fn flag(name: &str) -> Place {
     Place::Flag(name.to_owned())
 }
 
-/// The known word nearest to a misspelt one.
-fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let given = given.to_lowercase().replace('_', "-");
-    known
-        .map(|word| (word, strsim::damerau_levenshtein(&given, &word.replace('_', "-"))))
-        .min_by_key(|(_, distance)| *distance)
-        .filter(|(word, distance)| *distance <= (word.len() / 3).max(1))
-        .map(|(word, _)| word)
-}
-
 /// On standard error, and hidden if that is no terminal.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
@@ -363,18 +353,4 @@ fn command_line(arguments: &RunArguments) -> String {
     }
     let set = arguments.set.iter().map(|(name, value)| (name.as_str(), *value));
     command + &order::chosen(arguments.seed, set)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn misspelt_names_find_the_nearest_and_others_none() {
-        let known = || ["ws-table2", "ws-table3", "mp-table1"].into_iter();
-        assert_eq!(nearest("ws-tabel3", known()), Some("ws-table3"));
-        assert_eq!(nearest("WS_TABLE3", known()), Some("ws-table3"));
-        assert_eq!(nearest("nonsense", known()), None);
-        assert_eq!(nearest("disk.rmp", ["disk.rpm"].into_iter()), Some("disk.rpm"));
-    }
 }

@@ -119,11 +119,26 @@ pub fn unknown<'a>(place: &Place, shown: &str, given: &str, known: impl Iterator
     }
 }
 
+/// The known word nearest to a misspelt one, if it is near. `-` and `_` are the same.
 pub fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let flat = given.replace('-', "_").to_lowercase();
+    let given = given.to_lowercase().replace('_', "-");
     known
-        .map(|word| (word, strsim::damerau_levenshtein(&flat, word)))
+        .map(|word| (word, strsim::damerau_levenshtein(&given, &word.replace('_', "-"))))
         .min_by_key(|(_, distance)| *distance)
         .filter(|(word, distance)| *distance <= (word.len() / 3).max(1))
         .map(|(word, _)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_words_find_the_nearest_and_others_none() {
+        let known = || ["ws-table2", "ws-table3", "mp-table1"].into_iter();
+        assert_eq!(nearest("ws-tabel3", known()), Some("ws-table3"));
+        assert_eq!(nearest("WS_TABLE3", known()), Some("ws-table3"));
+        assert_eq!(nearest("nonsense", known()), None);
+        assert_eq!(nearest("disk.rmp", ["disk.rpm"].into_iter()), Some("disk.rpm"));
+    }
 }

@@ -37,7 +37,7 @@ pub use draft::Draft;
 pub use export::{Behaviour, Export, Store};
 pub use export_keys::EXPORT_KEYS;
 pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
-pub use key::{Entry, Key};
+pub use key::{Entry, Key, nearest};
 pub use kind::{Disk, Kind, MECHANICAL, SECTOR_BYTES, StableWrites};
 pub use print::{reference, switch_table, switches_help, toml};
 pub use problem::{Place, Problem, Problems};
