@@ -5,6 +5,7 @@ pub mod accepting;
 pub mod banner;
 pub mod check;
 pub mod cli;
+pub mod client_threads;
 pub mod closing;
 pub mod cluster;
 pub mod config;

@@ -7,9 +7,8 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +24,7 @@ use policy::unit::ProcessorId;
 use rustix::fs::FlockOperation;
 use shm::wire::{self, Answer, Hello, OFFER_BYTES, Offer};
 
+use crate::client_threads::ClientThreads;
 use crate::cluster::Cluster;
 use crate::config::{Config, Disk};
 use crate::guard::Guard;
@@ -36,7 +36,7 @@ const BEGINNERS_MAX: u32 = 64;
 /// They must have done so after this time.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Delay before the next attempt after the host could not accept a program, and between looks at the lock.
+/// Delay between looks at the lock.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// How long the next server waits for programs that may still have pages of the last one. Those that are stopped do not
@@ -49,7 +49,6 @@ pub struct Programs {
 }
 
 /// What is given to them.
-#[derive(Clone)]
 struct Served {
     dsm: Weak<Dsm>,
     kernel: Weak<Kernel>,
@@ -120,51 +119,20 @@ impl Programs {
         let listener = socket.for_thread().context("cannot listen for programs that map shared disks")?;
         let (dsm, kernel) = (Arc::downgrade(cluster.protocol()), Arc::downgrade(processors.kernel()));
         let (cores, lock, guard) = (processors.cores().clone(), lock_path(path), cluster.guard());
+        let known = Weak::clone(&kernel);
         let served = Served { dsm, kernel, cores, lock, guard };
-        let accept = move || accept(&listener, &served);
-        thread::Builder::new().name("programs".into()).spawn(accept).context("cannot start a thread")?;
+        let threads = ClientThreads { accepting: "programs", serving: "program", clients_max: BEGINNERS_MAX };
+        // A program that has gone, or says something else, is told nothing.
+        let begin = move |stream| drop(served.begin(stream));
+        threads.accept(listener, move || known.strong_count() == 0, refuse, begin).context("cannot start a thread")?;
         Ok(Programs { _socket: socket })
     }
 }
 
-fn accept(listener: &UnixListener, served: &Served) {
-    let beginners = Arc::new(AtomicU32::new(0));
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => start(stream, served.clone(), &beginners),
-            // Shut down: the server ends.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
-            Err(_) if served.kernel.strong_count() == 0 => return,
-            Err(_) => thread::sleep(RETRY),
-        }
-    }
-}
-
-/// Counts a program while it begins.
-struct Counted(Arc<AtomicU32>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn start(stream: UnixStream, served: Served, beginners: &Arc<AtomicU32>) {
-    let before = beginners.fetch_add(1, Ordering::SeqCst);
-    let counted = Counted(Arc::clone(beginners));
-    if before >= BEGINNERS_MAX {
-        let why = format!("{BEGINNERS_MAX} programs are about to map a volume already; try again later");
-        // It may have gone.
-        let _ = (&stream).write_all(&wire::encode_answer(&Err(why)));
-        return;
-    }
-    let begin = move || {
-        let _counted = counted;
-        // A program that has gone, or says something else, is told nothing.
-        let _ = served.begin(stream);
-    };
-    // Without a thread the program is disconnected.
-    let _ = thread::Builder::new().name("program".into()).spawn(begin);
+fn refuse(mut stream: &UnixStream) {
+    let why = format!("{BEGINNERS_MAX} programs are about to map a volume already; try again later");
+    // It may have gone.
+    let _ = stream.write_all(&wire::encode_answer(&Err(why)));
 }
 
 /// Reads until a point in time, however slowly bytes arrive.

@@ -1,10 +1,8 @@
-//! The control socket: its threads and bounds.
+//! The control socket: what its clients' threads do, and its bounds.
 
 use std::io::{self, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,6 +10,7 @@ use machine::linux::net::ListeningSocket;
 use serde_json::{Value, json};
 
 use super::ControlPanel;
+use crate::client_threads::ClientThreads;
 
 /// The longest request. Bytes.
 const LINE_BYTES_MAX: usize = 4096;
@@ -21,9 +20,6 @@ const CLIENTS_MAX: u32 = 16;
 
 /// A client that sends no request or takes no answer for this long is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Delay before the next attempt after the host could not accept a client.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The listening socket. When dropped, it accepts no more clients and the connected ones are disconnected.
 pub struct ControlSocket {
@@ -41,51 +37,19 @@ impl ControlSocket {
     pub fn serve(socket: ListeningSocket, panel: &Arc<ControlPanel>) -> anyhow::Result<ControlSocket> {
         let listener = socket.for_thread().context("cannot listen on the control socket")?;
         let known = Arc::downgrade(panel);
-        let accept = move || accept(&listener, &known);
-        thread::Builder::new().name("control".into()).spawn(accept).context("cannot start a thread")?;
+        let of_clients = Weak::clone(&known);
+        let threads = ClientThreads { accepting: "control", serving: "control client", clients_max: CLIENTS_MAX };
+        // An error also ends the connection.
+        let serve = move |stream: UnixStream| drop(serve(&stream, &of_clients));
+        threads.accept(listener, move || known.strong_count() == 0, refuse, serve).context("cannot start a thread")?;
         Ok(ControlSocket { _socket: socket, _panel: Arc::clone(panel) })
     }
 }
 
-fn accept(listener: &UnixListener, panel: &Weak<ControlPanel>) {
-    let clients = Arc::new(AtomicU32::new(0));
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => start(stream, panel, &clients),
-            // Shut down: the server ends.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
-            Err(_) if panel.strong_count() == 0 => return,
-            Err(_) => thread::sleep(ACCEPT_RETRY),
-        }
-    }
-}
-
-/// Counts a client while it is connected.
-struct Counted(Arc<AtomicU32>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn start(stream: UnixStream, panel: &Weak<ControlPanel>, clients: &Arc<AtomicU32>) {
-    let before = clients.fetch_add(1, Ordering::SeqCst);
-    let counted = Counted(Arc::clone(clients));
-    if before >= CLIENTS_MAX {
-        // The client may have disconnected.
-        let _ =
-            send(&stream, &json!({ "error": format!("{CLIENTS_MAX} clients are connected already; try again later") }));
-        return;
-    }
-    let panel = Weak::clone(panel);
-    let serve = move || {
-        let _counted = counted;
-        // An error also ends the connection.
-        let _ = serve(&stream, &panel);
-    };
-    // Without a thread the client is dropped, and no longer counted.
-    let _ = thread::Builder::new().name("control client".into()).spawn(serve);
+fn refuse(stream: &UnixStream) {
+    let why = format!("{CLIENTS_MAX} clients are connected already; try again later");
+    // The client may have disconnected.
+    let _ = send(stream, &json!({ "error": why }));
 }
 
 /// Answers one client's requests until it disconnects or exceeds a bound.
