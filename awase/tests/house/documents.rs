@@ -106,6 +106,16 @@ fn a_list_below_the_flags_is_there_where_one_is_spoken_of() {
     none(&wrong);
 }
 
+#[test]
+fn every_term_stands_in_the_glossary_once() {
+    let glossary = read("docs/glossary.md");
+    let rows = glossary.lines().filter(|line| !line.starts_with("| term | what it is |"));
+    let cells = rows.filter_map(|row| row.strip_prefix("| ")?.split(" | ").next());
+    let mut known = BTreeSet::new();
+    let again = cells.flat_map(|cell| cell.split(", ")).filter(|term| !known.insert(*term));
+    none(&again.map(|term| format!("docs/glossary.md explains {term} again")).collect::<Vec<_>>());
+}
+
 /// The values of a key of a unit.
 fn values(unit: &str, key: &str) -> Vec<String> {
     unit.lines().filter_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned())).collect()
