@@ -29,7 +29,7 @@ pub(super) async fn setattr(call: &Call) -> Answer {
     let guard = option(args.guard).map(from_wire).transpose()?;
     let after = set(&object, attributes, guard).await?;
     if attributes.mode.is_some() || attributes.uid.is_some() || attributes.gid.is_some() {
-        object.export.grants().forget();
+        object.export.grants().forget(object.node);
     }
     object.make_durable(&[object.node]).await?;
     let after = Nfs3Option::Some(object.fattr(&after));
