@@ -50,14 +50,20 @@ impl Listings {
 
     fn insert(&self, listing: Listing) {
         let mut open = self.0.lock();
-        if open.len() >= OPEN_MAX {
-            open.pop_front();
-        }
+        let oldest = if open.len() < OPEN_MAX { None } else { open.pop_front() };
         open.push_back(listing);
+        // Closed without the lock: the last descriptor of a removed directory has the host free its blocks.
+        drop(open);
+        drop(oldest);
     }
 
     pub(super) fn forget(&self, dir: &Node) {
-        self.0.lock().retain(|listing| listing.dir != *dir);
+        let mut forgotten = Vec::new();
+        let mut open = self.0.lock();
+        while let Some(at) = open.iter().position(|listing| listing.dir == *dir) {
+            forgotten.extend(open.remove(at));
+        }
+        drop(open);
     }
 }
 
