@@ -164,6 +164,16 @@ fn strange_machines_are_simulated_and_end() {
         &[("memory.resident", 50.0), ("cache.reserve", 50.0), ("giving.demand", 93.0), ("memory.size", 8.0)],
         &[("cache.fixed", 90.0), ("memory.size", 8.0)],
         &[("disk.rate", 0.1), ("disk.rpm", 20_000.0), ("memory.size", 4.0), ("storm.time", 40.0)],
+#[test]
+fn a_slow_disk_is_told_to_take_no_more_than_it_can() {
+    // A buffer of 8 KB takes a second.
+    let results = simulate("ws-2", &[("slow.write", 1000.0)], 1);
+    let rates: Vec<f64> = table(&results, "slow").cells.iter().filter_map(|row| row[5].simulated).collect();
+    assert_eq!(rates[0], 0.0, "nothing is written");
+    // One request is counted when it begins.
+    assert!(rates[1..].iter().all(|rate| (7.0..8.2).contains(rate)), "KB/s: {rates:?}");
+}
+
     ] {
         assert!(cells(&simulate("ws-2", changes, 1)).all(|cell| cell.simulated.is_some()), "{changes:?}");
     }

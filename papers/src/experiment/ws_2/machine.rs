@@ -62,7 +62,7 @@ pub(super) const GENERATIONS: [(&str, [f64; 7]); 4] = [
 
 /// 4.3BSD's blocks, and a disk that is otherwise that of 1991.
 const OF_ALL_GENERATIONS: [(&str, f64); 4] =
-    [("buffer.size", 8.0), ("disk.rpm", 3600.0), ("disk.units", 0.0), ("disk.overhead", 2.2)];
+    [("buffer.size", 8.0), ("disk.rpm", 3600.0), ("disk.units", 0.0), ("disk.overhead", 3.0)];
 
 /// Bytes of a buffer: the given size in pages, but at most memory divided by [`BUFFERS_MIN`].
 fn buffer(bytes: f64, memory_mb: f64) -> u64 {

@@ -39,8 +39,8 @@ struct Seen {
     /// Milliseconds.
     reads: Vec<f64>,
     writes: Vec<f64>,
-    /// Blocks handed over by the slow writer.
-    slow: u64,
+    /// Bytes that the slow disk took while reads and writes were counted: not those that filled the cache before.
+    slow_bytes: u64,
 }
 
 /// A disk that takes that long to write a buffer, or the optical disk of table 3.
@@ -62,13 +62,12 @@ fn slow_drive(hardware: &Hardware, write_ms: f64) -> Drive {
 }
 
 /// Writes a file without end to the slow disk, as fast as it may.
-async fn write_slowly(process: Process, first: u64, how: Write, seen: Rc<RefCell<Seen>>) {
+async fn write_slowly(process: Process, first: u64, how: Write) {
     // Comes round to its start before the disk's end.
     let blocks = process.hardware.buffers();
     for number in (0..blocks).cycle() {
         process.time.sleep(process.hardware.call()).await;
         process.buffers.write(DiskBlock(first + number), Content(1), how).await;
-        seen.borrow_mut().slow += 1;
     }
 }
 
@@ -97,17 +96,20 @@ async fn use_files(process: Process, pause: Duration, seen: Rc<RefCell<Seen>>) {
 fn simulate(hardware: &Hardware, (setup, is_slow): (Setup, bool), write_ms: f64, pause: Duration) -> Seen {
     let host = hardware.start(setup);
     let first = hardware.disk_blocks();
-    host.buffers
-        .set_second(DiskBlock(first), Disk::new(&host.run, slow_drive(hardware, write_ms), hardware.queue(setup)));
+    let slow = Disk::new(&host.run, slow_drive(hardware, write_ms), hardware.queue(setup));
+    host.buffers.set_second(DiskBlock(first), slow.clone());
     let seen = Rc::new(RefCell::new(Seen::default()));
     if is_slow {
         let how = if setup.smooth { Write::Delayed } else { Write::Asynchronous };
-        host.spawn(|process| write_slowly(process, first, how, Rc::clone(&seen)));
+        host.spawn(|process| write_slowly(process, first, how));
     }
     host.spawn(|process| use_files(process, pause, Rc::clone(&seen)));
+    host.run.run_until(Instant::ZERO + PHASE);
+    let before = slow.counters().bytes_written;
     host.run.run_until(Instant::ZERO + PHASE * 2);
     drop(host);
     let mut seen = seen.take();
+    seen.slow_bytes = slow.counters().bytes_written - before;
     for times in [&mut seen.reads, &mut seen.writes] {
         times.sort_unstable_by(f64::total_cmp);
     }
@@ -117,12 +119,11 @@ fn simulate(hardware: &Hardware, (setup, is_slow): (Setup, bool), write_ms: f64,
 /// Adds the table and the findings of (g).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let pause = Duration::from_secs_f64(run.get("storm.pause") / 1e3);
-    let kilobytes = hardware.buffer as f64 / 1024.0;
     let rows = CASES.map(|(_, setup, is_slow)| {
         let seen = simulate(hardware, (setup, is_slow), run.get("slow.write"), pause);
         run.step();
         let of = |times: &[f64]| [percentile(times, 0.5), percentile(times, 0.99)];
-        let slow = seen.slow as f64 * kilobytes / (2.0 * PHASE.as_secs_f64());
+        let slow = seen.slow_bytes as f64 / 1024.0 / PHASE.as_secs_f64();
         let ([read, read_late], [write, write_late]) = (of(&seen.reads), of(&seen.writes));
         [read, read_late, write, write_late, seen.reads.len() as f64, slow]
     });
