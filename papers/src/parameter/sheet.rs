@@ -50,7 +50,7 @@ pub struct Decision {
     pub what: String,
     /// The file that decides.
     pub by: String,
-    /// The server's file that uses it. None for what the server does not use.
+    /// The server's file that uses it. None for the lab's own.
     #[serde(default)]
     pub server: Option<String>,
 }
@@ -61,7 +61,6 @@ impl Decision {
         let Decision { what, by, .. } = self;
         match &self.server {
             Some(server) => format!("{what}: the server's own code, {by}, as {server} uses it."),
-            None if by.starts_with("policy/") => format!("{what}: {by}, which the server does not use."),
             None => format!("{what}: the lab's own model, {by}."),
         }
     }

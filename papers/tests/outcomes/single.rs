@@ -134,6 +134,13 @@ fn more_processors_gain_more_until_the_bus_is_full() {
 }
 
 #[test]
+fn locks_and_completions_are_told_of_devices_that_have_them() {
+    let rows = &table(usual("mp-table1"), "completions").rows;
+    assert!(rows.len() == 6 && rows.iter().all(|row| !row.starts_with("ramdisk")), "{rows:?}");
+    assert!(table(usual("mp-table1"), "caches").rows.iter().any(|row| row.starts_with("ramdisk")));
+}
+
+#[test]
 fn what_nobody_published_decides_nothing_on_40_processors() {
     for change in [("cpu.io", 5.0), ("cpu.io", 20.0), ("ipi.deliver", 200.0), ("ipi.deliver", 1000.0)] {
         let [mapped, unmapped] = two(&simulate("uio", &[change], 1), "rates");
@@ -158,13 +165,6 @@ fn nothing_of_the_dynamic_cache_is_marked_as_published_and_all_tables_are_comple
 }
 
 #[test]
-fn strange_machines_are_simulated_and_end() {
-    for changes in [
-        &[("memory.size", 4.0), ("buffer.size", 65_536.0)] as &Changes,
-        &[("memory.resident", 50.0), ("cache.reserve", 50.0), ("giving.demand", 93.0), ("memory.size", 8.0)],
-        &[("cache.fixed", 90.0), ("memory.size", 8.0)],
-        &[("disk.rate", 0.1), ("disk.rpm", 20_000.0), ("memory.size", 4.0), ("storm.time", 40.0)],
-#[test]
 fn a_slow_disk_is_told_to_take_no_more_than_it_can() {
     // A buffer of 8 KB takes a second.
     let results = simulate("ws-2", &[("slow.write", 1000.0)], 1);
@@ -174,6 +174,13 @@ fn a_slow_disk_is_told_to_take_no_more_than_it_can() {
     assert!(rates[1..].iter().all(|rate| (7.0..8.2).contains(rate)), "KB/s: {rates:?}");
 }
 
+#[test]
+fn strange_machines_are_simulated_and_end() {
+    for changes in [
+        &[("memory.size", 4.0), ("buffer.size", 65_536.0)] as &Changes,
+        &[("memory.resident", 50.0), ("cache.reserve", 50.0), ("giving.demand", 93.0), ("memory.size", 8.0)],
+        &[("cache.fixed", 90.0), ("memory.size", 8.0)],
+        &[("disk.rate", 0.1), ("disk.rpm", 20_000.0), ("memory.size", 4.0), ("storm.time", 40.0)],
     ] {
         assert!(cells(&simulate("ws-2", changes, 1)).all(|cell| cell.simulated.is_some()), "{changes:?}");
     }

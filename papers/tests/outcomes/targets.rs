@@ -101,11 +101,11 @@ fn every_decision_names_files_that_are_there_and_the_policy_is_used_where_it_say
                 assert!(decision.server.is_none(), "{}: {decision:?}", order.name());
                 continue;
             };
-            if let Some(server) = &decision.server {
-                let uses = read(server);
-                let named = uses.contains(&format!("policy::{policy}")) || uses.contains("use policy::{");
-                assert!(named && uses.contains(policy), "{server} does not use {policy}");
-            }
+            // The server uses every policy.
+            let server = decision.server.as_ref().unwrap_or_else(|| panic!("{}: {decision:?}", order.name()));
+            let uses = read(server);
+            let named = uses.contains(&format!("policy::{policy}")) || uses.contains("use policy::{");
+            assert!(named && uses.contains(policy), "{server} does not use {policy}");
         }
     }
 }

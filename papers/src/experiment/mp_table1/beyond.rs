@@ -94,8 +94,8 @@ fn empty_cells(spread: &Table, published: &Table) -> Finding {
 /// Percent of the time with nine processes: master and device, funnelled and symmetric; and what caches and locks have
 /// of it.
 fn busy(run: &Run<'_>, setups: &[Setup; 3], results: &mut Results) {
-    let (mut rows, mut caches) = (Vec::new(), Vec::new());
-    let mut names = Vec::new();
+    let (mut rows, mut caches, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut completions, mut of_completions) = (Vec::new(), Vec::new());
     for (name, setup) in super::DEVICES.iter().zip(setups) {
         for count in BUSY_WAITS {
             let [funnel, symmetric] = [Mode::Funnel, Mode::Symmetric].map(|access| {
@@ -106,12 +106,17 @@ fn busy(run: &Run<'_>, setups: &[Setup; 3], results: &mut Results) {
                 ran
             });
             rows.push([funnel.master, funnel.device, symmetric.master, symmetric.device, symmetric.spun]);
-            caches.push([funnel.own_cache, symmetric.own_cache, symmetric.initiator, symmetric.lock_free]);
-            names.push(format!("{name}, wait {count}"));
+            caches.push([funnel.own_cache, symmetric.own_cache]);
+            let name = format!("{name}, wait {count}");
+            if !matches!(setup.device, Device::Memory { .. }) {
+                completions.push([symmetric.initiator, symmetric.lock_free]);
+                of_completions.push(name.clone());
+            }
+            names.push(name);
         }
     }
     if run.compares() {
-        let column = |of: usize| super::super::mean(&caches.iter().map(|row: &[f64; 4]| row[of]).collect::<Vec<_>>());
+        let column = |of: usize| super::super::mean(&caches.iter().map(|row: &[f64; 2]| row[of]).collect::<Vec<_>>());
         let (funnelled, symmetric) = (column(0), column(1));
         results.findings.extend([
             Finding::new(
@@ -133,6 +138,7 @@ fn busy(run: &Run<'_>, setups: &[Setup; 3], results: &mut Results) {
     }
     results.tables.push(run.table("busy", rows).of_rows(&names));
     results.tables.push(run.table("caches", caches).of_rows(names));
+    results.tables.push(run.table("completions", completions).of_rows(of_completions));
 }
 
 /// The gain on scsihd if the driver holds its lock long, as for its head scheduling; and how often it is found free.
