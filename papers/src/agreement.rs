@@ -59,10 +59,23 @@ impl Table {
     /// The part of the variance about its own mean that is explained of each row, sorted from the least: of rows with
     /// enough cells, which differ by more than noise.
     pub fn rows_explained(&self) -> Vec<f64> {
-        let rows = (0..self.cells.len()).filter(|row| !self.in_points || self.span(*row) > NOISE_POINTS);
+        let rows = (0..self.cells.len()).filter(|row| self.differs(*row));
         let mut rows: Vec<f64> = rows.filter_map(|row| self.row_agreement(row)?.explained).collect();
         rows.sort_by(f64::total_cmp);
         rows
+    }
+
+    /// Names of the rows that are left out there, though they have enough cells: their published cells differ by no more
+    /// than noise.
+    pub fn rows_of_noise(&self) -> Vec<&str> {
+        let has_part = |row: usize| self.row_agreement(row).is_some_and(|row| row.explained.is_some());
+        let rows = (0..self.cells.len()).filter(|row| !self.differs(*row) && has_part(*row));
+        rows.filter_map(|row| self.rows.get(row).map(String::as_str)).collect()
+    }
+
+    /// Do the published cells of a row differ by more than noise?
+    fn differs(&self, row: usize) -> bool {
+        !self.in_points || self.span(row) > NOISE_POINTS
     }
 
     fn pairs(&self, row: usize) -> Vec<Pair> {
@@ -143,9 +156,12 @@ impl Target {
     /// In a phrase: `cells within 20 %`.
     pub fn phrase(&self) -> String {
         let percent = |part: f64| format!("{:.0} %", part * 100.0);
-        let within = self.within.map(|within| format!("every predicted cell within {within} % (or points)"));
+        let of = if self.tables.is_empty() { String::new() } else { format!(" of {}", self.tables.join(", ")) };
+        let within = self.within.map(|within| format!("every predicted cell{of} within {within} % (or points)"));
         let explained = self.explained.map(|part| format!("{} of each table's variance explained", percent(part)));
-        let rows = self.each_row.map(|part| format!("{} of that of each row", percent(part)));
+        let rows = self
+            .each_row
+            .map(|part| format!("{} of that of each row that differs by more than a point", percent(part)));
         let findings = (!self.findings.is_empty()).then(|| format!("holds: {}", self.findings.join("; ")));
         [within, explained, rows, findings].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::experiment::{Experiment, Run};
+use crate::parameter::sheet::Decision;
 use crate::parameter::{ParameterError, Parameters};
 use crate::result::Results;
 use crate::sensitivity::{self, Sensitivity};
@@ -57,20 +58,29 @@ pub struct Progress {
 }
 
 impl Outcome {
-    /// What the agreement owes to numbers that nobody published: of the paper's machine as it is.
+    /// Was a machine simulated, or only this one measured?
+    pub fn is_simulated(&self) -> bool {
+        self.results.tables.iter().flat_map(|table| table.cells.iter().flatten()).any(|cell| cell.simulated.is_some())
+    }
+
+    /// What the agreement owes to numbers that nobody published: of the paper's machine as it is, where it was simulated.
     pub fn sensitivity(&self) -> Option<Sensitivity> {
         let is_as_recorded = self.order.setting == Setting::Paper && self.order.changed().is_empty();
         let recorded = || sensitivity::recorded(self.order.experiment.name()).filter(|_| is_as_recorded);
-        self.measured.clone().or_else(recorded)
+        self.measured.clone().or_else(recorded).filter(|_| self.is_simulated())
+    }
+
+    /// Who makes the decisions of the simulated machine: a sentence each.
+    pub fn decisions(&self) -> Vec<String> {
+        let decisions = self.order.experiment.sheet().decisions.iter().filter(|_| self.is_simulated());
+        decisions.map(Decision::sentence).collect()
     }
 
     /// Where it ran: one phrase.
     pub fn place(&self) -> &'static str {
-        let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
-        let local = cells().any(|cell| cell.local.is_some());
-        let simulated =
-            cells().any(|cell| cell.simulated.is_some()) || (!local && self.order.experiment.is_simulated());
-        match (simulated, local, self.order.setting) {
+        let mut cells = self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
+        let local = cells.any(|cell| cell.local.is_some());
+        match (self.is_simulated(), local, self.order.setting) {
             (false, ..) => "measured on this machine",
             (true, false, Setting::Paper) => "on the paper's machine, simulated",
             (true, false, Setting::Modern) => "on a machine of 2026, simulated",

@@ -9,7 +9,7 @@ use std::process::Command;
 use made_up::{BROKEN, GRID, SMALL};
 use papers::report::terminal::Terminal;
 use papers::report::{Heading, files};
-use papers::{Order, Outcome, Progress, Setting, order};
+use papers::{Cell, Order, Outcome, Progress, Results, Setting, Table, order};
 
 const PLAIN: Terminal = Terminal { colour: false, width: 116 };
 
@@ -148,6 +148,48 @@ fn the_page_needs_nothing_else_and_takes_no_text_for_html() {
     assert!(page.contains("with &amp; without &lt;priority&gt;") && !page.contains("<priority>"));
     assert!(page.contains("The whole takes &lt;b&gt;no&lt;/b&gt; longer"));
     assert!(page.contains("a data sheet &quot;of&quot; 1990"));
+}
+
+#[test]
+fn nothing_of_the_simulated_machine_is_told_where_only_this_one_was_measured() {
+    let experiment = papers::named("ws-table3").expect("an experiment");
+    let order = Order::new(experiment, Setting::Paper, 1).expect("in range");
+    let cells = vec![vec![Cell { local: Some(0.25), ..Cell::default() }; 2]];
+    let table = Table { cells, ..experiment.sheet().form("times") }.of_rows(["with priority"]);
+    let outcome = Outcome { order, results: Results { tables: vec![table], ..Results::default() }, measured: None };
+    let text = PLAIN.outcome(&outcome) + &PLAIN.summary(&outcome);
+    assert!(text.contains("measured on this machine") && text.contains("0.25"), "{text}");
+    let files = files(&[outcome], &heading());
+    let section = files[0].text.split_once("<section").expect("a section").1;
+    for of_simulation in ["target", "judged", "draws", "How free", "are free", "Who decides", "where they come from"] {
+        assert!(!text.contains(of_simulation), "{of_simulation}: {text}");
+        let section = section.split_once("</section>").expect("its end").0;
+        assert!(!section.contains(of_simulation), "{of_simulation}: {section}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&files[1].text).expect("JSON");
+    assert!(json["sensitivity"].is_null() && json["decisions"] == serde_json::json!([]), "{json:#}");
+}
+
+#[test]
+fn rows_that_hardly_differ_are_named_where_they_do_not_count() {
+    let row = |scale: f64| (0..6).map(|x| Cell::of(f64::from(x) * scale, f64::from(5 - x) * scale)).collect::<Vec<_>>();
+    let cells = vec![row(2.0), row(0.1), row(3.0)];
+    let table = Table { name: "gains".into(), cells, in_points: true, ..Table::default() };
+    let table = table.of_rows(["much", "little", "more"]).of_columns(0..6);
+    let order = Order::new(&GRID, Setting::Paper, 1).expect("in range");
+    let outcome = Outcome { order, results: Results { tables: vec![table], ..Results::default() }, measured: None };
+    let flowing = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = flowing(PLAIN.outcome(&outcome));
+    assert!(text.contains("of the 2 rows that differ by more than a point"), "{text}");
+    assert!(text.contains("; left out, as they differ by no more than a point: little"), "{text}");
+    assert!(
+        flowing(PLAIN.summary(&outcome)).contains("half of it in 0 of the 2 rows that differ by more than a point")
+    );
+    let target = papers::named("mp-table2").expect("an experiment").sheet().target.as_ref().expect("a target").phrase();
+    assert!(target.contains("each row that differs by more than a point"), "{target}");
+    let of_means =
+        papers::named("ws-table6").expect("an experiment").sheet().target.as_ref().expect("a target").phrase();
+    assert_eq!(of_means, "every predicted cell of mean within 20 % (or points)");
 }
 
 /// What chromium makes of the page in `directory`.

@@ -79,6 +79,7 @@ fn server(run: &Run<'_>, processors: usize) -> Server {
         socket: count("processors.socket"),
         threads: count("threads"),
         io_ns: ns("cpu.io", 1e3),
+        shoots_twice: count("shootdowns") == 2,
         map_ns: ns("cpu.map", 1.0),
         deliver_ns: ns("ipi.deliver", 1.0),
         trap_ns: ns("ipi.trap", 1.0),

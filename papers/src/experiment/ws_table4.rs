@@ -24,23 +24,14 @@ pub(super) fn steps(parameters: &Parameters) -> u64 {
 pub(super) fn simulate(run: &Run<'_>) -> Results {
     let of = |gather| {
         let (biods, nfsds) = (run.get("client.biods") as u32, run.get("server.nfsds") as u32);
-        let files = (run.get("file.count") as u32).min(if run.is_brief { SWEEP_FILES } else { u32::MAX });
+        let files = run.get("file.count") as u32;
         measure(run, Setting { biods, nfsds, load: Load::Write { gather }, server_ahead: None, files })
     };
     let (without, with) = (of(false), of(true));
     let sweep = DAEMONS.map(|daemons| {
         [false, true].map(|gather| {
             let load = Load::Write { gather };
-            measure(
-                run,
-                Setting {
-                    biods: daemons,
-                    nfsds: daemons,
-                    load,
-                    server_ahead: None,
-                    files: if run.is_brief { 1 } else { SWEEP_FILES },
-                },
-            )
+            measure(run, Setting { biods: daemons, nfsds: daemons, load, server_ahead: None, files: SWEEP_FILES })
         })
     });
     let daemons = [0, 1].map(|of| sweep.iter().map(move |pair| pair[of].throughput()));

@@ -20,7 +20,6 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     let with = |ahead: u64, cached, server_ahead| {
         let biods = (run.get("client.biods") as u32).max(ahead as u32 + 1);
         let (nfsds, files) = (run.get("server.nfsds") as u32, run.get("file.count") as u32);
-        let files = if run.is_brief { 1 } else { files };
         measure(run, Setting { biods, nfsds, load: Load::Read { ahead, cached }, server_ahead, files })
     };
     let of = |ahead: u64, cached| with(ahead, cached, None);

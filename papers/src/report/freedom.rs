@@ -39,7 +39,7 @@ fn free_only(outcome: &Outcome) -> Option<String> {
     let order = &outcome.order;
     let is_compared = outcome.results.tables.iter().any(|table| table.agreement().is_some());
     let free = order.experiment.sheet().free().count();
-    match (order.experiment.is_simulated(), is_compared) {
+    match (outcome.is_simulated(), is_compared) {
         (false, _) => None,
         (true, false) => Some(format!("Nothing is published to compare with; {free} numbers of the machine are free.")),
         (true, true) => {
@@ -55,12 +55,11 @@ pub(super) fn verdict(outcome: &Outcome) -> String {
 }
 
 pub(super) fn decisions(outcome: &Outcome) -> String {
-    let decisions = &outcome.order.experiment.sheet().decisions;
+    let decisions = outcome.decisions();
     if decisions.is_empty() {
         return String::new();
     }
-    let one = |sentence: String| format!("<li>{}</li>\n", escaped(&sentence));
-    let all: String = decisions.iter().map(|decision| one(decision.sentence())).collect();
+    let all: String = decisions.iter().map(|sentence| format!("<li>{}</li>\n", escaped(sentence))).collect();
     format!("<h3>Who decides</h3>\n<ul>\n{all}</ul>\n")
 }
 
@@ -73,29 +72,37 @@ pub(super) fn measured(measure: &str, value: f64) -> String {
     }
 }
 
+/// What the agreements are of, and what they are with all numbers as they are.
+pub(super) fn agreements(of: &Sensitivity) -> String {
+    let names: Vec<String> = of.measures.iter().map(|[name, measure]| format!("{name}: {measure}")).collect();
+    match names.is_empty() {
+        true => "No cell is predicted; findings and target are told.".to_owned(),
+        false => format!("Agreement: {}. As it is: {}.", names.join(" / "), trial(of, &of.usual)),
+    }
+}
+
 /// What a number at one of its ends gives: agreements, target and findings lost.
 pub(super) fn trial(of: &Sensitivity, trial: &Trial) -> String {
     let pairs = of.measures.iter().zip(&trial.agreement);
-    let mut text = pairs.map(|([_, measure], value)| measured(measure, *value)).collect::<Vec<_>>().join(" / ");
+    let agreements = pairs.map(|([_, measure], value)| measured(measure, *value)).collect::<Vec<_>>().join(" / ");
     let lost = trial.refuted.len() as i64 - of.usual.refuted.len() as i64;
-    if lost != 0 {
-        let _ = write!(text, ", {lost:+} refuted");
-    }
-    if trial.is_met != of.usual.is_met {
-        text += if trial.is_met { ", met" } else { ", missed" };
-    }
-    text
+    let lost = if lost == 0 { String::new() } else { format!("{lost:+} refuted") };
+    let met = match (trial.is_met, of.usual.is_met) {
+        (true, false) => "met",
+        (false, true) => "missed",
+        _ => "",
+    };
+    let all: Vec<&str> = [agreements.as_str(), &lost, met].into_iter().filter(|part| !part.is_empty()).collect();
+    if all.is_empty() { "the same".to_owned() } else { all.join(", ") }
 }
 
 pub(super) fn sensitivity(outcome: &Outcome) -> String {
     let Some(of) = outcome.sensitivity() else { return String::new() };
-    let names: Vec<String> = of.measures.iter().map(|[name, measure]| format!("{name}: {measure}")).collect();
     let mut html = format!(
-        "<details open><summary>How free it is: what hangs on the {} numbers that nobody published</summary>\n<p>Agreement: \
-         {}. Each number at both ends of its plausible range, the others as they are. As it is: {}.</p>\n",
+        "<details open><summary>How free it is: what hangs on the {} numbers that nobody published</summary>\n<p>{} Each \
+         number at both ends of its plausible range, the others as they are.</p>\n",
         of.numbers.len(),
-        escaped(&names.join(" / ")),
-        trial(&of, &of.usual),
+        escaped(&agreements(&of)),
     );
     html += "<div class=wide><table class=list><thead><tr><th>number</th><th>kind</th><th class=n>value</th><th \
              class=n>least</th><th>gives</th><th class=n>most</th><th>gives</th></tr></thead>\n<tbody>";
@@ -117,10 +124,10 @@ pub(super) fn sensitivity(outcome: &Outcome) -> String {
     html += "</tbody></table></div>\n<p>All drawn together: ";
     let spreads = of.measures.iter().zip(&of.draws.spread).map(|([name, measure], spread)| {
         let [worst, middle, best] = spread.map(|value| measured(measure, value));
-        format!("{}: {middle} in the middle, {worst} in the worst tenth, {best} in the best", escaped(name))
+        format!("{}: {middle} in the middle, {worst} in the worst tenth, {best} in the best; ", escaped(name))
     });
-    html += &spreads.collect::<Vec<_>>().join("; ");
-    html += ".</p>\n<ul>\n";
+    html.extend(spreads);
+    let _ = writeln!(html, "{} of {} meet the target.</p>\n<ul>", of.draws.met, of.draws.count);
     for (text, percent) in &of.draws.held {
         let _ = writeln!(html, "<li>{percent:.0} % of the draws: {}</li>", escaped(text));
     }

@@ -49,7 +49,8 @@ was not looked up. <em>Derived</em>: arithmetic on these. <em>Setup</em>: of the
 <em>Judged</em>: nobody published it, or it is only remembered; with a plausible range. <em>Inferred</em>: chosen because \
 it fits. <em>Fitted</em>: on one cell, at most one a table. The last three are free, and only predictions count: \
 <em>variance explained</em> is 1 where all predicted cells are right, 0 where their mean would do as well, and less where \
-it would do better; of single rows, the row's own mean is the rival.</p></footer>\n";
+it would do better; of single rows, the row's own mean is the rival, and rows whose published cells differ by no more than \
+a point, where differences are in points, do not count: they are named.</p></footer>\n";
 
 /// An experiment in the index: its subject and its result.
 fn card(outcome: &Outcome) -> String {
@@ -149,7 +150,9 @@ fn plots(results: &Results) -> String {
 
 fn parameters(outcome: &Outcome) -> String {
     let order = &outcome.order;
-    if order.parameters.iter().next().is_none() {
+    // Those of a machine that was not simulated say nothing of what was measured.
+    let is_used = outcome.is_simulated() || !order.experiment.is_simulated();
+    if !is_used || order.parameters.iter().next().is_none() {
         return String::new();
     }
     let changed = order.changed();

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use crate::order::{Outcome, Setting};
-use crate::parameter::sheet::Decision;
 use crate::result::{Plot, Table};
 
 pub fn outcome(outcome: &Outcome, version: &str) -> String {
@@ -41,7 +40,7 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
         "plots": results.plots.iter().map(plot).collect::<Vec<_>>(),
         "findings": results.findings,
         "notes": results.notes,
-        "decisions": experiment.sheet().decisions.iter().map(Decision::sentence).collect::<Vec<_>>(),
+        "decisions": outcome.decisions(),
         "sensitivity": outcome.sensitivity(),
     });
     format!("{value:#}\n")

@@ -29,7 +29,10 @@ pub(super) fn phrases(results: &Results) -> Vec<(String, bool)> {
     if let Some(explained) = explained {
         let rows: Vec<f64> = in_points.iter().flat_map(|table| table.rows_explained()).collect();
         let half = rows.iter().filter(|part| **part >= ROW_AIM).count();
-        let text = format!("variance explained {explained:.2} or more, half of it in {half} of {} rows", rows.len());
+        let text = format!(
+            "variance explained {explained:.2} or more, half of it in {half} of the {} rows that differ by more than a point",
+            rows.len()
+        );
         phrases.push((text, explained >= WHOLE_AIM && half == rows.len()));
     }
     phrases
@@ -43,12 +46,17 @@ pub(super) fn agreement(table: &Table) -> Option<String> {
     if let Some(explained) = explained {
         text += &format!("; variance explained {explained:.2}");
         let rows = table.rows_explained();
-        if let [least, .., _] = rows[..] {
-            text += &format!(
-                "; of single rows {least:.2} to {:.2}, {:.2} in the middle",
-                rows[rows.len() - 1],
-                rows[rows.len() / 2]
-            );
+        if let [least, .., most] = rows[..] {
+            let middle = rows[rows.len() / 2];
+            let which = match table.in_points {
+                true => format!("of the {} rows that differ by more than a point", rows.len()),
+                false => "of single rows".to_owned(),
+            };
+            text += &format!("; {which} {least:.2} to {most:.2}, {middle:.2} in the middle");
+        }
+        let left_out = table.rows_of_noise();
+        if !left_out.is_empty() {
+            text += &format!("; left out, as they differ by no more than a point: {}", left_out.join(", "));
         }
         text += &bound_explains.map(|part| format!(" (bounds alone: {part:.2})")).unwrap_or_default();
     }

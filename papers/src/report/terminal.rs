@@ -1,6 +1,6 @@
 //! Results of an experiment, as text for a terminal.
 
-use super::freedom::{first_lines, trial};
+use super::freedom::{agreements, first_lines, trial};
 use super::sums::{BY_ROW, agreement, by_row, phrases};
 use super::{
     Closeness, SOURCES, difference, difference_unit, is_compared, is_grid, letters, shown, source_name, sources, value,
@@ -82,21 +82,16 @@ impl Terminal {
     /// Who decides, and what hangs on the free numbers.
     fn rests_on(&self, outcome: &Outcome) -> String {
         let mut text = String::new();
-        let decisions = &outcome.order.experiment.sheet().decisions;
+        let decisions = outcome.decisions();
         if !decisions.is_empty() {
             text += "\nWho decides\n";
         }
         for decision in decisions {
-            text += &format!("  - {}\n", wrap(&decision.sentence(), self.width - 4).join("\n    "));
+            text += &format!("  - {}\n", wrap(&decision, self.width - 4).join("\n    "));
         }
         let Some(of) = outcome.sensitivity() else { return text };
-        let names: Vec<String> = of.measures.iter().map(|[name, measure]| format!("{name}: {measure}")).collect();
         text += "\nHow free it is\n";
-        text += &self.wrapped(
-            &format!("Agreement: {}. As it is: {}.", names.join(" / "), trial(&of, &of.usual)),
-            "  ",
-            Tone::Faint,
-        );
+        text += &self.wrapped(&agreements(&of), "  ", Tone::Faint);
         let mut columns =
             ["number", "kind", "value", "least", "gives", "most", "gives"].map(|head| Column::head(head, false));
         for number in &of.numbers {

@@ -72,8 +72,60 @@ fn every_free_number_has_a_range_and_a_recorded_sensitivity() {
             recorded.numbers.iter().map(|of| (of.name.as_str(), of.kind.as_str(), of.value)).collect();
         assert_eq!(free, listed, "{name}: record its sensitivity anew");
         assert_eq!(recorded.usual.is_met, target.misses(results).is_empty(), "{name}");
+        assert_eq!(recorded.target, target.phrase(), "{name}");
         assert_eq!(recorded.draws.count, sensitivity::DRAWS, "{name}");
     }
+}
+
+/// Reports show both: what hangs on the free numbers is told of the same experiment, not of a shorter one.
+#[test]
+fn what_was_recorded_of_the_usual_machine_is_what_its_report_shows() {
+    for Outcome { order, results, .. } in published() {
+        let (name, Some(recorded)) = (order.name(), sensitivity::recorded(order.experiment.name())) else { continue };
+        let finding = |text: &str| results.findings.iter().find(|finding| finding.text == text);
+        for text in &recorded.usual.refuted {
+            assert!(finding(text).is_some_and(|finding| !finding.holds), "{name}: {text}");
+        }
+        for (text, _) in &recorded.draws.held {
+            let holds = finding(text).unwrap_or_else(|| panic!("{name}: {text}")).holds;
+            assert_ne!(holds, recorded.usual.refuted.contains(text), "{name}: {text}");
+        }
+        for ([of, measure], value) in recorded.measures.iter().zip(&recorded.usual.agreement) {
+            let agreement = table(&name, of).agreement().expect("predicted cells");
+            let explained = agreement.explained.filter(|_| measure.contains("explained"));
+            let now = explained.unwrap_or(agreement.worst.abs());
+            assert!((now - value).abs() < 1e-3, "{name}, {of}: {now}, recorded {value}");
+        }
+    }
+}
+
+#[test]
+fn a_mechanism_that_was_chosen_on_a_cell_is_varied_and_the_cell_predicts_nothing() {
+    let free: Vec<&str> = papers::named("uio").expect("an experiment").sheet().free().map(|of| of.name).collect();
+    assert!(free.contains(&"shootdowns"), "{free:?}");
+    assert_eq!(table("uio", "rates").agreement(), None, "one cell is an input, one shootdown was chosen on the other");
+}
+
+#[test]
+fn a_load_that_the_paper_does_not_describe_is_free() {
+    let free: Vec<&str> = papers::named("oltp").expect("an experiment").sheet().free().map(|of| of.name).collect();
+    for name in ["tx.light.ios", "tx.light.calls", "tx.light.user"] {
+        assert!(free.contains(&name), "{name}: {free:?}");
+    }
+}
+
+#[test]
+fn linpack_is_compared_by_its_means_and_what_hangs_on_numbers_is_told_of_them() {
+    assert_eq!(table("ws-table6", "mean").agreement().expect("a prediction").cells, 1);
+    assert!(
+        cells(table("ws-table6", "deviation")).all(|cell| cell.paper.is_some()),
+        "shown, and no part of the target"
+    );
+    let recorded = sensitivity::recorded("ws-table6").expect("recorded");
+    let mean = recorded.measures.iter().position(|[name, _]| name == "mean").expect("a measure");
+    let fitted = recorded.numbers.iter().find(|number| number.name == "cpu.axpy").expect("a free number");
+    let [usual, end] = [&recorded.usual, &fitted.at_least].map(|trial| trial.agreement[mean]);
+    assert!(usual < 5.0 && end > 15.0, "what was fitted is seen: {usual} {end}");
 }
 
 /// A machine at an end of a range gives now what was recorded of it.

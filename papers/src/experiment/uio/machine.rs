@@ -12,7 +12,7 @@ use crate::model::{Simulation, Virtual};
 pub enum Buffers {
     /// Not mapped: FreeBSD 10.
     Unmapped,
-    /// Mapped before, unmapped after with a shootdown: FreeBSD 9.
+    /// Mapped before, unmapped after with a shootdown; at both ends, if the server [has it so](Server::shoots_twice).
     Mapped,
     /// With a shootdown when it is mapped, too.
     ShotDownTwice,
@@ -34,6 +34,8 @@ pub struct Server {
     pub threads: usize,
     /// Processor time of an I/O, one half before and one after the disk.
     pub io_ns: u64,
+    /// Is there a shootdown when a buffer is mapped, too?
+    pub shoots_twice: bool,
     /// To map or unmap a buffer, without the shootdown.
     pub map_ns: u64,
     /// From the order to interrupt all others until they are.
@@ -204,7 +206,7 @@ impl Machine {
             return;
         }
         self.work(processor, self.server.map_ns).await;
-        if mapping == Buffers::ShotDownTwice {
+        if mapping == Buffers::ShotDownTwice || (mapping == Buffers::Mapped && self.server.shoots_twice) {
             self.shoot_down(processor).await;
         }
     }

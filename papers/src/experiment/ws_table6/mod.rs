@@ -23,7 +23,11 @@ pub(super) fn simulate(run: &Run<'_>) -> Results {
     let machine = Machine::of(run);
     let rates = MODES.map(|(mode, _)| machine.rates(mode, run));
     let mut results = Results {
-        tables: vec![means(run, &rates), each_run(run, &rates)],
+        tables: vec![
+            of_runs(run, "mean", &rates, mean),
+            of_runs(run, "deviation", &rates, spread),
+            each_run(run, &rates),
+        ],
         plots: vec![plot(run, &rates)],
         findings: findings(run, &rates),
         notes: run.notes(&[]),
@@ -172,10 +176,10 @@ fn spread(of: &[f64]) -> f64 {
     (squares / (of.len() as f64 - 1.0).max(1.0)).sqrt()
 }
 
-fn means(run: &Run<'_>, rates: &[Vec<f64>; 2]) -> Table {
-    let of = |rates: &[f64]| [mean(rates), spread(rates)];
-    let published = run.published("linpack").iter().map(|rates| of(rates));
-    run.table("mean", rates.iter().map(|rates| of(rates))).beside(published).of_rows(MODES.map(|(_, name)| name))
+/// A number of all runs, beside that of the paper's.
+fn of_runs(run: &Run<'_>, name: &str, rates: &[Vec<f64>; 2], of: fn(&[f64]) -> f64) -> Table {
+    let published = run.published("linpack").iter().map(|rates| [of(rates)]);
+    run.table(name, rates.iter().map(|rates| [of(rates)])).beside(published).of_rows(MODES.map(|(_, name)| name))
 }
 
 /// The runs in order of their rate: the free list of a run is random, in the paper and in the simulation.
