@@ -1,21 +1,20 @@
 //! MP table 1 on this host: `iotest` with funnelled and with symmetric access, on up to the paper's nine processors.
 //!
-//! Funnelled: a process on another processor than the first has the first do the read, and continues with the result.
+//! Funnelled and symmetric are the values of the switch `access`: what is measured is the funnel of the kernel's queues.
 //! The paper's times, including those of its disk and test device, are divided by [`FASTER`]: processors have become
 //! faster by more than that.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::device::DeviceRef;
 use kernel::request::Context;
-use kernel::wait::WaitList;
-use kernel::{Kernel, Processor};
+use kernel::{Kernel, Processor, Switches};
 use machine::Errno;
 use papers::drive::mechanical::{Mechanical, SeekCurve};
 use papers::parameter::Parameters;
 use papers::result::{Axis, Cell, Plot, Series, Table};
-use policy::access::{Access, Mode};
+use policy::access::Mode;
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
 use super::repetitions::{Repetitions, Spread, interleaved};
@@ -41,8 +40,8 @@ const PROCESSORS_MAX: u16 = 9;
 const PROCESSES: [u64; 8] = [1, 2, 3, 4, 6, 9, 12, 20];
 const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];
 const DEVICES: [&str; 3] = ["scsihd", "testdev", "ramdisk"];
-
-const MASTER: ProcessorId = ProcessorId(0);
+/// Values of the switch `access`, in the order of [`Times`].
+const MODES: [Mode; 2] = [Mode::Funnel, Mode::Symmetric];
 
 /// Size of the devices; a process starts over when it has read them. Bytes.
 const DEVICE_BYTES: u64 = 16 << 20;
@@ -82,8 +81,9 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     }
     measured.notes.push(format!(
         "Here: {processors} processors (the paper had nine), and every time of the paper {FASTER} times shorter: waits, \
-         time slices, testdev and the modelled disk, which run in real time. Funnelled means that the first processor \
-         does the reads of all. Completions arrive where the device was started."
+         time slices, testdev and the modelled disk, which run in real time; as in the simulated table it reads nothing \
+         ahead, and no reads are merged. Funnelled and symmetric are the values of the switch access: with the former, \
+         only the first processor starts devices. Completions arrive where the device was started."
     ));
     Ok(measured)
 }
@@ -111,6 +111,7 @@ fn medium(name: &str) -> Result<Medium, LocalError> {
                 },
                 overhead: model.overhead / FASTER,
                 bus_bytes_per_second: model.bus_bytes_per_second * u64::from(FASTER),
+                read_ahead: false,
                 ..model
             }
         }
@@ -165,21 +166,26 @@ fn disturbance(name: &str, cells: &[Times]) -> String {
     )
 }
 
+/// Without merging, as in the simulated table.
+fn setup(processors: u16) -> Setup {
+    Setup { processors_max: processors, ..Setup::with_memory(64 << 20) }
+        .switched(|switches| switches.block_merge = false)
+}
+
 /// Funnelled and symmetric access, for each wait and, within that, for each number of processes.
 fn on(run: &LocalRun<'_>, name: &str, processors: u16) -> Result<Vec<Times>, LocalError> {
-    let setup = Setup { processors_max: processors, ..Setup::with_memory(64 << 20) };
-    let stage = run.host.start(&setup)?;
+    let stage = run.host.start(&setup(processors))?;
     let device = stage.device(&medium(name)?)?;
     let (waits, counts) = (waits(run.effort), processes(run.effort));
     interleaved(run, ROUNDS, waits.len() * counts.len(), |arm| {
         let load = Load::new(name, waits[arm / counts.len()], counts[arm % counts.len()], processors, run.effort);
         let mut took = [Duration::MAX; 2];
         // In both orders, so that neither mode is always the first. Long runs are not repeated in reverse.
-        let turn = [Mode::Funnel, Mode::Symmetric, Mode::Symmetric, Mode::Funnel];
+        let turn = [0, 1, 1, 0];
         let half = if arm % 2 == 0 { &turn[..2] } else { &turn[2..] };
         for &mode in if load.is_long() { half } else { &turn[..] } {
-            let fastest = &mut took[usize::from(mode == Mode::Symmetric)];
-            *fastest = load.run(stage.kernel(), &device, Access::new(mode, MASTER))?.min(*fastest);
+            let fastest = &mut took[mode];
+            *fastest = load.run(stage.kernel(), &device, MODES[mode])?.min(*fastest);
         }
         Ok(took.map(|took| took.as_secs_f64()))
     })
@@ -210,8 +216,13 @@ impl Load {
     }
 
     /// Time from the start of the first process to the end of the last.
-    fn run(&self, kernel: &Arc<Kernel>, device: &DeviceRef, access: Access) -> Result<Duration, LocalError> {
+    fn run(&self, kernel: &Arc<Kernel>, device: &DeviceRef, access: Mode) -> Result<Duration, LocalError> {
         let load = *self;
+        let set = |switches: &mut Switches| -> Result<(), LocalError> {
+            switches.access = access;
+            Ok(())
+        };
+        kernel.change_switches(set)?;
         let device = DeviceRef::clone(device);
         let on = (0..self.processes).map(|number| place(number, load.processes, kernel.processors()));
         let spans = task::run_all(kernel, on, move |_, cpu| process(cpu, device, load, access))?;
@@ -232,38 +243,20 @@ fn place(number: u64, processes: u64, processors: u16) -> ProcessorId {
     ProcessorId(processor as u16)
 }
 
-async fn process(cpu: Processor, device: DeviceRef, load: Load, access: Access) -> Result<(Instant, Instant), Errno> {
+async fn process(cpu: Processor, device: DeviceRef, load: Load, access: Mode) -> Result<(Instant, Instant), Errno> {
+    // A processor adopts the switch with its next time slice.
+    while cpu.switches().access != access {
+        cpu.yield_now().await;
+    }
     let start = cpu.now();
     for number in 0..load.loops {
         let range = ByteRange::new(number * BLOCK_BYTES % DEVICE_BYTES, BLOCK_BYTES);
-        match access.starts(cpu.id()) {
-            own if own == cpu.id() => task::read(&cpu, &device, range, Context::synchronous(JOB)).await?,
-            master => read_on(&cpu, master, &device, range).await?,
-        }
+        task::read(&cpu, &device, range, Context::synchronous(JOB)).await?;
+        // A read ends with a yield, as a system call does: the first processor has others' reads to start.
+        cpu.yield_now().await;
         spin(&cpu, load.wait).await;
     }
     Ok((start, cpu.now()))
-}
-
-#[derive(Default)]
-struct Answer {
-    result: Mutex<Option<Result<(), Errno>>>,
-    waiters: WaitList,
-}
-
-/// The funnel: has `master` do the read.
-async fn read_on(cpu: &Processor, master: ProcessorId, device: &DeviceRef, range: ByteRange) -> Result<(), Errno> {
-    let answer = Arc::new(Answer::default());
-    let (device, theirs) = (DeviceRef::clone(device), Arc::clone(&answer));
-    cpu.spawn_on(master, move |cpu| {
-        let own = cpu.clone();
-        cpu.spawn(async move {
-            let result = task::read(&own, &device, range, Context::synchronous(JOB)).await;
-            *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            theirs.waiters.wake_all();
-        });
-    });
-    answer.waiters.until(|| *answer.result.lock().unwrap_or_else(PoisonError::into_inner)).await
 }
 
 /// Uses the processor for `wait`, yielding after each time slice.
@@ -321,7 +314,56 @@ fn gain_plot(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> Pl
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use awase::stack::{disk_in_memory, queued};
+    use kernel::device::{Device, DeviceFacts, RamDisk, Work};
+    use kernel::request::{Outcome, Request};
+
+    use super::super::Host;
     use super::*;
+
+    /// A disk in memory that remembers which processors started it.
+    struct Watched(RamDisk, Arc<Mutex<Vec<u16>>>);
+
+    impl Device for Watched {
+        fn facts(&self) -> DeviceFacts {
+            self.0.facts()
+        }
+
+        fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+            self.1.lock().expect("not poisoned").push(cpu.id().0);
+            self.0.perform(cpu, request)
+        }
+    }
+
+    #[test]
+    fn the_switch_decides_which_processors_start_the_device() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let host = Host::new(directory.path(), std::path::Path::new("awase"));
+        if host.processors() < 2 {
+            testkit::skip!("one processor");
+        }
+        let stage = host.start(&setup(2)).expect("started");
+        let started = Arc::new(Mutex::default());
+        let watched = Watched(RamDisk::new(DEVICE_BYTES, disk_in_memory()), Arc::clone(&started));
+        let device = queued(stage.kernel(), Arc::new(watched), None, 1);
+        let load = Load { loops: 20, ..Load::new("ramdisk", 0, 4, 2, Effort::Tiny) };
+        let starts = |mode| {
+            load.run(stage.kernel(), &device, mode).expect("it ends well");
+            std::mem::take(&mut *started.lock().expect("not poisoned"))
+        };
+        let [funnel, symmetric] = MODES.map(starts);
+        assert_eq!(funnel, [0; 80], "only the first");
+        assert!(symmetric.len() == 80 && symmetric.contains(&1), "{symmetric:?}");
+    }
+
+    #[test]
+    fn the_disk_is_the_simulated_one_but_for_its_speed() {
+        let Ok(Medium::Mechanical { model, .. }) = medium("scsihd") else { panic!("a disk with an arm") };
+        assert!(!model.read_ahead, "or the next process has its block from the drive's buffer");
+        assert!(!setup(2).switches.block_merge);
+    }
 
     #[test]
     fn the_master_is_kept_idle_while_there_are_fewer_processes_than_processors() {

@@ -31,6 +31,10 @@ const WRITES_IN_FLIGHT: usize = 2048;
 /// Read ahead at most: two of the paper's largest transfers (WS-3: 128 KB).
 const READ_AHEAD_BLOCKS: u64 = 2 * (128 << 10) / BLOCK_BYTES;
 
+/// The disk of the simulated table, and its size.
+const DRIVE: &str = "hd1280";
+const DRIVE_BYTES: u64 = 1220 << 20;
+
 /// Repetitions on the host's disk, and on the modelled one.
 const DISK: Repetitions = Repetitions { most: 7, time_max: Duration::from_secs(3) };
 const MODEL: Repetitions = Repetitions { most: 2, time_max: Duration::from_secs(5) };
@@ -43,8 +47,8 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     let bytes = run.pick(64 << 20, 1 << 20);
     let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
     let bytes = run.pick(512 << 10, 32 << 10);
-    let model = Mechanical::named("hd639");
-    let scsi = on(run, MODEL, Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
+    let model = Mechanical::named(DRIVE);
+    let scsi = on(run, MODEL, Medium::Mechanical { bytes: DRIVE_BYTES, model }, bytes)?;
 
     let mut measured = Measured::default();
     for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
@@ -53,7 +57,8 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
         }
     }
     let name_disk = run.host.disk();
-    let all = [(name_disk.as_str(), &disk), ("hd639 in real time", &scsi)];
+    let name_drive = format!("{DRIVE} in real time");
+    let all = [(name_disk.as_str(), &disk), (name_drive.as_str(), &scsi)];
     let (mut rates, mut requests) = (Vec::new(), Vec::new());
     for (medium, arms) in all {
         for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms) {

@@ -25,9 +25,6 @@ const MEMORY: u64 = 128 << 20;
 /// Blocks whose numbers are in the inode itself.
 const DIRECT_BLOCKS: u64 = 12;
 
-/// Largest transfer of the optical disk, as in the simulated table: a synchronous request waits for it.
-const TRANSFER: u32 = 64 << 10;
-
 /// Bytes of a group of the optical disk: 16 cylinders (newfs's default) of a track of 31 sectors, in whole requests.
 const GROUP_OPTICAL: u64 = 248 << 10;
 
@@ -43,7 +40,9 @@ pub(super) fn steps(effort: Effort, _: &Parameters) -> u64 {
 }
 
 pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
-    let model = Mechanical { transfer_bytes_max: TRANSFER, ..Mechanical::named("mo-1990") };
+    // As in the simulated table: a synchronous request waits for it.
+    let transfer_kb = papers::named("ws-table3").ok_or(LocalError::NoResult)?.parameters().get("queue.transfer") as u32;
+    let model = Mechanical { transfer_bytes_max: transfer_kb << 10, ..Mechanical::named("mo-1990") };
     let file = run.pick(1 << 20, 32 << 10);
     let optical =
         on(run, MODEL, Medium::Mechanical { bytes: 280 << 20, model }, Layout { file, group: GROUP_OPTICAL })?;
@@ -74,9 +73,8 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Measured, LocalError> {
     measured.tables.push(table("here-disk", &title, "ms", 2, rows(&disk, 1e3)));
     measured.notes.push(format!(
         "Here: Awase's queue in front of a magneto-optical disk of 1990 that is modelled in real time (nothing of it \
-         is in virtual time), with transfers of {} KB at most; beside it {name_disk} with a larger file, for which \
-         the program waits once every {} MB.",
-        TRANSFER >> 10,
+         is in virtual time), with transfers of {transfer_kb} KB at most; beside it {name_disk} with a larger file, for \
+         which the program waits once every {} MB.",
         GROUP_DISK >> 20
     ));
     Ok(measured)
