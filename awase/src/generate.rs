@@ -56,8 +56,8 @@ fn man_of(command: clap::Command) -> Man {
     Man::new(command).date(" ").source(concat!("awase ", env!("CARGO_PKG_VERSION")))
 }
 
-/// Longer lines are texts.
-const LINE_MAX: usize = 100;
+/// Longer lines are texts. Bytes, with escapes.
+const LINE_MAX: usize = 120;
 
 /// A manual page in which indented lines, as examples and tables are, stay as they are: texts are filled.
 fn page(man: &Man) -> io::Result<String> {
