@@ -60,7 +60,8 @@ fn cores_of_threads(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("listed").map(|task| task.expect("read").path());
     let named =
         tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)));
-    named.map(|task| cores_in(&std::fs::read_to_string(task.join("status")).expect("a status"))).collect()
+    // One that has ended meanwhile has none.
+    named.filter_map(|task| std::fs::read_to_string(task.join("status")).ok().map(|status| cores_in(&status))).collect()
 }
 
 fn cores_in(status: &str) -> String {
