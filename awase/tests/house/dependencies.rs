@@ -58,6 +58,19 @@ fn every_dependency_of_a_crate_is_named_in_its_code() {
     none(&wrong);
 }
 
+/// The crate of programs cannot depend on the database that executes them.
+#[test]
+fn tables_in_memory_have_the_limits_of_the_database() {
+    let [database, memory] = ["services/transactions/src/store/mod.rs", "program/src/sys.rs"].map(read);
+    let limit = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!("const {name}: usize = ")).expect(name);
+        rest.split(';').next().map(str::to_owned)
+    };
+    for name in ["KEY_BYTES_MAX", "ROW_BYTES_MAX", "TABLE_NAME_BYTES_MAX"] {
+        assert_eq!(limit(&memory, name), limit(&database, name), "{name}");
+    }
+}
+
 #[test]
 fn every_dependency_comes_from_the_registry_under_an_allowed_licence() {
     let mut wrong = Vec::new();

@@ -134,7 +134,7 @@ fn systemd_starts_a_server_again_whatever_it_says() {
     );
 }
 
-/// Its service starts in `/`, and with `ProtectSystem=strict` writes only to directories that are given to it.
+/// With `ProtectSystem=strict` a service writes only to directories that are given to it.
 #[test]
 fn what_an_example_configuration_has_written_the_service_may_write() {
     let service = read("packaging/awase.service");
@@ -146,9 +146,9 @@ fn what_an_example_configuration_has_written_the_service_may_write() {
     let mut wrong = Vec::new();
     for text in examples {
         let data = awase::config::Config::parse("example", &text).expect("valid").settings.data;
-        let exports = text.split("\n[[export]]").skip(1);
+        let mut exports = text.split("\n[[export]]").skip(1);
         let has_what_must_exist = |of: &&str| of.contains("\npath = ") && !of.contains("\ncreate = true");
-        assert_eq!({ exports }.find(has_what_must_exist), None, "the service does not start");
+        assert_eq!(exports.find(has_what_must_exist), None, "the service does not start");
         let values = text.lines().filter_map(|line| line.split_once(" = \"")?.1.split('"').next());
         let paths = values.filter(|value| value.starts_with('/') && !value.starts_with("/dev/")).map(PathBuf::from);
         let paths = paths.chain([Path::new(&start).join(data)]);

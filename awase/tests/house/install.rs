@@ -22,7 +22,7 @@ fn installed(directory: &Path) -> Vec<(String, u32)> {
     found
 }
 
-/// As root after `make build`: without a Rust toolchain, and with a mask that would keep others from the files.
+/// As root after `make build`, and again: without a Rust toolchain, and with a mask that would keep others from the files.
 #[test]
 fn what_is_built_is_installed_without_a_rust_toolchain_and_for_all_to_read() {
     let sandbox = Sandbox::new();
@@ -38,6 +38,7 @@ fn what_is_built_is_installed_without_a_rust_toolchain_and_for_all_to_read() {
         destination=$PWD/root
         umask 077
         cd {}
+        make install CARGO=false PREFIX=/usr DESTDIR=$destination
         make install CARGO=false PREFIX=/usr DESTDIR=$destination",
         *AWASE,
         root().display()
