@@ -111,6 +111,7 @@ fn directory_commands(address: SocketAddr, mount: &str, read_only: bool) -> Stri
     format!(
         "  mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock '{host}:{mount}' /mnt\n  \
          mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks '{host}:{mount}' /mnt    # macOS\n  \
+         awase mount '{directory}' /mnt\n  \
          nfs-ls '{directory}'\n  \
          nfs-cp {copy}\n"
     )

@@ -12,6 +12,7 @@ use machine::linux::net::{
 };
 use nbd::Nbd;
 use nfs::Nfs;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use transactions::terminal::Terminals;
 
 use crate::config::{Config, Database, Directory, Place, Problem, Problems, Settings};
@@ -62,9 +63,10 @@ pub fn postgres_uri(address: &Address, name: &str) -> String {
     }
 }
 
-fn percent_encoded(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+fn percent_encoded(name: &str) -> PercentEncode<'_> {
+    /// All but what RFC 3986 calls unreserved, and what divides a path.
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+    utf8_percent_encode(name, ENCODED)
 }
 
 impl Sockets {

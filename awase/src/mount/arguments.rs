@@ -47,7 +47,7 @@ When the server is gone for good, `awase umount --force DIR` ends the mount and 
 /// Arguments of `mount`.
 #[derive(Args, Clone, Debug)]
 pub struct MountArguments {
-    /// The export: nfs://HOST[:PORT]/PATH or HOST:/PATH.
+    /// The export: nfs://HOST[:PORT]/PATH[?nfsport=N&mountport=N] or HOST:/PATH.
     #[arg(value_name = "URL")]
     pub url: String,
     /// The directory to mount it on.
