@@ -13,8 +13,10 @@ use crate::proto::{
 const OPTION_BYTES_MAX: u32 = 64 << 10;
 /// Longer options up to this many bytes are skipped and refused; beyond, the client is disconnected.
 const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
-/// Options before a client must have chosen an export.
+/// Options before a client must have chosen an export, besides those about each.
 const OPTIONS_MAX: usize = 256;
+/// Options about each export: `nbdinfo --list` asks for the information and the contexts of all on one connection.
+const OPTIONS_AN_EXPORT_MAX: usize = 4;
 /// The context id of [`BASE_ALLOCATION`] in block status.
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
 
@@ -61,7 +63,7 @@ impl Negotiation<'_> {
             return Ok(None);
         }
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
-        for _ in 0..OPTIONS_MAX {
+        for _ in 0..OPTIONS_MAX + OPTIONS_AN_EXPORT_MAX * self.nbd.exports().len() {
             match self.option().await? {
                 Next::Option => {}
                 Next::Transmission(negotiated) => return Ok(Some(negotiated)),

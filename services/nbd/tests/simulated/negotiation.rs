@@ -42,6 +42,20 @@ fn all_exports_are_listed_with_their_descriptions() {
 }
 
 #[test]
+fn a_client_may_ask_about_each_export_on_one_connection_but_not_for_ever() {
+    serve(setup(), async |cpu, route| {
+        let mut peer = route.greeted(&cpu).await;
+        for _ in 0..256 + 2 * 2 {
+            assert_eq!(peer.ask_last(option::INFO, &go("frozen")).await, Ok(rep::ACK));
+        }
+        for _ in 0..2 * 2 {
+            assert_eq!(peer.ask_last(option::LIST, &[]).await, Ok(rep::ACK));
+        }
+        assert!(peer.ask_last(option::LIST, &[]).await.is_err());
+    });
+}
+
+#[test]
 fn the_empty_name_is_the_first_export() {
     serve(setup(), async |cpu, route| {
         let mut peer = route.greeted(&cpu).await;
