@@ -269,7 +269,12 @@ impl Directories {
                 retired.closing = Some(Closing::start(processors, retired.root.tree.name(), close));
             }
         }
+        let before = self.retired.len();
         self.retired.retain(|retired| !retired.closing.as_ref().is_some_and(|closing| closing.tell_end()));
+        if self.retired.len() < before {
+            // An idle processor, too, closes what it has of them, so that the host can unmount it.
+            processors.ids().for_each(|id| drop(processors.start_task(id, async |_| {})));
+        }
     }
 
     pub fn to_close(&self) -> ToClose {

@@ -1,6 +1,7 @@
 //! The server before this one. The kernel tears down the rings of a killed process after its death, and its files and
 //! sockets stay in use until then: a supervisor that restarts the server at once must not fail for that. The locks are
-//! held past the last write to the disk, so that no late write can follow once the successor has them.
+//! held past the last write to the disk, those on directories by the rings (`machine`), so that no late write can follow once
+//! the successor has them.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -15,6 +15,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 use super::syscall;
 use crate::{Connection, Errno, Listener};
 
@@ -351,7 +353,20 @@ fn shutdown_fd(socket: BorrowedFd<'_>) {
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Sets the backlog, non-blocking mode and close-on-exec.
+/// When nothing was heard of a client for so long, it is asked whether it is there, so often, each time after this.
+const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(60), 6, Duration::from_secs(10));
+
+/// Ends connections of clients that vanished without a word (RFC 9293, section 3.8.4): accepted ones have what the listening
+/// socket has. Nothing happens on other sockets than TCP's.
+fn keep_alive(socket: &OwnedFd) {
+    let (idle, count, interval) = KEEPALIVE;
+    let _ = sockopt::set_socket_keepalive(socket, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(socket, idle))
+        .and_then(|()| sockopt::set_tcp_keepcnt(socket, count))
+        .and_then(|()| sockopt::set_tcp_keepintvl(socket, interval));
+}
+
+/// Sets the backlog, non-blocking mode and close-on-exec, and has clients asked whether they are there.
 fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
     let fd = socket.as_raw_fd();
     let error = |errno: Errno| io::Error::from_raw_os_error(errno.0);
@@ -359,6 +374,7 @@ fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
     syscall::check(unsafe { libc::listen(fd, BACKLOG) }).map_err(error)?;
     // SAFETY: no pointer is passed.
     syscall::check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).map_err(error)?;
+    keep_alive(&socket);
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true)?;
     Ok(listener.into())

@@ -17,7 +17,7 @@ mod creation;
 mod identity;
 mod journal;
 mod listing;
-mod lock;
+pub(super) mod lock;
 mod names;
 mod node;
 mod permission;

@@ -3,6 +3,7 @@
 //! A call of `enter` is at most one system call, and none when there is nothing to submit, it does not park and the
 //! kernel has not flagged (in shared memory) that it holds completions back.
 
+mod locks;
 mod regions;
 mod setup;
 mod slots;
@@ -28,6 +29,7 @@ use crate::mapping::Faults;
 use crate::{
     Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Region, RegionId, TickSource, Token,
 };
+use locks::Locks;
 use policy::idle::Awaited;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -60,6 +62,7 @@ pub struct Uring {
     /// Entries that did not fit into the submission queue, because the kernel wants completions taken first.
     backlog: VecDeque<squeue::Entry>,
     regions: Regions,
+    locks: Locks,
     bell: Arc<Bell>,
     /// The kernel stores the count of rings here.
     rings: Box<u64>,
@@ -99,6 +102,7 @@ impl Uring {
             slots: Slots::default(),
             backlog: VecDeque::new(),
             regions: Regions::default(),
+            locks: Locks::default(),
             inbox: Inbox::new(Arc::clone(&bell)),
             bell,
             core_worker: CoreWorker::default(),
@@ -123,6 +127,9 @@ impl Uring {
         match entry {
             Some(entry) => {
                 let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Zero { .. });
+                if allocates {
+                    self.locks.follow(&self.ring);
+                }
                 let writer = self.writer.filter(|_| allocates).unwrap_or(0);
                 self.push(entry.personality(writer).user_data(no.0.into()));
             }
@@ -371,6 +378,7 @@ impl Machine for Uring {
     }
 
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
+        self.locks.follow(&self.ring);
         let before = done.len();
         let mut idle = None;
         let mut slept = false;

@@ -2,14 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
+use std::time::Duration;
 
 use crate::rig::{Memory, Rig, build, on_both_engines, pattern};
 use machine::linux::Engine;
 use machine::linux::net::{self, ListeningSocket};
 use machine::{Connection, Errno, Op, Segments};
+use rustix::net::sockopt;
 
 on_both_engines!(
     sixty_four_mebibytes_arrive_in_order_through_a_unix_socket,
@@ -23,6 +25,7 @@ on_both_engines!(
     sending_to_a_closed_peer_is_an_error_and_no_signal,
     a_dropped_machine_no_longer_receives_into_memory,
     data_without_a_reply_is_acknowledged_on_request,
+    a_client_of_tcp_is_asked_whether_it_is_there,
 );
 
 fn receive(connection: Connection, into: Segments) -> Op {
@@ -294,4 +297,17 @@ fn data_without_a_reply_is_acknowledged_on_request(mut rig: Rig) {
     rig.machine.acknowledge(a);
     rig.machine.close(a);
     rig.machine.close(b);
+}
+
+fn a_client_of_tcp_is_asked_whether_it_is_there(mut rig: Rig) {
+    let (listening, addr) = net::listen_tcp("127.0.0.1:0".parse().expect("an address")).expect("listening");
+    let _client = TcpStream::connect(addr).expect("connected");
+    let connection = accept(&mut rig, &listening);
+    // SAFETY: the connection is open until it is closed below.
+    let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
+    assert_eq!(sockopt::socket_keepalive(socket), Ok(true));
+    let lost_after = sockopt::tcp_keepidle(socket).expect("set")
+        + sockopt::tcp_keepintvl(socket).expect("set") * sockopt::tcp_keepcnt(socket).expect("set");
+    assert_eq!(lost_after, Duration::from_secs(120));
+    rig.machine.close(connection);
 }

@@ -6,7 +6,8 @@
 //! directory in an exported one that is reached through a bind mount only. The root directory and directories writable
 //! for all (`/tmp`) are not locked from below: others lock them for their own purposes.
 //!
-//! A process may export one directory more than once, and the locks belong to the process: the table counts.
+//! A process may export one directory more than once, and the locks belong to the process: the table counts. Rings keep
+//! the locked directories open (`uring::locks`).
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,6 +15,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -25,7 +28,7 @@ use crate::linux::syscall::{self, check};
 type Name = (u64, u64);
 
 struct Held {
-    directory: File,
+    directory: Arc<File>,
     exclusive: usize,
     shared: usize,
 }
@@ -43,6 +46,21 @@ impl Held {
 
 /// The directories that this process has locked.
 static HELD: Mutex<BTreeMap<Name, Held>> = Mutex::new(BTreeMap::new());
+
+/// Counts its changes.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// How often other directories were locked.
+pub(in crate::linux) fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
+
+/// The locked directories, those that are locked exclusively first, and after how many changes.
+pub(in crate::linux) fn directories() -> (u64, Vec<Arc<File>>) {
+    let all = held();
+    let (exclusive, shared): (Vec<&Held>, Vec<&Held>) = all.values().partition(|held| held.exclusive > 0);
+    (changes(), exclusive.into_iter().chain(shared).map(|held| Arc::clone(&held.directory)).collect())
+}
 
 fn held() -> MutexGuard<'static, BTreeMap<Name, Held>> {
     HELD.lock()
@@ -77,7 +95,8 @@ impl Locked {
         let name = (found.dev(), found.ino());
         debug_assert!(found.is_dir(), "{path:?} was opened as a directory");
         let mut all = held();
-        let held = all.entry(name).or_insert_with(|| Held { directory, exclusive: 0, shared: 0 });
+        let held = all.entry(name).or_insert_with(|| Held { directory: Arc::new(directory), exclusive: 0, shared: 0 });
+        CHANGES.fetch_add(1, Ordering::Release);
         let before = held.operation();
         if exclusive {
             held.exclusive += 1
@@ -111,6 +130,7 @@ impl Drop for Locked {
             let _ = lock(&held.directory, operation);
             if operation == libc::LOCK_UN {
                 all.remove(name);
+                CHANGES.fetch_add(1, Ordering::Release);
             }
         }
     }
