@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::DirEntryExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+use testkit::server::await_that;
 
 use crate::between::{Between, Fate, GETATTR, LOOKUP, READDIRPLUS, REMOVE, RENAME, split_opaque};
 use crate::errors::with_between;
-use crate::fixture::shell;
+use crate::fixture::{await_end, shell};
 
 const ENTRIES_MAX: u64 = 1_000_000;
 
@@ -143,6 +147,31 @@ fn a_listing_goes_on_behind_entries_that_are_removed_meanwhile() {
             shell(&f.mount.directory, &format!("{list} | grep -c entry-")).trim().parse().expect("a number");
         assert_eq!(lines, ENTRIES - GONE, "{list}");
     }
+}
+
+#[test]
+fn a_killed_listing_of_a_directory_without_end_asks_for_nothing_more() {
+    // The attributes of a directory are asked for each time.
+    let Some((f, between)) = with_between("noac") else { return };
+    let asked = Arc::new(AtomicU64::new(0));
+    let own = Arc::clone(&asked);
+    between.set(move |procedure, arguments| match procedure {
+        READDIRPLUS => listed(u64::MAX, arguments, bare_entry),
+        LOOKUP if looked_up(arguments).is_some() => {
+            own.fetch_add(1, Ordering::SeqCst);
+            Fate::Refused(libc::ENOENT as u32)
+        }
+        _ => made_up(u64::MAX, procedure, arguments),
+    });
+    let mut list = Command::new("ls").arg(&f.mount.directory).stdout(Stdio::null()).spawn().expect("ls");
+    await_that("it goes on and on", || asked.load(Ordering::SeqCst) > 2 * ENTRIES_PER_REPLY);
+    list.kill().expect("kill -9");
+    assert!(!await_end(&mut list, "ls").success());
+    await_that("nothing is asked for any more", || {
+        let before = asked.load(Ordering::SeqCst);
+        (0..100).for_each(|_| assert!(fs::metadata(&f.mount.directory).expect("stat").is_dir()));
+        asked.load(Ordering::SeqCst) == before
+    });
 }
 
 #[test]

@@ -45,6 +45,10 @@ impl<L: Sink> Sink for Shared<L> {
     fn add(&mut self, entry: &Listed<'_>) -> bool {
         self.0.borrow_mut().as_mut().is_some_and(|listing| listing.add(entry))
     }
+
+    fn is_abandoned(&self) -> bool {
+        self.0.borrow().is_none()
+    }
 }
 
 /// `fuse_entry_out`: the object of an entry and its attributes. With zeroes the host takes the entry alone.

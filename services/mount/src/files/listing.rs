@@ -47,6 +47,11 @@ pub struct Listed<'a> {
 pub trait Sink {
     /// False: it is full and has not taken the entry.
     fn add(&mut self, entry: &Listed<'_>) -> bool;
+
+    /// Does nobody wait for the entries any more? A server may have more and more that are not given to it.
+    fn is_abandoned(&self) -> bool {
+        false
+    }
 }
 
 /// What became of an entry.
@@ -124,17 +129,54 @@ struct Part {
     listing: Arc<Listing>,
     /// The listing has begun anew: some of its entries the host has.
     is_again: bool,
+    way: Way,
 }
 
 impl Part {
     /// The index of the entry after `cookie`; `None`: it is not here.
     fn index_after(&self, cookie: u64) -> Option<usize> {
-        if self.begin == Some(cookie) {
-            return Some(0);
-        }
-        let index = self.listing.entries.iter().position(|entry| entry.cookie == cookie)? + 1;
-        (index < self.listing.entries.len() || self.listing.is_end).then_some(index)
+        let entries = &self.listing.entries;
+        // Not the beginning if an entry has the cookie that was asked for: the host would be given it again and again.
+        let Some(index) = entries.iter().position(|entry| entry.cookie == cookie) else {
+            return (self.begin == Some(cookie)).then_some(0);
+        };
+        (index + 1 < entries.len() || self.listing.is_end).then_some(index + 1)
     }
+
+    /// The way to the part after `cookie`, where the host goes on.
+    fn way_on(&self, cookie: u64) -> Way {
+        let is_next = self.listing.entries.last().is_some_and(|last| last.cookie == cookie);
+        if is_next { self.way } else { Way::default() }
+    }
+}
+
+/// The cookies of parts that were asked for one after the other. Where they lead in a circle, the server would be asked, and the
+/// host be given entries, for ever. It is found by R. P. Brent's algorithm: one cookie is compared with those that follow, and a
+/// later one takes its place after 1, 2, 4, ... parts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    parts: u64,
+    mark: u64,
+}
+
+impl Way {
+    /// False: the way leads here again.
+    fn go_on(&mut self, cookie: u64) -> bool {
+        let is_new = cookie != self.mark;
+        self.parts += 1;
+        if self.parts.is_power_of_two() {
+            self.mark = cookie;
+        }
+        is_new
+    }
+}
+
+/// Does the last entry of `listing`, which was asked for at `cookie`, lead to what is not in it? Other cookies may be used twice:
+/// those of names whose hashes are equal are, and some servers give "." the cookie 0.
+fn leads_on(listing: &Listing, cookie: u64) -> bool {
+    let Some((last, before)) = listing.entries.split_last() else { return true };
+    // 0 is where every listing begins.
+    last.cookie != 0 && last.cookie != cookie && before.iter().all(|entry| entry.cookie != last.cookie)
 }
 
 impl Files {
@@ -163,7 +205,7 @@ impl Files {
     /// The attributes are asked for in any case: a host must know which entries are directories.
     ///
     /// # Errors
-    /// The server's.
+    /// The server's; `ELOOP` if its cookies lead in a circle, `EINTR` if `sink` is abandoned.
     pub async fn list(
         self: &Arc<Self>,
         cpu: &Processor,
@@ -185,6 +227,9 @@ impl Files {
             };
             let listing = &part.listing;
             for entry in &listing.entries[first..] {
+                if sink.is_abandoned() {
+                    return Err(Errno(libc::EINTR));
+                }
                 if part.is_again && stream.given.lock().has(entry) {
                     at = entry.cookie;
                     continue;
@@ -211,14 +256,18 @@ impl Files {
     async fn part_after(&self, cpu: &Processor, stream: &Stream, cookie: u64) -> Result<(Part, usize), Errno> {
         if cookie == 0 {
             *stream.given.lock() = Given::default();
-            return Ok((self.ask_part(cpu, stream, (0, [0; 8]), false).await?, 0));
+            return Ok((self.ask_part(cpu, stream, (0, [0; 8]), (false, Way::default())).await?, 0));
         }
         let before = stream.part.lock().clone();
         if let Some(index) = before.index_after(cookie) {
             return Ok((before, index));
         }
         stream.given.lock().note(&before.listing, cookie, before.is_again);
-        let part = self.ask_part(cpu, stream, (cookie, before.listing.verifier), before.is_again).await?;
+        let mut way = before.way_on(cookie);
+        if !way.go_on(cookie) {
+            return Err(Errno(libc::ELOOP));
+        }
+        let part = self.ask_part(cpu, stream, (cookie, before.listing.verifier), (before.is_again, way)).await?;
         Ok((part, 0))
     }
 
@@ -228,7 +277,7 @@ impl Files {
         if stream.given.lock().is_partial {
             return Err(BAD_COOKIE);
         }
-        self.ask_part(cpu, stream, (0, [0; 8]), true).await
+        self.ask_part(cpu, stream, (0, [0; 8]), (true, Way::default())).await
     }
 
     async fn ask_part(
@@ -236,7 +285,7 @@ impl Files {
         cpu: &Processor,
         stream: &Stream,
         (cookie, verifier): (u64, [u8; 8]),
-        is_again: bool,
+        (is_again, way): (bool, Way),
     ) -> Result<Part, Errno> {
         let directory = &stream.directory;
         let asked = cpu.now();
@@ -248,7 +297,10 @@ impl Files {
         if let Some(attributes) = listing.attributes {
             directory.known.note(asked, attributes);
         }
-        let part = Part { asked, begin: Some(cookie), listing, is_again };
+        if !leads_on(&listing, cookie) {
+            return Err(Errno(libc::ELOOP));
+        }
+        let part = Part { asked, begin: Some(cookie), listing, is_again, way };
         *stream.part.lock() = part.clone();
         Ok(part)
     }

@@ -1,6 +1,7 @@
 //! A server of one simulated tree that crashes and restarts, and a mount of it on another host.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 use testkit::random::Random;
 use testkit::scene::disk::queue;
 use testkit::scene::{Host, accept, drive, small_kernel, spawn};
+
+use crate::made_up;
 
 const PORT: u16 = 2049;
 const EXPORT: &str = "/files";
@@ -70,7 +73,8 @@ pub struct Scene {
     seed: u64,
     server_host: HostId,
     client_host: HostId,
-    server: Option<(Host, Arc<Nfs>)>,
+    /// Without our service if its replies are made up.
+    server: Option<(Host, Option<Arc<Nfs>>)>,
     client: Option<Host>,
     wanted: Wanted,
     made: Vec<Connection>,
@@ -122,8 +126,12 @@ impl Scene {
         self.client = Some(host);
     }
 
+    fn boot_server(&self) -> Host {
+        Host::boot(&self.world, self.server_host, small_kernel(2, 2 << 20, Switches::default()))
+    }
+
     pub fn start_server(&mut self) {
-        let host = Host::boot(&self.world, self.server_host, small_kernel(2, 2 << 20, Switches::default()));
+        let host = self.boot_server();
         let config = FileTreeConfig {
             name: EXPORT.into(),
             read_only: false,
@@ -136,7 +144,17 @@ impl Scene {
         let nfs = Nfs::new([7; 32], Limits::default(), vec![export]);
         let address = Some(SocketAddr::from(([192, 0, 2, 1], 700)));
         accept(&self.world, &host, PORT, &nfs, move || Peer { address, ..Peer::default() });
-        self.server = Some((host, nfs));
+        self.server = Some((host, Some(nfs)));
+    }
+
+    /// Another server takes the place of ours: `answers` has the results of a procedure with these arguments.
+    pub fn make_up(&mut self, answers: impl Fn(u32, &[u8]) -> Vec<u8> + 'static) {
+        self.crash_server(false);
+        let host = self.boot_server();
+        let (listener, cpu) = (self.world.listen(host.id, PORT), host.processors[0].clone());
+        cpu.spawn(made_up::serve(cpu.clone(), listener, Rc::new(answers)));
+        self.world.kick(host.id, cpu.id());
+        self.server = Some((host, None));
     }
 
     /// The server's process dies, and with `power` its host.
@@ -197,7 +215,7 @@ impl Scene {
         let cpu = self.client.as_ref().expect("it runs").processors[0].clone();
         let result = spawn(&cpu, task);
         self.world.kick(self.client_host, cpu.id());
-        let slot = std::rc::Rc::clone(&result);
+        let slot = Rc::clone(&result);
         self.drive(&mut || slot.borrow().is_some());
         result.take().expect("just looked")
     }
@@ -214,7 +232,7 @@ impl Scene {
         self.world.kick(self.client_host, cpu.id());
         let mut crashes = 0;
         while result.borrow().is_none() {
-            let (slot, world, until) = (std::rc::Rc::clone(&result), self.world.clone(), self.world.now() + interval);
+            let (slot, world, until) = (Rc::clone(&result), self.world.clone(), self.world.now() + interval);
             // Something must happen at that time, or the world stands still.
             let alarm = cpu.clone();
             cpu.spawn(async move { alarm.sleep(interval).await });
