@@ -78,6 +78,8 @@ struct Pending {
     /// On the present connection, or not at all.
     sent: Option<Instant>,
     times_sent: u32,
+    /// Its reply's data is being received into its place, which is the caller's again only when that has ended.
+    is_arriving: bool,
 }
 
 #[derive(Default)]
@@ -122,8 +124,14 @@ impl Channel {
     /// Queues a call.
     pub(super) fn begin(&self, cpu: &Processor, xid: u32, call: Call) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::default());
-        let pending =
-            Pending { call: Arc::new(call), waiter: Arc::clone(&waiter), begun: cpu.now(), sent: None, times_sent: 0 };
+        let pending = Pending {
+            call: Arc::new(call),
+            waiter: Arc::clone(&waiter),
+            begun: cpu.now(),
+            sent: None,
+            times_sent: 0,
+            is_arriving: false,
+        };
         let mut state = self.state.lock();
         if state.is_closed {
             waiter.give(Err(Failure::Closed));
@@ -156,8 +164,23 @@ impl Channel {
         self.state.lock().pending.get(&xid).is_some_and(|pending| pending.call.place.is_some())
     }
 
-    fn call(&self, xid: u32) -> Option<Arc<Call>> {
-        self.state.lock().pending.get(&xid).map(|pending| Arc::clone(&pending.call))
+    /// The rest of the reply to a call is received now.
+    fn arriving(&self, xid: u32) -> Option<Arc<Call>> {
+        let mut state = self.state.lock();
+        let pending = state.pending.get_mut(&xid)?;
+        pending.is_arriving = true;
+        Some(Arc::clone(&pending.call))
+    }
+
+    fn is_over(&self, now: Instant, pending: &Pending) -> bool {
+        self.timeouts.fails_after.is_some_and(|most| now.since(pending.begun) >= most)
+    }
+
+    /// Takes out the calls that fail now: not the one whose data is arriving.
+    fn take_over(&self, now: Instant, state: &mut State) -> Vec<Pending> {
+        let fails = |pending: &Pending| !pending.is_arriving && self.is_over(now, pending);
+        let over: Vec<u32> = state.pending.iter().filter(|(_, pending)| fails(pending)).map(|(xid, _)| *xid).collect();
+        over.iter().filter_map(|xid| state.pending.remove(xid)).collect()
     }
 
     /// A call was answered. One that is not in flight any more was answered before.
@@ -181,7 +204,7 @@ impl Channel {
                     pause = AGAIN_MIN;
                     let calls = Arc::new(Calls(Arc::clone(&self)));
                     kernel::connection::converse(calls, cpu.clone(), connection, "server".into()).await;
-                    self.on_disconnected();
+                    self.on_disconnected(cpu.now());
                 }
                 Err(errno) => {
                     if self.timeouts.fails_unconnected {
@@ -230,12 +253,15 @@ impl Channel {
         state.generation
     }
 
-    fn on_disconnected(&self) {
+    fn on_disconnected(&self, now: Instant) {
         let mut state = self.state.lock();
         state.connection = None;
         state.unsent.clear();
-        state.pending.values_mut().for_each(|pending| pending.sent = None);
+        state.pending.values_mut().for_each(|pending| (pending.sent, pending.is_arriving) = (None, false));
+        // Before they are sent again: the server could begin to answer, and stall, each time.
+        let failed = self.take_over(now, &mut state);
         drop(state);
+        failed.into_iter().for_each(|pending| pending.waiter.give(Err(Failure::TimedOut)));
         self.changed.wake_all();
     }
 
@@ -276,17 +302,14 @@ impl Channel {
 
     /// Looks for calls that take too long: their connection is made anew, and on soft mounts they fail in the end.
     async fn watch(self: Arc<Self>, cpu: Processor) {
-        let Timeouts { reply, fails_after, .. } = self.timeouts;
+        let reply = self.timeouts.reply;
         let interval = (reply / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
         while self.until_needed().await {
             cpu.sleep(interval).await;
             let now = cpu.now();
             let (late, failed) = {
                 let mut state = self.state.lock();
-                let is_over = |pending: &Pending| fails_after.is_some_and(|most| now.since(pending.begun) >= most);
-                let over: Vec<u32> =
-                    state.pending.iter().filter(|(_, pending)| is_over(pending)).map(|(xid, _)| *xid).collect();
-                let failed: Vec<_> = over.iter().filter_map(|xid| state.pending.remove(xid)).collect();
+                let failed = self.take_over(now, &mut state);
                 let heard = state.heard;
                 // While a slow server takes what was sent it answers other calls.
                 let is_late = |pending: &Pending| {
@@ -294,7 +317,9 @@ impl Channel {
                         now.since(sent.max(heard)) >= reply || now.since(sent) >= reply.saturating_mul(LATE_TIMES_MAX)
                     })
                 };
-                let is_any_late = state.pending.values().chain(&failed).any(is_late);
+                // One that is over and still pending is arriving, and fails when its connection has ended.
+                let is_any_late = state.pending.values().chain(&failed).any(is_late)
+                    || state.pending.values().any(|pending| self.is_over(now, pending));
                 (state.connection.filter(|_| is_any_late).map(|(_, connection)| connection), failed)
             };
             failed.into_iter().for_each(|pending| pending.waiter.give(Err(Failure::TimedOut)));
@@ -376,6 +401,6 @@ impl Handler for Replies {
 
     async fn call(&mut self, arrived: Arrived, inbound: &mut Inbound<'_, Records>) -> Step {
         let Arrived { xid, bytes, rest } = arrived;
-        super::receive(&self.channel, xid, bytes, rest, self.channel.call(xid), inbound).await
+        super::receive(&self.channel, xid, bytes, rest, self.channel.arriving(xid), inbound).await
     }
 }

@@ -3,6 +3,8 @@
 mod channel;
 mod message;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
