@@ -28,7 +28,7 @@ pub(super) struct Answered {
     is_awaited: AtomicBool,
     /// The last sync failed.
     has_failed: AtomicBool,
-    /// The error of a sync without a caller, until it is reported once; 0: none.
+    /// The error of a sync that covered changes answered before, until a caller of a later one is told; 0: none.
     unreported: AtomicI32,
 }
 
@@ -82,8 +82,9 @@ impl FileTree {
                 let Some(tree) = this.upgrade() else { return };
                 // A change that is answered from now on starts a task of its own.
                 tree.answered.is_awaited.store(false, Ordering::SeqCst);
-                let Err(error) = tree.sync_answered(&here).await else { return };
-                tree.answered.unreported.store(error.0, Ordering::SeqCst);
+                if tree.sync_answered(&here).await.is_ok() {
+                    return;
+                }
                 if tree.answered.is_awaited.swap(true, Ordering::SeqCst) {
                     return;
                 }
@@ -105,8 +106,8 @@ impl FileTree {
     /// Makes the changes durable that were `answered` in order so far.
     ///
     /// # Errors
-    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync without a caller: a disk may lose
-    /// what a failed flush covered, though the next one succeeds.
+    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync: a disk may lose what a failed flush covered,
+    /// though the next one succeeds.
     pub(super) async fn settle(self: &Arc<Self>, cpu: &Processor, answered: u64) -> Result<(), Errno> {
         // Boxed: large and rare.
         let synced = if self.is_settled(answered) { Ok(()) } else { Box::pin(self.make_durable(cpu, &[])).await };
@@ -120,6 +121,14 @@ impl FileTree {
         match self.answered.unreported.swap(0, Ordering::SeqCst) {
             0 => Ok(()),
             error => Err(Errno(error)),
+        }
+    }
+
+    /// A sync has failed. Noted by who leads the syncs, before another begins: its callers hear of it later, perhaps after
+    /// those of the next one, which succeeds.
+    pub(super) fn note_failed_sync(&self, errno: Errno) {
+        if !self.is_settled(self.answered_so_far()) {
+            self.answered.unreported.store(errno.0, Ordering::SeqCst);
         }
     }
 

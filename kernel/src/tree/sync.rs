@@ -220,6 +220,7 @@ impl FileTree {
         if let Err(errno) = result
             && errno != Errno::STALE
         {
+            self.note_failed_sync(errno);
             let mut files = self.files().syncs.end(&nodes);
             if self.open.syncs_as_a_whole {
                 // The call covered the files of all nodes.

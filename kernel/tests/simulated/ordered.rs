@@ -11,12 +11,12 @@ use kernel::tree::{FileTree, Vnode};
 use kernel::{Processor, Switches};
 use machine::Errno;
 use machine::tree::{Creation, SetAttributes, TreeCall, TreeReply};
-use policy::unit::Instant;
+use policy::unit::{Instant, ProcessorId};
 use sim::{DiskConfig, Latency, OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{CACHE_BYTES, context, file, open, root, served_of, stable, write};
-use testkit::scene::{Host, drive, run, small_kernel, spawn};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, root, served_of, server_of, stable, write};
+use testkit::scene::{Host, drive, run, run_on, small_kernel, spawn};
 
 /// What clients were told.
 #[derive(Default)]
@@ -180,6 +180,45 @@ fn a_failed_sync_is_repeated_and_told_once() {
         cpu.sleep(Duration::from_secs(2)).await;
         assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(2), "the second attempt");
         assert_eq!(tree.commit(&cpu, &file, context()).await, Err(Errno::IO), "what the first covered may be lost");
+        assert_eq!(tree.commit(&cpu, &file, context()).await, Ok(()));
+    });
+}
+
+/// The task that syncs waits on a processor that is late, while another one leads the syncs.
+#[test]
+fn a_failed_sync_is_told_before_its_own_task_hears_of_it() {
+    let sync = Latency::us(10_000, 10_000);
+    let (world, host, id) = server_of(7, TreeConfig { journal: true, sync, ..TreeConfig::new() });
+    let seen = world.clone();
+    let (tree, file) = run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "written").await;
+        change(&cpu, &tree, "a", true).await.expect("answered at once");
+        (tree, file)
+    });
+    let (seen, server) = (world.clone(), host.id);
+    run_on(&world, &host, ProcessorId(1), async move |cpu| {
+        cpu.sleep(Duration::from_millis(495)).await;
+        let syncs = || seen.tree_counters(id).0.syncs;
+        let before = syncs();
+        let until_begun = async |count: u64| {
+            while syncs() < before + count {
+                cpu.sleep(Duration::from_micros(10)).await;
+            }
+        };
+        let commit = async {
+            until_begun(1).await;
+            change(&cpu, &tree, "b", true).await.expect("answered at once");
+            seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
+            // That for which nobody called.
+            until_begun(2).await;
+            seen.pause_processor(server, ProcessorId(0), true);
+            tree.commit(&cpu, &file, context()).await
+        };
+        let led = join(tree.make_durable(&cpu, &[]), commit).await;
+        assert_eq!(led, (Ok(()), Err(Errno::IO)), "what the second of three syncs covered may be lost");
+        assert_eq!(syncs() - before, 3);
+        seen.pause_processor(server, ProcessorId(0), false);
         assert_eq!(tree.commit(&cpu, &file, context()).await, Ok(()));
     });
 }

@@ -154,6 +154,14 @@ impl World {
         self.0.borrow_mut().hosts[usize::from(host.0)].is_paused = is_paused;
     }
 
+    /// As [`pause`](Self::pause), one thread alone: it has lost its core to another process.
+    pub fn pause_processor(&self, host: HostId, id: ProcessorId, is_paused: bool) {
+        let mut inner = self.0.borrow_mut();
+        if let Some(index) = inner.find(host, id) {
+            inner.processors[index].is_paused = is_paused;
+        }
+    }
+
     /// Processes events, and lets time pass, until a processor has something to do. Of several, the seed chooses.
     ///
     /// A processor is due when it started an operation or one of its operations is complete, its doorbell was rung, it
@@ -235,8 +243,8 @@ impl Inner {
     }
 
     fn running(&self) -> impl Iterator<Item = usize> {
-        let is_paused = |index: usize| self.hosts[usize::from(self.processors[index].host.0)].is_paused;
-        self.alive.iter().copied().filter(move |index| !is_paused(*index))
+        let is_paused = |processor: &Proc| processor.is_paused || self.hosts[usize::from(processor.host.0)].is_paused;
+        self.alive.iter().copied().filter(move |index| !is_paused(&self.processors[*index]))
     }
 
     fn run_slice(&mut self, index: usize) -> Step {

@@ -160,9 +160,28 @@ pub fn run_beside<T: 'static>(
     hosts: &[&Host],
     task: impl AsyncFnOnce(Processor) -> T + 'static,
 ) -> T {
-    let cpu = host.processors[0].clone();
-    let result = spawn(&cpu, task);
-    world.kick(host.id, cpu.id());
+    run_to_end(world, &host.processors[0], host.id, hosts, task)
+}
+
+/// As [`run`], on this processor.
+pub fn run_on<T: 'static>(
+    world: &World,
+    host: &Host,
+    id: ProcessorId,
+    task: impl AsyncFnOnce(Processor) -> T + 'static,
+) -> T {
+    run_to_end(world, &host.processors[usize::from(id.0)], host.id, &[host], task)
+}
+
+fn run_to_end<T: 'static>(
+    world: &World,
+    cpu: &Processor,
+    host: HostId,
+    hosts: &[&Host],
+    task: impl AsyncFnOnce(Processor) -> T + 'static,
+) -> T {
+    let result = spawn(cpu, task);
+    world.kick(host, cpu.id());
     let ended = drive(world, hosts, || result.borrow().is_some());
     assert!(ended, "the task never ended: {}", world.describe());
     result.take().expect("just looked")
