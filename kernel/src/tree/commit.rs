@@ -165,7 +165,7 @@ impl Device for Committed {
                 Some(place) => self.flush(cpu, request, place).await,
                 None => self.below.perform(cpu, request).await,
             };
-            self.file.take_unreported().map_or(outcome, Err)
+            self.file.take_unreported().await.map_or(outcome, Err)
         })
     }
 

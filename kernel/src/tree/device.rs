@@ -294,8 +294,10 @@ impl GrowingFile {
     }
 
     /// An error of writing back that no flush has returned. The host tells it once, as a rule, and then has no dirty pages any
-    /// more: the next flush succeeds, through the same descriptor or, if space for the pages could not be had, any.
-    pub(super) fn take_unreported(&self) -> Option<Errno> {
+    /// more: the next flush succeeds, through the same descriptor or, if space for the pages could not be had, any. So does one
+    /// that runs beside the writing back: this waits for its end.
+    pub(super) async fn take_unreported(&self) -> Option<Errno> {
+        let _written_back = self.writing_back.lock().await;
         self.unreported.lock().take()
     }
 

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join;
 use kernel::Frames;
 use kernel::volume::{GROWING_BYTES_MAX, VOLUME_BYTES_MAX};
 use machine::Errno;
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::{ByteOffset, ByteRange, ProcessorId};
 use sim::{DiskFaults, OpClass, TreeConfig};
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{context, file, frames_of, read, root, served, served_of, set_size, stable, write};
-use testkit::scene::spawn;
+use testkit::scene::files::{
+    context, file, frames_of, open, read, root, served, served_of, server_of, set_size, stable, write,
+};
+use testkit::scene::{ended, run, run_on, spawn};
 
 #[test]
 fn a_file_that_a_failed_sync_of_its_attributes_may_have_hurt_is_written_again_though_it_was_opened_meanwhile() {
@@ -151,5 +154,49 @@ fn what_a_write_adds_to_a_dirty_last_block_is_stored_though_that_is_written_whil
         let stored = seen.tree_durable_content(id, "/file").expect("it exists");
         assert_eq!(stored.iter().position(|&byte| byte != 7), None, "of {} bytes", stored.len());
         assert_eq!(stored.len(), content.len());
+    });
+}
+
+/// The host tells the error of writing back to one of both.
+#[test]
+fn a_flush_while_another_processor_has_a_file_written_back_tells_what_came_of_that() {
+    let (world, host, id) = server_of(5, TreeConfig { journal: true, ..TreeConfig::new() });
+    let (seen, server) = (world.clone(), host.id);
+    let (tree, written, other) = run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 8);
+        let ((_, written), (_, other)) = (file(&cpu, &tree, "file").await, file(&cpu, &tree, "other").await);
+        write(&cpu, &tree, &written, 0, &[7; 4096], context()).await.expect("cached");
+        seen.fail_next_in_tree(id, OpClass::WriteBack, 1, Errno::IO);
+        (tree, written, other)
+    });
+    let commits = {
+        let (tree, written) = (tree.clone(), written.clone());
+        // Two, so that they share a flush.
+        spawn(&host.processors[0], async move |cpu| {
+            join(tree.commit(&cpu, &other, context()), tree.commit(&cpu, &written, context())).await
+        })
+    };
+    world.kick(server, ProcessorId(0));
+    let seen = world.clone();
+    run_on(&world, &host, ProcessorId(1), async move |cpu| {
+        while seen.tree_content(id, "/file").as_deref() != Some(&[7; 4096]) {
+            cpu.sleep(Duration::from_micros(1)).await;
+        }
+        seen.pause_processor(server, ProcessorId(0), true);
+        cpu.sleep(Duration::from_millis(10)).await;
+        let writes = {
+            let (tree, file) = (tree.clone(), written.clone());
+            spawn(&cpu, async move |cpu| {
+                let write = |block: u64| write(&cpu, &tree, &file, block * 4096, &[8; 4096], stable());
+                // The first is forced, alone; the second wants a flush.
+                join(write(4), write(8)).await
+            })
+        };
+        cpu.sleep(Duration::from_millis(100)).await;
+        assert_eq!(writes.borrow().map(|(_, flushed)| flushed), None, "while an error may be on its way");
+        seen.pause_processor(server, ProcessorId(0), false);
+        assert_eq!(ended(&cpu, &writes).await.1, Err(Errno::IO));
+        assert_eq!(ended(&cpu, &commits).await.0, Ok(()), "the other file's");
+        tree.commit(&cpu, &written, context()).await.expect("written again");
     });
 }
