@@ -58,6 +58,7 @@ impl FileTree {
     fn vnode(&self, cpu: &Processor, node: Node, open: OpenNode) -> Result<Arc<Vnode>, TooManyDevices> {
         let host = open.attributes;
         let sibling = self.kernel.served().siblings.join((host.file_system, host.number));
+        let has_others = sibling.has_others();
         let at = (self.open.tree, self.export());
         let is_writable = !self.config.read_only;
         let device = Arc::new(GrowingFile::new(at, node, open, sibling, cpu.now(), is_writable));
@@ -75,7 +76,12 @@ impl FileTree {
         volume.set_export(self.export());
         volume.leave_flushes();
         cpu.trace(Event::FileOpened, (cpu.job(), self.export()), node_for_records(node.as_bytes()), host.size);
-        Ok(Vnode::new(node, (device, committed), volume, Arc::clone(&self.verifier)))
+        let file = Vnode::new(node, (device, committed), volume, Arc::clone(&self.verifier));
+        if has_others {
+            // What they wrote after the host had answered, and before this was among them, was not reported.
+            file.doubt();
+        }
+        Ok(file)
     }
 
     /// Descriptors have run out: closes another file, unless none can be or too many attempts have failed.

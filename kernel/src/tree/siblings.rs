@@ -55,9 +55,14 @@ impl Sibling {
         self.changes.load(Ordering::Acquire)
     }
 
+    /// Is the file open in other trees, too?
+    pub(super) fn has_others(&self) -> bool {
+        self.family.count.load(Ordering::SeqCst) > 1
+    }
+
     /// Reports a change by this alias to the others.
     pub(super) fn report(&self) {
-        if self.family.count.load(Ordering::SeqCst) > 1 {
+        if self.has_others() {
             let members = self.family.members.lock();
             for other in members.iter().filter(|member| !Arc::ptr_eq(member, &self.changes)) {
                 other.fetch_add(1, Ordering::AcqRel);

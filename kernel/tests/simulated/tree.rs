@@ -9,12 +9,12 @@ use kernel::tree::{FileTree, Vnode};
 use kernel::{Processor, Switches};
 use machine::Errno;
 use machine::tree::{Node, TreeCall, TreeReply};
-use policy::unit::ByteOffset;
+use policy::unit::{ByteOffset, ProcessorId};
 use sim::{OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::content::Content;
-use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, set_size, stable, write};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, server, set_size, stable, write};
 use testkit::scene::{Host, drive, ended, run, small_kernel, spawn};
 
 #[test]
@@ -314,5 +314,33 @@ fn what_is_read_while_it_is_cut_off_is_gone_when_the_file_grows_again() {
                 set_size(&cpu, &tree, node, 0).await.expect("cut off");
             }
         });
+    });
+}
+
+/// Of what ended before it was among those who are told of changes it is not told.
+#[test]
+fn a_file_that_is_being_opened_in_another_tree_is_not_older_than_what_was_written_meanwhile() {
+    let (world, host, id) = server(6);
+    let (seen, server, other) = (world.clone(), host.id, host.processors[1].clone());
+    run(&world, &host, async move |cpu| {
+        let [one, two] = [(); 2].map(|()| open(&seen, &cpu, id, 8));
+        let (node, file) = file(&cpu, &one, "file").await;
+        write(&cpu, &one, &file, 0, &[7; 100], stable()).await.expect("durable");
+        let calls = || seen.tree_counters(id).0.calls;
+        let before = calls();
+        let opened = {
+            let two = Arc::clone(&two);
+            spawn(&other, async move |cpu| two.file(&cpu, node).await.map(|file| (two.clone(), file)))
+        };
+        seen.kick(server, other.id());
+        while calls() == before {
+            cpu.sleep(Duration::from_micros(1)).await;
+        }
+        seen.pause_processor(server, ProcessorId(1), true);
+        cpu.sleep(Duration::from_millis(1)).await;
+        write(&cpu, &one, &file, 100, &[8; 9000], stable()).await.expect("durable");
+        seen.pause_processor(server, ProcessorId(1), false);
+        let (two, alias) = ended(&cpu, &opened).await.expect("opened");
+        assert_eq!(two.refresh(&cpu, &alias).await.map(|attributes| attributes.size), Ok(9100));
     });
 }
