@@ -37,6 +37,8 @@ pub(crate) enum Refusal {
     Garbage,
     /// The caller must provide credentials.
     TooWeak,
+    /// A handle that was never issued or whose export is gone, or a client that may not use it.
+    NotAdmitted(nfsstat3),
     Status(nfsstat3),
 }
 
@@ -60,7 +62,7 @@ pub(crate) async fn perform(call: &mut Call) -> Results {
         Program::Mount => Box::pin(mount::perform(call)).await,
         Program::Nfs => match NFS_PROGRAM::try_from(call.procedure) {
             Ok(procedure) if must_not_repeat(procedure) => perform_once(call, procedure).await,
-            Ok(procedure) => dispatch(call, procedure).await,
+            Ok(procedure) => execute(call, procedure).await.unwrap_or_else(|refusal| refused(procedure, refusal)),
             Err(_) => Results::ProcedureUnavailable,
         },
     }
@@ -87,7 +89,13 @@ async fn perform_once(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
         Known::Answered => return Results::Silence,
         Known::Done(reply) => return Results::Bytes(reply),
     };
-    let results = dispatch(call, procedure).await;
+    let results = match execute(call, procedure).await {
+        Ok(results) => results,
+        // Nothing was done, and refusing it again does no harm: the memory is for those who are admitted. Not refused before a
+        // reply is looked for: the call may have been done before the export was changed or removed.
+        Err(refusal @ Refusal::NotAdmitted(_)) => return refused(procedure, refusal),
+        Err(refusal) => refused(procedure, refusal),
+    };
     if let Results::Bytes(reply) = &results {
         request.finish(reply, cpu.now());
     }
@@ -99,21 +107,24 @@ fn key_of(call: &Call) -> RequestKey {
     RequestKey::new(call.client.host(), &call.credentials, called, &call.arguments, payload)
 }
 
-async fn dispatch(call: &mut Call, procedure: NFS_PROGRAM) -> Results {
-    let answer = match procedure {
+async fn execute(call: &mut Call, procedure: NFS_PROGRAM) -> Answer {
+    match procedure {
         NFS_PROGRAM::NFSPROC3_READ => content::read(call).await,
         NFS_PROGRAM::NFSPROC3_WRITE => content::write(call).await,
         // Boxed: a READ or WRITE would need as much memory as the largest of them.
-        procedure => Box::pin(dispatch_other(call, procedure)).await,
-    };
-    answer.unwrap_or_else(|refusal| match refusal {
-        Refusal::Garbage => Results::GarbageArguments,
-        Refusal::TooWeak => Results::AuthError(auth_stat::AUTH_TOOWEAK),
-        Refusal::Status(status) => Results::Bytes(failure(procedure, status)),
-    })
+        procedure => Box::pin(execute_other(call, procedure)).await,
+    }
 }
 
-async fn dispatch_other(call: &mut Call, procedure: NFS_PROGRAM) -> Answer {
+fn refused(procedure: NFS_PROGRAM, refusal: Refusal) -> Results {
+    match refusal {
+        Refusal::Garbage => Results::GarbageArguments,
+        Refusal::TooWeak => Results::AuthError(auth_stat::AUTH_TOOWEAK),
+        Refusal::NotAdmitted(status) | Refusal::Status(status) => Results::Bytes(failure(procedure, status)),
+    }
+}
+
+async fn execute_other(call: &mut Call, procedure: NFS_PROGRAM) -> Answer {
     match procedure {
         NFS_PROGRAM::NFSPROC3_NULL => Ok(Results::Bytes(Vec::new())),
         NFS_PROGRAM::NFSPROC3_GETATTR => attributes::getattr(call).await,

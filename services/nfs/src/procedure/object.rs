@@ -35,15 +35,16 @@ impl<'a> Object<'a> {
 
     /// As [`Object::find`], from a handle's bytes.
     pub(super) fn of(call: &'a Call, handle: &[u8]) -> Result<Self, Refusal> {
-        let handle = call.last_handle.open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
-        let export = call.nfs.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
+        let refusal = Refusal::NotAdmitted;
+        let handle = call.last_handle.open(call.nfs.key(), handle).ok_or(refusal(nfsstat3::NFS3ERR_BADHANDLE))?;
+        let export = call.nfs.find(handle.export).ok_or(refusal(nfsstat3::NFS3ERR_STALE))?;
         match export.admit(call.client) {
             Ok(()) => {}
-            Err(NotAdmitted::Address) => return Err(nfsstat3::NFS3ERR_ACCES.into()),
+            Err(NotAdmitted::Address) => return Err(refusal(nfsstat3::NFS3ERR_ACCES)),
             // As Linux's server does.
             Err(NotAdmitted::Port) => {
                 call.nfs.note_unprivileged(call.client, &export);
-                return Err(nfsstat3::NFS3ERR_PERM.into());
+                return Err(refusal(nfsstat3::NFS3ERR_PERM));
             }
         }
         let squash = &export.config().squash;

@@ -18,11 +18,18 @@ use crate::export::{Export, ExportConfig, Names};
 use crate::nfs::{Limits, Nfs};
 use crate::procedure::perform;
 use crate::program::Program;
+use crate::replay::ReplayLimits;
 use crate::shape::Payload;
 use crate::shape::{Look, WriteArguments};
 use testkit::scene::{Host, run, small_kernel};
 
 const KEY: [u8; 32] = [7; 32];
+
+/// Of all replies that are remembered. Bytes.
+const REPLIES_BYTES: usize = 64 << 10;
+
+/// More calls than replies that are remembered.
+pub(super) const MANY: usize = REPLIES_BYTES / 256;
 
 /// A server of the exports `/files` and `/other`, each a tree of its own.
 pub(super) struct Scene {
@@ -142,7 +149,8 @@ fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -
         Export::new(ExportConfig { name: name.to_owned(), ..config }, tree)
     };
     let exports = vec![give_out("/files", trees[0], config), give_out("/other", trees[1], ExportConfig::default())];
-    Nfs::new(KEY, Limits::default(), exports)
+    let replay = ReplayLimits { bytes: REPLIES_BYTES, ..ReplayLimits::default() };
+    Nfs::new(KEY, Limits { replay, ..Limits::default() }, exports)
 }
 
 /// The outcome of a call.
