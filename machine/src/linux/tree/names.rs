@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::HostTree;
 use super::call;
 use super::node::{Found, in_directory};
-use super::permission::{CHANGE, SEARCH};
+use super::permission::{CHANGE, SEARCH, WRITE};
 use super::search::Search;
 use crate::Errno;
 use crate::tree::{Caller, NAME_BYTES_MAX, Node, TreeReply};
@@ -138,6 +138,10 @@ impl HostTree {
         let replaced = self.child_if_any(to_dir.as_fd(), &to_name)?;
         if let Some(replaced) = &replaced {
             self.require_removal(caller, to_dir.as_fd(), replaced)?;
+        }
+        if from.0 != to.0 && moved.is_directory() {
+            // Its `..` changes.
+            self.require(caller, moved.fd(), WRITE)?;
         }
         call::rename((from_dir.as_fd(), &from_name), (to_dir.as_fd(), &to_name))
             .map_err(|errno| in_directory(to_dir.as_fd(), errno))?;

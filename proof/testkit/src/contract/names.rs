@@ -21,6 +21,7 @@ macro_rules! promises_of_names {
             a_renamed_node_stays_the_same_and_the_replaced_one_is_reported,
             renaming_between_two_names_of_one_node_changes_nothing,
             invalid_renames_are_refused,
+            a_directory_gets_another_parent_only_from_who_may_write_to_it,
             a_node_with_two_names_outlives_the_first,
             a_directory_is_removed_only_when_empty_and_only_as_a_directory,
             an_unchecked_creation_takes_an_existing_file,
@@ -212,6 +213,20 @@ pub fn invalid_renames_are_refused(mut served: impl Tree) {
     assert!(served.ask(None, make_directory(root, "third", 0o755)).is_ok());
     let not_empty = renamed(served.ask(None, rename(root, "third", root, "outer"))).err();
     assert_eq!(not_empty, Some(Errno(libc::ENOTEMPTY)));
+}
+
+pub fn a_directory_gets_another_parent_only_from_who_may_write_to_it(mut served: impl Tree) {
+    let (from, to) = (served.make_directory("from", 0o777), served.make_directory("to", 0o777));
+    let stranger = caller(5001, 6001, &[]);
+    for (name, permissions) in [("closed", 0o755), ("open", 0o777)] {
+        served.node(None, make_directory(from, name, permissions)).expect("made");
+    }
+    served.node(None, create(from, "file", Creation::Guarded, mode(0o644))).expect("made");
+    assert_eq!(served.ask(Some(&stranger), rename(from, "closed", to, "closed")).err(), Some(EACCES));
+    for (name, to) in [("closed", from), ("open", to), ("file", to)] {
+        let moved = renamed(served.ask(Some(&stranger), rename(from, name, to, &format!("new-{name}"))));
+        assert!(moved.is_ok(), "{name}: {moved:?}");
+    }
 }
 
 pub fn a_node_with_two_names_outlives_the_first(mut served: impl Tree) {
