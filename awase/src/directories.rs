@@ -84,6 +84,13 @@ enum Planned {
     Opened { path: PathBuf, identity: Option<Identity>, open: OpenTree, name: String, read_only: bool },
 }
 
+/// Why a directory cannot be served.
+struct Refusal {
+    problem: Problem,
+    /// Does another server have it?
+    is_locked: bool,
+}
+
 impl Planned {
     fn is(&self, located: &Located<'_>) -> bool {
         match self {
@@ -141,16 +148,20 @@ impl Directories {
             let by = same.find(|other| !other.read_only).unwrap_or(wanted);
             let index = match index {
                 Some(index) => index,
-                None => match problems.note(self.root(by, data, deadline)) {
-                    Some(root) => {
+                None => match self.root(by, data, deadline) {
+                    Ok(root) => {
                         plan.roots.push(root);
                         plan.roots.len() - 1
                     }
-                    None if directory.optional => {
-                        plan.notices.extend(problems.0.pop().map(|why| format!("no directory is served: {why}")));
+                    Err(Refusal { problem, is_locked }) => {
+                        // A server before this one may still be writing to it: whoever starts servers tries again.
+                        if directory.optional && !is_locked {
+                            plan.notices.push(format!("no directory is served: {problem}"));
+                        } else {
+                            problems.0.push(problem);
+                        }
                         continue;
                     }
-                    None => continue,
                 },
             };
             problems.note(check_order(directory, plan.roots[index].keeps_order()));
@@ -160,7 +171,7 @@ impl Directories {
         problems.or(plan)
     }
 
-    fn root(&self, wanted: &Located<'_>, data: &Path, deadline: Deadline) -> Result<Planned, Problem> {
+    fn root(&self, wanted: &Located<'_>, data: &Path, deadline: Deadline) -> Result<Planned, Refusal> {
         let Located { directory, path, identity, read_only } = wanted;
         // A writable tree also serves a read-only export, which refuses changes itself.
         let serves = |root: &&Root| wanted.is(&root.path, root.identity) && (*read_only || !root.tree.read_only());
@@ -170,11 +181,13 @@ impl Directories {
         if self.retired.iter().any(|retired| wanted.is(&retired.root.path, retired.root.identity)) {
             let what = "is no longer served, but still being written to its disk";
             let problem = Problem::new(&directory.place, directory.key("path"), what);
-            return Err(problem.allowed("to read the configuration again in a moment"));
+            let problem = problem.allowed("to read the configuration again in a moment");
+            return Err(Refusal { problem, is_locked: false });
         }
         let is_locked = |error: &OpenTreeError| matches!(error, OpenTreeError::Locked(_));
         let open = deadline.retry(|| tree::open_locked(path, *read_only, Some(data)), is_locked);
-        let open = open.map_err(|error| refused(directory, &error))?;
+        let open =
+            open.map_err(|error| Refusal { problem: refused(directory, &error), is_locked: is_locked(&error) })?;
         let (path, name) = (path.clone(), directory.name.clone());
         Ok(Planned::Opened { path, identity: *identity, open, name, read_only: *read_only })
     }
@@ -272,8 +285,7 @@ impl Directories {
         let before = self.retired.len();
         self.retired.retain(|retired| !retired.closing.as_ref().is_some_and(|closing| closing.tell_end()));
         if self.retired.len() < before {
-            // An idle processor, too, closes what it has of them, so that the host can unmount it.
-            processors.ids().for_each(|id| drop(processors.start_task(id, async |_| {})));
+            processors.let_go();
         }
     }
 

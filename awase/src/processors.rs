@@ -113,6 +113,11 @@ impl Processors {
         start_task(&self.kernel, id, task)
     }
 
+    /// Has each, if it is idle, too, close the directories that are not locked any more, so that the host can unmount them.
+    pub fn let_go(&self) {
+        self.ids().for_each(|id| drop(self.start_task(id, async |_| {})));
+    }
+
     /// Stops them. Requests in flight are abandoned.
     pub fn stop(self) {
         self.kernel.mailboxes().for_each(|mailbox| mailbox.stop());

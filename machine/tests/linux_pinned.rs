@@ -1,6 +1,8 @@
-//! In a process of its own, since it checks what the whole process has pinned, and finds threads by their names.
+//! In a process of its own, since it checks what the whole process has pinned and locked, and finds threads by their names.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ fn pinned_kib() -> u64 {
 
 #[test]
 fn registered_memory_is_pinned_and_withdrawn_memory_is_not() {
+    let _only = ONE_AT_A_TIME.lock();
     let config = Config { processors: Processors::Count(1), engine: Engine::IoUring, pin: false, ..Config::default() };
     let mut builders = match machines(&config) {
         Ok((builders, _)) => builders,
@@ -201,4 +204,32 @@ fn changes_in_one_directory_are_made_by_one_thread_at_a_time_also_if_the_first_w
         alone.finish(MANY);
         assert!(asked.iter().all(|around| around.lock()[0].0.is_some()), "round {round}: another thread was seen");
     }
+}
+
+/// Do rings of this process have the directory open? `None`: the host does not tell.
+fn is_kept(path: &Path) -> Option<bool> {
+    let links = fs::read_dir("/proc/self/fd").expect("a list").flatten();
+    let mut rings =
+        links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to.ends_with("anon_inode:[io_uring]")));
+    let told = Path::new("/proc/self/fdinfo").join(rings.next()?.file_name());
+    let told = fs::read_to_string(told).ok().filter(|told| told.contains("UserFiles"))?;
+    // Older hosts tell the last part of the path only.
+    let name = path.file_name()?.to_str()?;
+    Some(told.lines().any(|line| line.ends_with(name)))
+}
+
+#[test]
+fn a_directory_is_kept_by_a_ring_while_it_is_locked() {
+    let Some(mut alone) = Alone::new() else { return };
+    let (directory, state) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let open = match tree::open_locked(directory.path(), false, Some(state.path())) {
+        Err(error @ tree::OpenTreeError::NoHandles(_)) => return skip::note(&error.to_string()),
+        opened => opened.expect("opens"),
+    };
+    alone.idle(1);
+    let Some(is_kept_now) = is_kept(directory.path()) else { return skip::note("rings do not tell of their files") };
+    assert!(is_kept_now);
+    drop(open);
+    alone.idle(1);
+    assert_eq!(is_kept(directory.path()), Some(false), "it can be unmounted");
 }

@@ -353,12 +353,17 @@ fn shutdown_fd(socket: BorrowedFd<'_>) {
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// When nothing was heard of a client for so long, it is asked whether it is there, so often, each time after this.
-const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(60), 6, Duration::from_secs(10));
+/// When nothing was heard of a client for so long, it is asked whether it is there, so often, each time after this: 20 minutes in
+/// all. A network that is away for less ends no connection, nor would TCP itself while something is under way.
+const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(600), 10, Duration::from_secs(60));
 
 /// Ends connections of clients that vanished without a word (RFC 9293, section 3.8.4): accepted ones have what the listening
 /// socket has. Nothing happens on other sockets than TCP's.
 fn keep_alive(socket: &OwnedFd) {
+    if sockopt::socket_keepalive(socket) == Ok(true) {
+        // As systemd was told (KeepAlive=).
+        return;
+    }
     let (idle, count, interval) = KEEPALIVE;
     let _ = sockopt::set_socket_keepalive(socket, true)
         .and_then(|()| sockopt::set_tcp_keepidle(socket, idle))

@@ -14,7 +14,6 @@ mod tree_contract;
 mod tree_file_systems;
 mod tree_handles;
 mod tree_lanes;
-mod tree_locked;
 mod tree_million;
 mod tree_names;
 mod tree_permissions;

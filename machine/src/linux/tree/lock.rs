@@ -47,6 +47,9 @@ impl Held {
 /// The directories that this process has locked.
 static HELD: Mutex<BTreeMap<Name, Held>> = Mutex::new(BTreeMap::new());
 
+/// For rings, which must not wait while the host locks or unlocks one: those that are locked exclusively first.
+static LOCKED: Mutex<Vec<Arc<File>>> = Mutex::new(Vec::new());
+
 /// Counts its changes.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
@@ -57,9 +60,16 @@ pub(in crate::linux) fn changes() -> u64 {
 
 /// The locked directories, those that are locked exclusively first, and after how many changes.
 pub(in crate::linux) fn directories() -> (u64, Vec<Arc<File>>) {
-    let all = held();
+    let locked = LOCKED.lock();
+    (changes(), locked.clone())
+}
+
+fn publish(all: &BTreeMap<Name, Held>) {
     let (exclusive, shared): (Vec<&Held>, Vec<&Held>) = all.values().partition(|held| held.exclusive > 0);
-    (changes(), exclusive.into_iter().chain(shared).map(|held| Arc::clone(&held.directory)).collect())
+    let directories = exclusive.into_iter().chain(shared).map(|held| Arc::clone(&held.directory)).collect();
+    let mut locked = LOCKED.lock();
+    *locked = directories;
+    CHANGES.fetch_add(1, Ordering::Release);
 }
 
 fn held() -> MutexGuard<'static, BTreeMap<Name, Held>> {
@@ -96,7 +106,6 @@ impl Locked {
         debug_assert!(found.is_dir(), "{path:?} was opened as a directory");
         let mut all = held();
         let held = all.entry(name).or_insert_with(|| Held { directory: Arc::new(directory), exclusive: 0, shared: 0 });
-        CHANGES.fetch_add(1, Ordering::Release);
         let before = held.operation();
         if exclusive {
             held.exclusive += 1
@@ -106,6 +115,7 @@ impl Locked {
         self.0.push((name, exclusive));
         let now = held.operation();
         let locked = if now == before { Ok(()) } else { lock(&held.directory, now) };
+        publish(&all);
         drop(all);
         match locked {
             // File systems that have no such locks, or none on directories (NFS).
@@ -130,9 +140,9 @@ impl Drop for Locked {
             let _ = lock(&held.directory, operation);
             if operation == libc::LOCK_UN {
                 all.remove(name);
-                CHANGES.fetch_add(1, Ordering::Release);
             }
         }
+        publish(&all);
     }
 }
 

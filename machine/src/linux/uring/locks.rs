@@ -10,7 +10,7 @@ use super::super::tree::lock;
 
 /// Places in the ring's table of files; fewer where the process may open fewer. The directories that are served for
 /// changes come first.
-const PLACES: [usize; 2] = [256, 32];
+const PLACES: [usize; 3] = [4096, 256, 32];
 
 #[derive(Default)]
 pub(super) struct Locks {
