@@ -80,6 +80,8 @@ pub struct Request {
 #[must_use = "what was asked for need not have been done"]
 pub enum Outcome {
     Done,
+    /// The write is done, but not durable as was asked: that takes a flush.
+    Unforced,
     /// The content was changed by others during the read: the data is stale and must be read again.
     Changed,
     /// The device has no such operation (zero, discard).
@@ -90,12 +92,12 @@ impl Outcome {
     /// For callers without an alternative.
     ///
     /// # Errors
-    /// [`Errno::IO`] if changed, [`Errno::NOT_SUPPORTED`] if unsupported.
+    /// [`Errno::IO`] if changed, [`Errno::NOT_SUPPORTED`] if unsupported or not made durable.
     pub fn required(self) -> Result<(), Errno> {
         match self {
             Outcome::Done => Ok(()),
             Outcome::Changed => Err(Errno::IO),
-            Outcome::Unsupported => Err(Errno::NOT_SUPPORTED),
+            Outcome::Unforced | Outcome::Unsupported => Err(Errno::NOT_SUPPORTED),
         }
     }
 }

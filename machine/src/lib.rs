@@ -90,7 +90,7 @@ pub enum Op {
         file: File,
         at: ByteOffset,
         from: Segments,
-        /// `Stable`: forced unit access (`RWF_DSYNC`).
+        /// `Stable`: forced unit access (`RWF_DSYNC`). It makes no size of a file durable that earlier writes have set.
         stability: Stability,
     },
     /// Makes all completed writes to the file stable (`fdatasync`). Result: 0.

@@ -130,6 +130,7 @@ impl Committed {
     }
 
     async fn flush(&self, cpu: &Processor, request: Request, place: Place) -> Result<Outcome, Errno> {
+        let begun = self.file.begin_flush();
         if !self.file.write_back(cpu).await {
             drop(place);
             return self.below.perform(cpu, request).await;
@@ -139,7 +140,10 @@ impl Committed {
             commit.until_committed().await?;
             // The other's error says nothing of this file (M11).
             return match commit.until_flushed().await {
-                Ok(()) => Ok(Outcome::Done),
+                Ok(()) => {
+                    self.file.on_flushed(begun);
+                    Ok(Outcome::Done)
+                }
                 Err(_) => self.below.perform(cpu, request).await,
             };
         };

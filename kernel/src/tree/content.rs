@@ -170,10 +170,15 @@ impl FileTree {
         change: impl Future<Output = Result<T, Errno>>,
     ) -> Result<T, Errno> {
         let change = async {
+            let growth = file.device.before_resizing().await;
             let result = change.await;
             match result {
                 Ok(_) => file.device.on_resized(size),
-                Err(_) => self.look_at_size(cpu, file).await,
+                Err(_) => file.device.on_resize_failed(),
+            }
+            drop(growth);
+            if result.is_err() {
+                self.look_at_size(cpu, file).await;
             }
             result
         };

@@ -13,6 +13,7 @@ use machine::{Errno, Op};
 use parking_lot::{Mutex, MutexGuard};
 use policy::unit::{BlockNo, ByteRange, Instant, Stability};
 
+use super::durable_size::{Doubts, DurableSize};
 use super::known::{Asked, Known, Question, Reported, Stale, Writes};
 use super::siblings::Sibling;
 use crate::device::{Device, DeviceFacts, Work, transfer, write_all, zero_part};
@@ -46,7 +47,8 @@ pub(super) struct GrowingFile {
     known: Mutex<Known>,
     /// Size on the host, without changes by others.
     size: AtomicU64,
-    /// Serialises writes that extend the file. The host does that anyway, and in the order of offsets a crash leaves no
+    durable: DurableSize,
+    /// Serialises what extends the file. The host does that anyway, and in the order of offsets a crash leaves no
     /// holes.
     growth: TaskMutex,
     /// Writes to the host begun so far.
@@ -85,7 +87,7 @@ impl GrowingFile {
         now: Instant,
         is_writable: bool,
     ) -> Self {
-        let size = AtomicU64::new(open.direct.facts.size);
+        let size = open.direct.facts.size;
         let reported = reported(&open, &sibling);
         GrowingFile {
             tree: (tree, export),
@@ -100,7 +102,8 @@ impl GrowingFile {
             written_back: AtomicU64::new(u64::MAX),
             writing_back: TaskMutex::default(),
             unreported: Mutex::default(),
-            size,
+            size: AtomicU64::new(size),
+            durable: DurableSize::new(size),
             growth: TaskMutex::default(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -236,13 +239,16 @@ impl GrowingFile {
         range: ByteRange,
         frames: Frames,
         stability: Stability,
-    ) -> Result<(), Errno> {
+    ) -> Result<Outcome, Errno> {
         let writing = self.writing.lock().clone().ok_or(Errno::STALE)?;
         self.is_written.store(true, Ordering::Relaxed);
         let _under_way = UnderWay::new(self);
         let (at, end) = (range.at, range.end());
         let grows = end.0 > self.size();
         let _growth = if grows { Some(self.growth.lock().await) } else { None };
+        let is_asked = stability == Stability::Stable;
+        let forced = if is_asked { self.durable.covers(end.0, self.size()) } else { None };
+        let stability = if forced.is_some() { Stability::Stable } else { Stability::Unstable };
         let (from, to) = match writing.buffered {
             Some(_) if grows && range.len < GROWTH_DIRECT_MIN && stability == Stability::Unstable => (end, end),
             Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),
@@ -250,7 +256,7 @@ impl GrowingFile {
         };
         let (to, base) = (to.max(from), BlockNo::holding(at).start());
         let direct = writing.direct.file;
-        match writing.buffered.as_ref().map(|buffered| buffered.file) {
+        let written = match writing.buffered.as_ref().map(|buffered| buffered.file) {
             Some(buffered) if at < from || to < end => {
                 // Boxed: whole blocks need less memory.
                 let parts = async {
@@ -258,14 +264,29 @@ impl GrowingFile {
                     let frames = write_all(cpu, direct, base, frames, from.to(to), stability).await?;
                     write_all(cpu, buffered, base, frames, to.to(end), stability).await
                 };
-                Box::pin(parts).await?;
+                Box::pin(parts).await
             }
-            _ => {
-                write_all(cpu, direct, base, frames, at.to(end), stability).await?;
+            _ => write_all(cpu, direct, base, frames, at.to(end), stability).await,
+        };
+        if let Err(errno) = written {
+            if grows {
+                self.durable.doubt();
             }
+            return Err(errno);
         }
         self.size.fetch_max(end.0, Ordering::AcqRel);
-        Ok(())
+        let is_durable = forced.is_some_and(|since| self.durable.raise(end.0, since));
+        Ok(if is_asked && !is_durable { Outcome::Unforced } else { Outcome::Done })
+    }
+
+    /// What a flush makes durable that begins now.
+    pub(super) fn begin_flush(&self) -> (u64, Doubts) {
+        let doubts = self.durable.doubts();
+        (self.size(), doubts)
+    }
+
+    pub(super) fn on_flushed(&self, (size, doubts): (u64, Doubts)) {
+        self.durable.raise(size, doubts);
     }
 
     /// Has the host write what it has of the file in its page cache: a flush then waits for the journal only. Returns
@@ -298,7 +319,9 @@ impl GrowingFile {
     /// that runs beside the writing back: this waits for its end.
     pub(super) async fn take_unreported(&self) -> Option<Errno> {
         let _written_back = self.writing_back.lock().await;
-        self.unreported.lock().take()
+        let errno = self.unreported.lock().take();
+        // Nor is the size durable that the pages would have given the file.
+        errno.inspect(|_| self.durable.doubt())
     }
 
     /// The host file system's limit. Bytes.
@@ -311,17 +334,29 @@ impl GrowingFile {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Until the result is dropped nothing extends the file.
+    pub(super) async fn before_resizing(&self) -> impl Drop + '_ {
+        self.growth.lock().await
+    }
+
     /// We have changed the size of the host's file.
     pub(super) fn on_resized(&self, size: u64) {
-        self.set_size(size);
+        self.size.store(size, Ordering::Release);
+        self.durable.on_resized(size);
         // What was cut off within a block is zeroed in the host's page cache.
         self.written_back.store(u64::MAX, Ordering::SeqCst);
         self.sibling.report();
     }
 
+    /// We have not: the host may have, all the same.
+    pub(super) fn on_resize_failed(&self) {
+        self.durable.doubt();
+    }
+
     /// The host's file has another size.
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
+        self.durable.doubt();
     }
 }
 
@@ -361,15 +396,16 @@ impl Device for GrowingFile {
                     debug_assert!(frames.len() * FRAME_BYTES >= range.len as usize);
                     self.read(cpu, range, frames).await
                 }
-                Action::Write(range, frames) => {
-                    self.write(cpu, range, frames, request.context.stability).await.map(|()| Outcome::Done)
-                }
+                Action::Write(range, frames) => self.write(cpu, range, frames, request.context.stability).await,
                 Action::Flush => {
+                    let begun = self.begin_flush();
                     // The host reports write errors on the descriptor that was written through.
                     let writing = self.writing.lock().clone();
                     let op = Op::Flush { file: writing.as_deref().unwrap_or(&self.open).direct.file };
                     // SAFETY: the operation has no segments.
-                    unsafe { cpu.perform(Hold::default(), op) }.await.0.map(|_| Outcome::Done)
+                    unsafe { cpu.perform(Hold::default(), op) }.await.0?;
+                    self.on_flushed(begun);
+                    Ok(Outcome::Done)
                 }
                 Action::Zero { .. } | Action::Discard(_) => Ok(Outcome::Unsupported),
             }

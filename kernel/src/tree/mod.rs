@@ -10,6 +10,7 @@ mod call;
 mod commit;
 mod content;
 mod device;
+mod durable_size;
 mod files;
 mod known;
 mod lost;

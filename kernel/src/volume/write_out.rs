@@ -203,7 +203,7 @@ impl Volume {
     pub(super) async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let context = self.with_export(context);
         let began = cpu.begin(Event::WriteOut, context);
-        let mut result = Ok(());
+        let mut result = Ok(context.stability);
         // A forced write that fails must be reported, and a failure to fill need not be.
         let fills_hole = claim.fills_hole() && context.stability == Stability::Unstable;
         let zero = if fills_hole { self.memory.zero_frame_at_hand() } else { None };
@@ -219,7 +219,7 @@ impl Volume {
             for &blocks in &piece.dirty {
                 self.end(blocks, written, context, claim.sequence);
             }
-            result = result.and(written);
+            result = weaker(result, written);
         }
         if result.is_err() && context.stability == Stability::Stable {
             self.on_failed_forced_write();
@@ -235,7 +235,7 @@ impl Volume {
         piece: &Piece,
         errno: Errno,
         context: Context,
-    ) -> Result<(), Errno> {
+    ) -> Result<Stability, Errno> {
         if [Errno::NO_SPACE, Errno::QUOTA_EXCEEDED].contains(&errno) {
             self.state.lock().holes.forget();
             // What the host has allocated before it failed stays allocated, and may be the last space there is.
@@ -249,17 +249,22 @@ impl Volume {
         self.write_ranges(cpu, writes, context).await
     }
 
+    /// Returns what the writes have come to: forced ones may await a flush nevertheless.
     async fn write_ranges(
         &self,
         cpu: &Processor,
         writes: impl Iterator<Item = (ByteRange, Frames)>,
         context: Context,
-    ) -> Result<(), Errno> {
-        let mut result = Ok(());
+    ) -> Result<Stability, Errno> {
+        let mut result = Ok(context.stability);
         for (range, frames) in writes {
             let action = Action::Write(range, frames);
             let outcome = self.device.perform(cpu, Request { action, context }).await;
-            result = result.and(outcome.and_then(Outcome::required));
+            let written = match outcome {
+                Ok(Outcome::Unforced) => Ok(Stability::Unstable),
+                outcome => outcome.and_then(Outcome::required).map(|()| context.stability),
+            };
+            result = weaker(result, written);
         }
         result
     }
@@ -311,13 +316,13 @@ impl Volume {
         }
     }
 
-    fn end(&self, blocks: BlockRange, written: Result<(), Errno>, context: Context, sequence: u64) {
+    fn end(&self, blocks: BlockRange, written: Result<Stability, Errno>, context: Context, sequence: u64) {
         for piece in Cache::runs(blocks) {
             let mut shard = self.lock_shard(piece.start);
             // With the shard locked: a flush that fails concurrently finds the blocks both in the set and marked, or
             // neither, and then reports them by `suspect`.
             let next = match written {
-                Ok(()) => self.note_written(piece, context, sequence),
+                Ok(stability) => self.note_written(piece, context.with_stability(stability), sequence),
                 Err(_) => BufferState::DIRTY,
             };
             for block in piece.iter() {
@@ -364,21 +369,21 @@ impl Volume {
         }
     }
 
-    fn settle(&self, now: Instant, claim: &Claim, result: Result<(), Errno>) {
+    fn settle(&self, now: Instant, claim: &Claim, result: Result<Stability, Errno>) {
         let mut state = self.state.lock();
         let written = state.writing.remove(claim.blocks);
         state.filling.remove(claim.blocks);
         state.under_way.remove(&claim.sequence);
-        let is_forced = state.forced.remove(&claim.sequence);
+        state.forced.remove(&claim.sequence);
         if state.under_way.is_empty() {
             state.busy.pause(now);
         }
         let mut dirty_again = 0;
         match result {
-            Ok(()) => {
+            Ok(stability) => {
                 let was_flushed = state.changes_flushed == Some(state.changes);
                 state.changes += 1;
-                if is_forced && was_flushed {
+                if stability == Stability::Stable && was_flushed {
                     state.changes_flushed = Some(state.changes);
                 }
                 state.busy.blocks += written;
@@ -401,6 +406,11 @@ impl Volume {
         self.forced_up_to.wake(oldest_forced);
         self.settled_within.wake(claim.blocks);
     }
+}
+
+/// What two writes have come to together.
+fn weaker(one: Result<Stability, Errno>, other: Result<Stability, Errno>) -> Result<Stability, Errno> {
+    one.and_then(|one| other.map(|other| one.min(other)))
 }
 
 /// Blocks that the device has taken, and the time it was busy with them.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use kernel::Frames;
+use kernel::tree::Vnode;
 use kernel::volume::{GROWING_BYTES_MAX, VOLUME_BYTES_MAX};
 use machine::Errno;
 use policy::unit::{ByteOffset, ByteRange, ProcessorId};
@@ -198,5 +199,58 @@ fn a_flush_while_another_processor_has_a_file_written_back_tells_what_came_of_th
         assert_eq!(ended(&cpu, &writes).await.1, Err(Errno::IO));
         assert_eq!(ended(&cpu, &commits).await.0, Ok(()), "the other file's");
         tree.commit(&cpu, &written, context()).await.expect("written again");
+    });
+}
+
+#[test]
+fn a_stable_write_is_durable_though_the_file_has_a_size_that_is_not() {
+    // As ext4 has it: the old end lies in a block that is allocated.
+    let cases = [(20_608, 24_576..48_704, 20_480..21_504), (100, 4096..8192, 100..500), (4096, 8192..8292, 8192..8300)];
+    for (old, unstable, forced) in cases {
+        served(4, 8, async move |cpu, tree, seen, id| {
+            let (_, file) = file(&cpu, &tree, "file").await;
+            write(&cpu, &tree, &file, 0, &vec![1; old], stable()).await.expect("stored");
+            let bytes = vec![2; (unstable.end - unstable.start) as usize];
+            write(&cpu, &tree, &file, unstable.start, &bytes, context()).await.expect("cached");
+            while seen.tree_content(id, "/file").expect("it exists").len() < unstable.end as usize {
+                cpu.sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(seen.tree_durable_content(id, "/file").expect("it exists").len(), old, "not flushed");
+            let bytes = vec![3; (forced.end - forced.start) as usize];
+            write(&cpu, &tree, &file, forced.start, &bytes, stable()).await.expect("durable");
+            let durable = seen.tree_durable_content(id, "/file").expect("it exists");
+            assert!(durable.get(forced.start as usize..forced.end as usize) == Some(&bytes), "{} bytes", durable.len());
+        });
+    }
+}
+
+#[test]
+fn a_stable_write_over_what_is_durable_is_one_forced_write() {
+    served(4, 8, async move |cpu, tree, seen, id| {
+        let (node, first) = file(&cpu, &tree, "file").await;
+        let forced_and_flushes = async |file: &Arc<Vnode>, at: u64| {
+            let before = seen.tree_counters(id).1;
+            write(&cpu, &tree, file, at, &[1; 4096], stable()).await.expect("durable");
+            let after = seen.tree_counters(id).1;
+            (after.stable_writes - before.stable_writes, after.flushes - before.flushes)
+        };
+        for at in [0, 4096, 0, 4096] {
+            assert_eq!(forced_and_flushes(&first, at).await, (1, 0), "at {at}");
+        }
+        write(&cpu, &tree, &first, 8192, &[2; 8192], context()).await.expect("cached");
+        tree.commit(&cpu, &first, context()).await.expect("durable");
+        for at in [8192, 12_288, 16_384] {
+            assert_eq!(forced_and_flushes(&first, at).await, (1, 0), "at {at}, after a flush");
+        }
+        drop(first);
+        // Others, so that it is closed.
+        for number in 0..20 {
+            file(&cpu, &tree, &format!("other{number}")).await;
+        }
+        let again = tree.file(&cpu, node).await.expect("opened");
+        assert_eq!(forced_and_flushes(&again, 0).await, (0, 1), "others may have made it longer");
+        // Whoever led the flush has gone.
+        cpu.sleep(Duration::from_millis(1)).await;
+        assert_eq!(forced_and_flushes(&again, 0).await, (1, 0));
     });
 }

@@ -77,14 +77,26 @@ impl Bytes {
         if change.len == 0 {
             return;
         }
-        if stable {
-            self.settle_sizes(u64::MAX);
+        // ext4: a size that a truncation has set is committed with the write.
+        let has_grown = self.sizes.last().is_some_and(|size| !size.cut);
+        if !stable || has_grown {
+            self.content.apply(change, false);
+            self.extend(change.at + change.len);
+            let forced = self.retained().saturating_sub(change.at).min(change.len);
+            if stable && forced > 0 {
+                self.content.apply(&Change { len: forced, ..change.clone() }, true);
+            }
+            return;
         }
-        self.content.apply(change, stable);
+        self.settle_sizes(u64::MAX);
+        self.content.apply(change, true);
         self.extend(change.at + change.len);
-        if stable {
-            self.settle_sizes(u64::MAX);
-        }
+        self.settle_sizes(u64::MAX);
+    }
+
+    /// The fewest bytes that a power cut may leave.
+    fn retained(&self) -> u64 {
+        self.sizes.iter().map(|size| size.size).fold(self.durable_size, u64::min)
     }
 
     /// Applies some sectors of a change, as `salt` chooses. Extends the file if it `grows`.

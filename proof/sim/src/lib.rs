@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | M1 | a sector is written completely or not at all | [`DiskFaults::sector_tear_permille`] |
 //! | M2 | what was complete when a successful flush started survives a power cut | [`DiskFaults::flush_lie_permille`] |
-//! | M3 | a completed stable write (forced unit access) survives a power cut | [`DiskFaults::stable_lie_permille`] |
+//! | M3 | a completed stable write (forced unit access) survives a power cut; for files see T4 | [`DiskFaults::stable_lie_permille`] |
 //! | M4 | a read that succeeds returns what was written last | [`DiskFaults::read_flip_permille`] |
 //! | M5 | reads, writes and flushes succeed | `*_error_permille`, [`World::fail_next`], [`World::fail_range`] |
 //! | M6 | a write that succeeds is written in full | [`DiskFaults::short_write_permille`] |
@@ -32,7 +32,7 @@
 //! | T1 | Entries of a directory that were changed when a successful sync of it started survive a power cut. |
 //! | T2 | So do attributes of a node, and for a regular file content and size, when the sync was of the node. |
 //! | T3 | Content and size of a file survive from before the start of a successful flush (`fdatasync`); its times, mode and owner need not. |
-//! | T4 | A completed stable write survives, with the size that it needs and the changes of the size before it. |
+//! | T4 | A completed stable write survives as far as it lies within all sizes that a power cut may leave; if nothing has made the file longer since a flush or truncation, all of it, with the size that it needs and the changes of the size before it. |
 //! | T5 | Of the unsynced changes of one directory a prefix survives; different directories are independent except for T6 to T8. |
 //! | T6 | A rename between two directories survives in both or in none; a sync of either, or of a directory that moved, makes it durable with everything before it in both. |
 //! | T7 | No removal of a name survives without the earlier links to its node or, for a directory, without the removals that emptied it. |

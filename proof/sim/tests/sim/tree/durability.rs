@@ -253,6 +253,8 @@ fn a_stable_write_survives_with_its_size_but_without_the_writes_around_it() {
     let write = |rig: &mut TreeRig| {
         let file = durable_file(rig, "a");
         let open = rig.open(file).unwrap();
+        rig.set(file, size(8192)).unwrap();
+        rig.flush(open.direct.file).unwrap();
         rig.write(open.direct.file, 4096, stamped(8, 2)).unwrap();
         rig.write_stable(open.direct.file, 8192, stamped(8, 3)).unwrap();
         rig.write(open.direct.file, 12288, stamped(8, 4)).unwrap();
@@ -261,6 +263,21 @@ fn a_stable_write_survives_with_its_size_but_without_the_writes_around_it() {
     assert!(found.iter().all(|stamps| stamps[16..24] == [Some(3); 8] && stamps[..8] == [Some(1); 8]));
     assert!(found.iter().any(|stamps| stamps[8..16] == [Some(0); 8]));
     assert!(found.iter().any(|stamps| stamps.len() == 24) && found.iter().any(|stamps| stamps.len() == 32));
+}
+
+#[test]
+fn a_stable_write_survives_only_within_the_durable_size_if_the_file_has_grown_since() {
+    let write = |rig: &mut TreeRig| {
+        let file = durable_file(rig, "a");
+        let open = rig.open(file).unwrap();
+        let buffered = open.buffered.as_ref().unwrap().file;
+        rig.write(buffered, 8192, stamped(8, 2)).unwrap();
+        rig.write_stable(buffered, 3072, stamped(4, 3)).unwrap();
+    };
+    let found = after_power_cut(write, |rig| stamps_of(&rig.content("/a").unwrap()));
+    assert!(found.iter().all(|stamps| stamps[..8] == [[Some(1); 6].as_slice(), &[Some(3); 2]].concat()));
+    assert!(found.iter().any(|stamps| stamps.len() == 8), "cut off at the size that was durable");
+    assert!(found.iter().any(|stamps| stamps.len() == 24));
 }
 
 #[test]

@@ -75,6 +75,22 @@ impl File {
         })
     }
 
+    /// The number of changes whose sizes were durable after the first `count`.
+    fn durable_sizes(&self, count: usize) -> usize {
+        (self.synced..count).fold(self.synced, |durable, i| {
+            let is_stable = matches!(self.changes[i], Change::Write { stable: true, .. });
+            let mut sizes = (durable..i).rev().map(|earlier| (self.size(earlier), self.size(earlier + 1)));
+            let has_grown = sizes.find(|(before, after)| before != after).is_some_and(|(before, after)| before < after);
+            if is_stable && !has_grown { i + 1 } else { durable }
+        })
+    }
+
+    /// Up to which sector the `i`th change was durable if it was a stable write.
+    fn forced_up_to(&self, i: usize) -> u64 {
+        let durable = self.durable_sizes(i + 1);
+        (durable.min(i)..=i).map(|count| self.size(count)).min().filter(|_| durable <= i).unwrap_or(u64::MAX)
+    }
+
     /// Whether a power cut may leave these stamps when it retains the sizes of the first `sizes` changes.
     fn may_be(&self, stamps: &[u64], sizes: usize) -> bool {
         self.size(sizes) == stamps.len() as u64
@@ -87,7 +103,7 @@ impl File {
         for (i, change) in self.changes.iter().enumerate() {
             match change {
                 Change::Write { sectors, stamp, stable } if sectors.contains(&sector) && below_lost_cut => {
-                    if *stable || i < self.synced {
+                    if i < self.synced || *stable && sector < self.forced_up_to(i) {
                         possible.clear();
                     }
                     possible.insert(*stamp);
@@ -107,8 +123,7 @@ impl File {
 
     /// The fewest changes whose sizes a power cut may leave.
     fn sizes_min(&self) -> usize {
-        let stable = |change: &Change| matches!(change, Change::Write { stable: true, .. });
-        self.synced.max(self.changes.iter().rposition(stable).map_or(0, |i| i + 1))
+        self.durable_sizes(self.changes.len())
     }
 
     fn check(&self, stamps: &[u64], mode: u32, context: &str) {
