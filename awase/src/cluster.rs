@@ -15,6 +15,7 @@ use dsm::{Dsm, Shared, SharedConfig};
 use kernel::connection::Acceptor;
 use kernel::device::DeviceRef;
 use kernel::{Kernel, Processor, Volume};
+use machine::linux::file::make_directories;
 use machine::linux::net::{self, ListeningSocket, NetError};
 use parking_lot::Mutex;
 use policy::coherence::{Address, Incarnation, NodeId};
@@ -268,7 +269,7 @@ pub fn refuse_changes<'a>(
 /// Counts the starts of this node, in the data directory: peers know a later process from an earlier one by it.
 fn incarnation(settings: &Settings, name: &str) -> anyhow::Result<Incarnation> {
     let path = settings.data.join(format!("cluster.{name}.starts"));
-    std::fs::create_dir_all(&settings.data)?;
+    make_directories(&settings.data)?;
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().with_context(|| format!("{} holds no number", path.display()))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Incarnation::FIRST.0,

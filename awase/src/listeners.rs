@@ -7,6 +7,7 @@ use std::path::Path;
 
 use kernel::connection::Protocol as _;
 use listenfd::ListenFd;
+use machine::linux::file::make_directories;
 use machine::linux::net::{
     Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix, listen_unix_private,
 };
@@ -279,7 +280,7 @@ fn make_directory(settings: &Settings, key: &str, path: &Path) -> Result<(), Pro
         return Ok(());
     }
     let refused = |error| format!("= {path:?} lies in a directory that cannot be made: {error}");
-    std::fs::create_dir_all(&settings.data).map_err(|error| problem(settings, key, refused(error)))
+    make_directories(&settings.data).map_err(|error| problem(settings, key, refused(error)))
 }
 
 fn is_in_use(error: &NetError) -> bool {

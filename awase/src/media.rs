@@ -33,7 +33,7 @@ pub fn prepare(export: &Export, deadline: Deadline) -> Result<Medium, Problem> {
     if let Store::File { path, create: true, .. } = &export.store
         && let Some(parent) = path.parent()
     {
-        std::fs::create_dir_all(parent)
+        file::make_directories(parent)
             .map_err(|error| problem(export, format!("is in a directory that cannot be created: {error}")))?;
     }
     let Store::File { path, .. } = &export.store else { return examine(export, true, deadline) };

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use machine::linux::file::make_directories;
 use transactions::program::{self, Function, Programs};
 
 use crate::cli::{InstallArguments, ProgramArguments, ProgramCommand};
@@ -39,7 +40,7 @@ fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
 
 fn install(arguments: &InstallArguments) -> anyhow::Result<()> {
     let directory = directory(&arguments.program);
-    std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    make_directories(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut printed = Ok(());
     for file in &arguments.files {
         let (program, functions) = program::install(file, &directory)?;

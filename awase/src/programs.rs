@@ -18,6 +18,7 @@ use dsm::{Dsm, MAPPINGS_MAX, Shared};
 use kernel::Kernel;
 use machine::linux::ProcessorCores;
 use machine::linux::descriptors::{receive_with_descriptors, send_with_descriptor};
+use machine::linux::file::make_directories;
 use machine::linux::net::{self, ListeningSocket};
 use machine::linux::userfault::Userfault;
 use policy::unit::ProcessorId;
@@ -67,7 +68,7 @@ fn lock_path(socket: &Path) -> PathBuf {
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    path.parent().map_or(Ok(()), make_directories)?;
     File::options().read(true).append(true).create(true).mode(0o600).open(path)
 }
 

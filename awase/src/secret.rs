@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use machine::linux::file::make_directories;
+
 use crate::config::{Problem, Settings};
 
 /// In the data directory.
@@ -60,7 +62,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
 
 /// Creates the file, whole and durable before it has its name. If another server was first, its file stays.
 fn make(directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
+    make_directories(directory)?;
     let draft = directory.join(format!("{FILE}.{}", std::process::id()));
     let made = write(&draft).and_then(|()| match fs::hard_link(&draft, directory.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

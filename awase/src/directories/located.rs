@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use machine::linux::file::make_directories;
 use machine::linux::tree;
 
 use crate::config::{Directory, Export, Place, Problem, Problems};
@@ -110,8 +111,7 @@ pub(super) fn refuse_leaving(located: &[Located<'_>], volumes: &[&Export], leavi
 fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
     let problem = |what: String| Problem::new(&directory.place, directory.key("path"), what);
     if directory.create && may_create {
-        let made =
-            if directory.optional { create_shared(&directory.path) } else { fs::create_dir_all(&directory.path) };
+        let made = if directory.optional { create_shared(&directory.path) } else { make_directories(&directory.path) };
         made.map_err(|error| problem(format!("= {:?} cannot be created: {error}", directory.path)))?;
     }
     match fs::canonicalize(&directory.path) {
@@ -142,13 +142,10 @@ fn resolve(path: &Path) -> PathBuf {
 /// Creates a directory that every user may write to, as to `/tmp`: clients may be any user, and their root is squashed.
 /// An existing one is left unchanged.
 fn create_shared(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+    if path.exists() {
+        return Ok(());
     }
-    match fs::create_dir(path) {
-        // Not in the call that creates it, where the process's umask applies.
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o1777)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    }
+    make_directories(path)?;
+    // Not in the call that creates it, where the process's umask applies.
+    fs::set_permissions(path, Permissions::from_mode(0o1777))
 }

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use kernel::trace::{Mode, TraceMemory, Tracer};
+use machine::linux::file::make_directories;
 use machine::linux::shared_memory::SharedMemory;
 
 use crate::predecessor::Deadline;
@@ -47,7 +48,7 @@ impl Drop for TraceFile {
 /// # Errors
 /// When the host has no room for it.
 pub fn create(data: &Path, mode: Mode, processors: u16) -> anyhow::Result<(Tracer, TraceFile)> {
-    fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
+    make_directories(data).with_context(|| format!("cannot create {}", data.display()))?;
     let link = data.join(NAME);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

@@ -290,6 +290,25 @@ pub(super) fn set_status(file: &StdFile, flags: libc::c_int) -> Result<(), Errno
     syscall::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }
 
+/// Creates the directory, and those above it that are missing. Their names are durable.
+///
+/// # Errors
+/// The host's; then some may have been made.
+pub fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() || path == Path::new("") {
+        return Ok(());
+    }
+    let above = directory_of(path);
+    if above != path {
+        make_directories(above)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => Err(error),
+        // Somebody else may have made it just now.
+        _ => StdFile::open(above)?.sync_all(),
+    }
+}
+
 fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }

@@ -1,13 +1,16 @@
 //! Files on both engines.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use crate::rig::{Memory, Rig, on_both_engines, pattern};
 use crate::tree_file_systems::{Kind, Mounted};
-use machine::linux::file::{DirectIo, OpenOptions, open};
+use machine::linux::file::{DirectIo, OpenOptions, make_directories, open};
 use machine::{Errno, File, Op, OpenFile, Park, SeekTarget, Segments};
 use policy::unit::{ByteOffset, Stability};
 use tempfile::TempDir;
+use testkit::failing_disk::{FailingDisk, Faults};
+use testkit::skip;
 
 on_both_engines!(
     several_segments_are_written_and_read_back_in_order,
@@ -275,4 +278,23 @@ fn an_incomplete_last_sector_of_an_image_is_written_and_flushed(mut rig: Rig) {
     assert_eq!(into.bytes()[4 * KIB..][..512], from.bytes()[..512]);
     assert_eq!(std::fs::metadata(&path).expect("it exists").len(), WHOLE + 512, "the size is unchanged");
     drop(disk);
+}
+
+#[test]
+fn directories_that_are_made_have_durable_names() {
+    let directory = TempDir::new().expect("temporary directory");
+    let none = Faults { fsync_permille: 0, write_permille: 0, delay_permille: 0, delay_us_max: 0 };
+    let disk = match FailingDisk::new(directory.path(), none, 1) {
+        Ok(disk) => disk,
+        Err(error) => skip!("nothing can be mounted by FUSE: {error}"),
+    };
+    let path = directory.path().join("a/b/c");
+    make_directories(&path).expect("made");
+    make_directories(&path).expect("there");
+    let above: Vec<_> = path.ancestors().skip(1).take(3).collect();
+    let inode = |path: &&Path| std::fs::metadata(path).expect("found").ino();
+    assert_eq!(disk.synced_directories(), above.iter().rev().map(inode).collect::<Vec<_>>());
+    std::fs::write(path.join("file"), []).expect("made");
+    assert!(make_directories(&path.join("file")).is_err() && make_directories(&path.join("file/d")).is_err());
+    make_directories(Path::new("")).expect("the current one");
 }

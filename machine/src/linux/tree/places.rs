@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::linux::file::make_directories;
 use crate::tree::{InodeNo, NAME_BYTES_MAX};
 
 /// Maximum of nodes. Beyond it all are dropped and found again one by one.
@@ -61,7 +62,7 @@ impl Places {
     pub(super) fn open(state_dir: Option<&Path>, root: &Path) -> io::Result<Self> {
         if let Some(directory) = state_dir {
             let path = directory.join(format!("places-{:016x}", hash(root.as_os_str().as_bytes())));
-            if let Some(places) = fs::create_dir_all(directory).and_then(|()| Places::in_file(&path)).ok().flatten() {
+            if let Some(places) = make_directories(directory).and_then(|()| Places::in_file(&path)).ok().flatten() {
                 return Ok(places);
             }
         }

@@ -54,6 +54,8 @@ struct Shared {
     cuts: AtomicU64,
     /// Held by the `fsync` in flight.
     flushing: Mutex<()>,
+    /// Inode numbers of directories that were synced, in order.
+    synced: Mutex<Vec<u64>>,
 }
 
 /// Unmounted when dropped.
@@ -72,6 +74,7 @@ impl FailingDisk {
             faults: Mutex::new(faults),
             cuts: AtomicU64::new(0),
             flushing: Mutex::new(()),
+            synced: Mutex::default(),
         };
         let mut disk = FailingDisk { shared: Arc::new(shared), path: path.to_owned(), session: None };
         disk.mount()?;
@@ -80,6 +83,11 @@ impl FailingDisk {
 
     pub fn set_faults(&self, faults: Faults) {
         *self.shared.faults.lock() = faults;
+    }
+
+    /// Inode numbers of the directories that were synced so far, in order.
+    pub fn synced_directories(&self) -> Vec<u64> {
+        self.shared.synced.lock().clone()
     }
 
     /// Cuts the power. With `keeps_some` a random part of what was not durable survives.

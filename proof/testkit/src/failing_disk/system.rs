@@ -295,10 +295,13 @@ impl Filesystem for System {
         empty(reply, self.flush_now(inode));
     }
 
-    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _request: &Request, inode: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let permille = self.shared.faults.lock().fsync_permille;
         let has_failed = self.shared.random.lock().chance(permille);
         let result = self.tree().map(drop);
+        if result.is_ok() && !has_failed {
+            self.shared.synced.lock().push(inode.0);
+        }
         empty(reply, if has_failed { Err(Errno::EIO) } else { result });
     }
 
