@@ -1,14 +1,15 @@
 //! Opening a database: its volume, what is stored there, and its programs.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use kernel::{Kernel, Processor, Volume};
 use machine::Errno;
+use machine::linux::file::make_directories;
 use policy::unit::ProcessorId;
 use transactions::Monitor;
-use transactions::program::{BANK, Fault, Programs};
+use transactions::program::{BANK, Fault, Programs, replace};
 use transactions::store::{Database as Store, OpenError, StoreError};
 
 use crate::cluster::Cluster;
@@ -96,11 +97,7 @@ pub fn open_store(kernel: &Arc<Kernel>, database: &Database, volume: &Arc<Volume
 /// If there can be no such directory.
 pub fn programs(database: &Database) -> Result<(Programs, Vec<String>), Problem> {
     let directory = &database.programs;
-    let is_new = !directory.exists();
-    let made = std::fs::create_dir_all(directory).and_then(|()| match is_new && database.optional {
-        true => ship(directory),
-        false => Ok(()),
-    });
+    let made = if database.optional { ship(directory) } else { make_directories(directory) };
     made.map_err(|error| {
         let what = format!("= {directory:?} cannot be made: {error}");
         Problem::new(&database.place, database.key("programs"), what)
@@ -114,11 +111,21 @@ pub fn reported(database: &str, faults: &[Fault]) -> Vec<String> {
     faults.iter().map(|fault| format!("database {database:?}: {fault}")).collect()
 }
 
-/// The program that the default database begins with. Its file has its name only when it is whole.
+/// The directory of the default database, which begins with one program: it has its name only when that is in it. Who
+/// removes the program does not get it again.
 fn ship(directory: &Path) -> io::Result<()> {
-    let draft = directory.join("bank.wasm.new");
-    std::fs::write(&draft, BANK)?;
-    std::fs::rename(&draft, directory.join("bank.wasm"))
+    const PROGRAM: &str = "bank.wasm";
+    if directory.exists() {
+        // Where it was not flushed, a power cut has left it empty.
+        let is_lost = fs::metadata(directory.join(PROGRAM)).is_ok_and(|found| found.len() == 0);
+        return if is_lost { replace(&directory.join(PROGRAM), BANK) } else { Ok(()) };
+    }
+    let above = directory.parent().unwrap_or(Path::new("."));
+    let draft = above.join(".bank.new");
+    make_directories(&draft)?;
+    replace(&draft.join(PROGRAM), BANK)?;
+    fs::rename(&draft, directory)?;
+    fs::File::open(above)?.sync_all()
 }
 
 pub fn unusable(database: &Database, error: &OpenError) -> Problem {
@@ -134,4 +141,45 @@ pub fn unusable(database: &Database, error: &OpenError) -> Problem {
 
 pub fn refused(database: &Database, why: &str) -> Problem {
     Problem::new(&database.place, database.key("path"), format!("cannot be used: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::failing_disk::{FailingDisk, Faults};
+    use testkit::skip;
+
+    use super::*;
+
+    #[test]
+    fn the_default_databases_program_survives_a_power_cut_after_the_first_start() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let none = Faults { fsync_permille: 0, write_permille: 0, delay_permille: 0, delay_us_max: 0 };
+        let mut disk = match FailingDisk::new(directory.path(), none, 1) {
+            Ok(disk) => disk,
+            Err(error) => skip!("nothing can be mounted by FUSE: {error}"),
+        };
+        let programs = directory.path().join("programs/bank");
+        ship(&programs).expect("shipped");
+        disk.cut(false);
+        disk.mount_again().expect("mounted again");
+        assert!(fs::read(programs.join("bank.wasm")).expect("there") == BANK);
+    }
+
+    #[test]
+    fn the_default_databases_program_comes_again_if_it_was_lost_and_not_if_it_was_removed() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let programs = directory.path().join("programs/bank");
+        let shipped = || {
+            ship(&programs).expect("shipped");
+            fs::read(programs.join("bank.wasm")).ok()
+        };
+        // What a start leaves that does not end.
+        fs::create_dir_all(directory.path().join("programs/.bank.new")).expect("made");
+        assert!(shipped().as_deref() == Some(BANK));
+        fs::write(programs.join("bank.wasm"), []).expect("emptied");
+        assert!(shipped().as_deref() == Some(BANK));
+        fs::remove_file(programs.join("bank.wasm")).expect("removed");
+        assert_eq!(shipped(), None);
+        assert_eq!(fs::read_dir(directory.path().join("programs")).expect("read").count(), 1, "no draft is left");
+    }
 }

@@ -202,8 +202,11 @@ pub fn check(file: &Path) -> Result<(Arc<Program>, Vec<Arc<Function>>), Fault> {
     compiled.map_err(|what| Fault { path: file.to_owned(), what, former: false })
 }
 
-/// Durably, all or nothing.
-fn replace(target: &Path, content: &[u8]) -> io::Result<()> {
+/// Replaces a file, durably, all or nothing.
+///
+/// # Errors
+/// The host's.
+pub fn replace(target: &Path, content: &[u8]) -> io::Result<()> {
     let beside = target.with_extension("wasm.new");
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(content)?;

@@ -28,7 +28,7 @@ pub use describe::{ARGUMENTS_MAX, DescriptionError, NAME_BYTES_MAX, SECTION};
 pub use engine::MEMORY_BYTES_MAX;
 pub use function::Function;
 pub use host::REPLY_BYTES_MAX;
-pub use installed::{Fault, FaultError, Programs, Version, check, install};
+pub use installed::{Fault, FaultError, Programs, Version, check, install, replace};
 pub use module::{INIT, MODULE_BYTES_MAX, ModuleError, Program};
 
 /// The program of the database that a server has without configuration: accounts with `balance`, `deposit`, `transfer`
