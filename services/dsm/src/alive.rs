@@ -7,7 +7,7 @@ use crate::Shared;
 use crate::core::Core;
 use crate::hello::Hello;
 use crate::waiting::Content;
-use crate::wire::Word;
+use crate::wire::{Header, Word};
 
 impl Shared {
     /// A node lives, in this incarnation; from now on messages of it count.
@@ -74,20 +74,24 @@ impl Shared {
         self.changed.wake_all();
     }
 
-    /// A connection to a node was made.
-    pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, theirs: &Hello) {
-        let since = cpu.now();
-        {
+    /// A connection to a node was made. Returns its number.
+    pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, theirs: &Hello) -> u64 {
+        let generation = {
             let mut core = self.core.lock();
             core.processes.insert(address.node, theirs.process.id);
             core.first_met.entry(address.node).or_insert(address.incarnation);
             core.home.has_lost |= theirs.met.is_some_and(|met| met.incarnation < self.first);
-            self.tell_losses(&core, address);
+            let mut first = self.losses(&core);
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
-            if let Some(lost) = core.flushes.meet(address).filter(|_| self.config.shards.is_none()) {
-                self.send_word(address, Word::Unflushed(lost), None);
-            }
-        }
+            let lost = core.flushes.meet(address).filter(|_| self.config.shards.is_none());
+            first.extend(lost.map(Word::Unflushed));
+            self.counters.messages.add(first.len() as u64);
+            // With the core's lock: a loss that is noted on another processor is among these, or is told after them.
+            let header = |word| Header { from: self.me.incarnation, to: address.incarnation, word };
+            self.links[usize::from(address.node.0)].begin(cpu, first.into_iter().map(header))
+        };
+        let since = cpu.now();
+        self.report(Some(address.node), "is connected".into());
         if !self.is_managed() {
             self.on_alive(cpu, address);
         }
@@ -98,6 +102,7 @@ impl Shared {
         self.drive(cpu, core);
         // Flushes are asked for on this connection.
         self.changed.wake_all();
+        generation
     }
 
     /// The number of peers that are connected.
@@ -137,11 +142,12 @@ impl Shared {
     }
 
     /// A node that was not connected hears of all, before anything else.
-    pub(crate) fn tell_losses(&self, core: &Core, to: Address) {
-        core.deaths.all_lossy().for_each(|of| self.send_word(to, Word::Died(of), None));
+    fn losses(&self, core: &Core) -> Vec<Word> {
+        let mut losses: Vec<Word> = core.deaths.all_lossy().map(Word::Died).collect();
         if self.config.shards.is_some() {
             let failed = core.flushes.failures.all(self.me);
-            failed.for_each(|(home, failures)| self.send_word(to, Word::Failed { home, failures }, None));
+            losses.extend(failed.map(|(home, failures)| Word::Failed { home, failures }));
         }
+        losses
     }
 }

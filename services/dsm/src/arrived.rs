@@ -1,7 +1,7 @@
 //! What a peer has sent.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use kernel::Processor;
 use kernel::trace::Event;

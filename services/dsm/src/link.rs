@@ -94,11 +94,12 @@ impl Link {
         self.dialled.lock().replace(incarnation) != Some(incarnation)
     }
 
-    fn begin(&self, cpu: &Processor) -> u64 {
+    /// Begins a connection, on which `first` leaves before anything else. Returns its number.
+    pub(crate) fn begin(&self, cpu: &Processor, first: impl Iterator<Item = Header>) -> u64 {
         let mut queue = self.queue.lock();
         queue.generation += 1;
         queue.is_up = true;
-        queue.words.clear();
+        queue.words = first.map(|header| (header, None)).collect();
         queue.leaving = None;
         self.heard.store(cpu.now().ns(), Ordering::Relaxed);
         let generation = queue.generation;
@@ -342,7 +343,7 @@ pub struct Conversation {
 impl Conversation {
     pub(crate) fn begin(session: &Session, shared: Arc<Shared>, theirs: &Hello) -> Conversation {
         let (cpu, peer) = (session.cpu(), Address { node: theirs.from, incarnation: theirs.process.incarnation });
-        let generation = shared.links[usize::from(peer.node.0)].begin(cpu);
+        let generation = shared.on_connected(cpu, peer, theirs);
         let is_closed = Rc::new(Cell::new(false));
         let out = Out {
             connection: session.connection(),
@@ -350,8 +351,6 @@ impl Conversation {
             is_closed: Rc::clone(&is_closed),
         };
         cpu.spawn(send(Arc::clone(&shared), cpu.clone(), peer.node, generation, out));
-        shared.report(Some(peer.node), "is connected".into());
-        shared.on_connected(cpu, peer, theirs);
         Conversation { shared, peer, generation, is_closed, arrived: Vec::new() }
     }
 

@@ -9,6 +9,7 @@ use testkit::scene::{boot, small_kernel};
 
 use super::*;
 use crate::member::{Joined, Lease};
+use crate::shared::Report;
 use crate::{SHARD_PAGES, SharedConfig};
 
 struct ForEver;
@@ -20,17 +21,21 @@ impl Lease for ForEver {
 }
 
 /// Of two shards.
-const SIZE: u64 = 2 << 20;
+pub(crate) const SIZE: u64 = 2 << 20;
 
-const fn address(node: u16, incarnation: u32) -> Address {
+pub(crate) const fn address(node: u16, incarnation: u32) -> Address {
     Address { node: NodeId(node), incarnation: Incarnation(incarnation) }
 }
 
-const ME: Address = address(0, 2);
-const PEER: Address = address(1, 3);
+pub(crate) const ME: Address = address(0, 2);
+pub(crate) const PEER: Address = address(1, 3);
 
 /// Node 0, with the peer as a member.
 fn join(homes: Vec<(ShardNo, Home)>) -> Arc<Shared> {
+    join_reporting(homes, Box::new(|_| ()))
+}
+
+pub(crate) fn join_reporting(homes: Vec<(ShardNo, Home)>, report: Report) -> Arc<Shared> {
     let config = SharedConfig {
         name: "shared".into(),
         size: SIZE,
@@ -44,7 +49,7 @@ fn join(homes: Vec<(ShardNo, Home)>) -> Arc<Shared> {
     };
     let joined = Joined { lease: Box::new(ForEver), members: vec![(PEER, "b".to_owned())], homes, before: None };
     let storage = Arc::new(RamDisk::new(SIZE, DiskNo(0)));
-    Shared::join(config, ME, storage, Box::new(|_| ()), joined)
+    Shared::join(config, ME, storage, report, joined)
 }
 
 #[test]
