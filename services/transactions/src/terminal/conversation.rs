@@ -9,6 +9,7 @@ use pgwire::messages::extendedquery::{BindComplete, CloseComplete, Parse, ParseC
 use pgwire::messages::response::EmptyQueryResponse;
 
 use super::cycle::{CYCLE_BYTES_MAX, ITEMS_MAX, Item, Step, Until, too_much};
+use super::evaluated::Evaluated;
 use super::exits::{Asked, Exit};
 use super::frequent::{Bind, Named};
 use super::message::{Call, Message, Messages};
@@ -184,6 +185,7 @@ impl Conversation {
             }
         }
         self.cycle.bytes = 0;
+        self.cycle.evaluated = Evaluated::default();
     }
 
     /// The client waits for replies from now on.

@@ -8,6 +8,7 @@
 use bytes::BytesMut;
 use kernel::connection::Header;
 
+use super::evaluated::Evaluated;
 use super::message::Message;
 use super::prepared::Bound;
 use super::refusal::{Refusal, SqlState};
@@ -98,6 +99,7 @@ pub struct Cycle {
     pub failed: bool,
     /// Of messages, and of what they have described.
     pub bytes: usize,
+    pub evaluated: Evaluated,
     pub forgotten: Forgotten,
     /// Named statements made since, and how many items were before each.
     pub made: Vec<(usize, String)>,

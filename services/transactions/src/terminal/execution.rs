@@ -275,7 +275,8 @@ impl Conversation {
         let mut made = Made { session: self, bytes: 0 };
         for (_, step) in queries {
             let Bound { prepared, values, .. } = &step.bound;
-            let cells = prepared.cells(&self.cpu, &self.monitor, values, &self.facts, Some(programs))?;
+            let evaluated = &self.cycle.evaluated;
+            let cells = prepared.cells(&self.cpu, &self.monitor, values, &self.facts, Some(programs), evaluated)?;
             let mut row = Vec::with_capacity(cells.len());
             for cell in cells {
                 row.push(made.count(match cell {
@@ -298,7 +299,8 @@ impl Conversation {
     fn constants(&self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Refusal> {
         let mut made = Made { session: self, bytes: 0 };
         for (_, step) in queries {
-            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts, None)?;
+            let (values, evaluated) = (&step.bound.values, &self.cycle.evaluated);
+            let cells = step.bound.prepared.cells(&self.cpu, &self.monitor, values, &self.facts, None, evaluated)?;
             let value = |cell| made.count(if let Cell::Value(value) = cell { value } else { Value::Null });
             rows.push(cells.into_iter().map(value).collect::<Result<_, _>>()?);
         }

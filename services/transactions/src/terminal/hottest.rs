@@ -52,7 +52,8 @@ impl Conversation {
             return None;
         }
         self.registered.cancel.begin();
-        let mut cells = prepared.cells(&self.cpu, &self.monitor, &step.bound.values, &self.facts, None).ok()?;
+        let (values, evaluated) = (&step.bound.values, &self.cycle.evaluated);
+        let mut cells = prepared.cells(&self.cpu, &self.monitor, values, &self.facts, None, evaluated).ok()?;
         let Some(Cell::Call(function, tally, arguments)) = cells.pop().filter(|_| cells.is_empty()) else {
             return None;
         };

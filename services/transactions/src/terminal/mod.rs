@@ -10,6 +10,7 @@ mod budget;
 mod cancel;
 mod conversation;
 mod cycle;
+mod evaluated;
 mod execution;
 mod exits;
 mod frequent;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kernel::Processor;
 use smallvec::SmallVec;
 
+use super::evaluated::Evaluated;
 use super::refusal::{Refusal, SqlState};
 use super::reply::Column;
 use super::sql::{Call, Constant, Expression, Known, Literal, Query, QueryKind, Statement, no_parameter};
@@ -125,15 +126,18 @@ impl Prepared {
         values: &[Value],
         facts: &Facts,
         programs: Option<&Version>,
+        evaluated: &Evaluated,
     ) -> Result<SmallVec<[Cell; 1]>, Refusal> {
         let columns = self.query().map_or(&[][..], |query| &query.columns);
         let cell = |(column, resolved): (&super::sql::Column, &Option<Resolved>)| match (&column.what, resolved) {
             (Expression::Call(call), Some(resolved)) => {
                 let function = resolved.current(cpu, monitor, call, programs)?;
-                let arguments = arguments(function.signature(), call, values, &self.parameters)?;
+                let arguments = arguments(function.signature(), call, (values, &self.parameters), evaluated)?;
                 Ok(Cell::Call(function, Arc::clone(&resolved.tally), arguments))
             }
-            (Expression::Constant(constant), _) => constant_value(constant, values, &self.parameters).map(Cell::Value),
+            (Expression::Constant(constant), _) => {
+                constant_value(constant, (values, &self.parameters), evaluated).map(Cell::Value)
+            }
             (Expression::Known(known), _) => Ok(Cell::Value(facts.value(*known, monitor))),
             (Expression::Call(call), None) => Err(unknown(monitor, programs, call)),
         };
@@ -287,8 +291,16 @@ fn literal_value(literal: &Literal, values: &[Value]) -> Result<Value, Refusal> 
     }
 }
 
-fn constant_value(constant: &Constant, values: &[Value], parameters: &[SqlType]) -> Result<Value, Refusal> {
+/// Parameters' values, and their types.
+type Given<'a> = (&'a [Value], &'a [SqlType]);
+
+fn constant_value(
+    constant: &Constant,
+    (values, parameters): Given<'_>,
+    evaluated: &Evaluated,
+) -> Result<Value, Refusal> {
     let mut value = literal_value(&constant.literal, values)?;
+    evaluated.count(&value)?;
     let mut from = match constant.literal {
         Literal::Number(_) => SqlType::Numeric,
         Literal::Parameter(number) => parameters.get(usize::from(number) - 1).copied().unwrap_or(SqlType::Unknown),
@@ -296,6 +308,7 @@ fn constant_value(constant: &Constant, values: &[Value], parameters: &[SqlType])
     };
     for to in &constant.casts {
         value = to.cast(value, from)?;
+        evaluated.count(&value)?;
         from = *to;
     }
     Ok(value)
@@ -304,13 +317,13 @@ fn constant_value(constant: &Constant, values: &[Value], parameters: &[SqlType])
 fn arguments(
     signature: &Signature,
     call: &Call,
-    values: &[Value],
-    parameters: &[SqlType],
+    given: Given<'_>,
+    evaluated: &Evaluated,
 ) -> Result<Vec<Value>, Refusal> {
     let arguments = signature.arguments.iter().zip(&call.arguments);
     let value = |(parameter, constant)| {
         let parameter: &crate::Argument = parameter;
-        let value = constant_value(constant, values, parameters);
+        let value = constant_value(constant, given, evaluated);
         value.and_then(|value| argument(value, parameter.of)).map_err(|refusal| {
             let message = format!("argument {:?} of {}: {}", parameter.name, call.function, refusal.message);
             Refusal { message, ..refusal }.at(call.position)

@@ -118,6 +118,30 @@ pub enum Known {
     Nothing,
 }
 
+impl Known {
+    fn of_word(word: &str) -> Option<Known> {
+        match word {
+            "current_catalog" => Some(Known::Database),
+            "current_schema" => Some(Known::Schema),
+            "current_user" | "session_user" | "user" | "current_role" => Some(Known::User),
+            _ => None,
+        }
+    }
+
+    /// Of a function without arguments.
+    fn of_function(name: &str) -> Option<Known> {
+        match name {
+            "version" => Some(Known::Version),
+            "current_database" => Some(Known::Database),
+            "current_schema" => Some(Known::Schema),
+            "pg_backend_pid" => Some(Known::ProcessId),
+            "pg_is_in_recovery" => Some(Known::InRecovery),
+            "pg_advisory_unlock_all" => Some(Known::Nothing),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub function: String,

@@ -8,6 +8,9 @@ use crate::terminal::types::SqlType;
 /// Items of one list at most, as in PostgreSQL (`FUNC_MAX_ARGS`).
 const ITEMS_MAX: usize = 100;
 
+/// Casts of one constant at most: each may copy it. PostgreSQL has no such bound; who converts by way of a text needs two.
+const CASTS_MAX: usize = 8;
+
 const SERVED: &str = "Served: SELECT f(...), SELECT * FROM f(...), CALL f(...) of installed functions; BEGIN, COMMIT, \
                       ROLLBACK; SET, RESET, SHOW, DISCARD ALL, DEALLOCATE; SELECT of constants.";
 
@@ -177,7 +180,7 @@ impl Parser {
         let mut columns = Vec::new();
         loop {
             if columns.len() == ITEMS_MAX {
-                return Err(too_many("columns", self.position()));
+                return Err(too_many(ITEMS_MAX, "columns", self.position()));
             }
             let what = self.expression()?;
             let alias = self.alias()?;
@@ -241,7 +244,7 @@ impl Parser {
             _ => return self.constant(0).map(Expression::Constant),
         };
         self.at += 1;
-        if let Some(known) = known_word(&word).filter(|_| !is_quoted && self.peek() != Some(&Token::Symbol('('))) {
+        if let Some(known) = Known::of_word(&word).filter(|_| !is_quoted && self.peek() != Some(&Token::Symbol('('))) {
             return Ok(Expression::Known(known));
         }
         let (mut function, mut schema) = (word, None);
@@ -259,7 +262,7 @@ impl Parser {
             }
         }
         let arguments = self.arguments()?;
-        match known_function(&function, &arguments).filter(|_| schema.as_deref() != Some("public")) {
+        match Known::of_function(&function).filter(|_| arguments.is_empty() && schema.as_deref() != Some("public")) {
             Some(known) => Ok(Expression::Known(known)),
             None => Ok(Expression::Call(Call { function, arguments, position })),
         }
@@ -292,7 +295,7 @@ impl Parser {
         }
         loop {
             if arguments.len() == ITEMS_MAX {
-                return Err(too_many("arguments", self.position()));
+                return Err(too_many(ITEMS_MAX, "arguments", self.position()));
             }
             arguments.push(self.constant(0)?);
             if self.takes_symbol(')') {
@@ -319,17 +322,14 @@ impl Parser {
         let mut constant = self.uncast(depth)?;
         while self.peek() == Some(&Token::Cast) {
             self.at += 1;
-            constant.casts.push(self.type_name()?);
-            if constant.casts.len() > ITEMS_MAX {
-                return Err(too_many("casts", self.position()));
-            }
+            self.add_cast(&mut constant)?;
         }
         Ok(constant)
     }
 
     fn uncast(&mut self, depth: usize) -> Result<Constant, Refusal> {
         if depth == ITEMS_MAX {
-            return Err(too_many("parentheses or signs", self.position()));
+            return Err(too_many(ITEMS_MAX, "parentheses or signs", self.position()));
         }
         let plain = |literal| Ok(Constant { literal, casts: Vec::new() });
         let start = self.at;
@@ -374,9 +374,18 @@ impl Parser {
         if !self.takes_word("as") {
             return Err(self.unexpected());
         }
-        constant.casts.push(self.type_name()?);
+        self.add_cast(&mut constant)?;
         self.expect_symbol(')')?;
         Ok(constant)
+    }
+
+    /// To the type that follows.
+    fn add_cast(&mut self, constant: &mut Constant) -> Result<(), Refusal> {
+        if constant.casts.len() == CASTS_MAX {
+            return Err(too_many(CASTS_MAX, "casts", self.position()));
+        }
+        constant.casts.push(self.type_name()?);
+        Ok(())
     }
 
     /// `bigint '1'`
@@ -469,28 +478,6 @@ fn is_reserved(word: &str) -> bool {
     )
 }
 
-fn known_word(word: &str) -> Option<Known> {
-    match word {
-        "current_catalog" => Some(Known::Database),
-        "current_schema" => Some(Known::Schema),
-        "current_user" | "session_user" | "user" | "current_role" => Some(Known::User),
-        _ => None,
-    }
-}
-
-fn known_function(name: &str, arguments: &[Constant]) -> Option<Known> {
-    match name {
-        _ if !arguments.is_empty() => None,
-        "version" => Some(Known::Version),
-        "current_database" => Some(Known::Database),
-        "current_schema" => Some(Known::Schema),
-        "pg_backend_pid" => Some(Known::ProcessId),
-        "pg_is_in_recovery" => Some(Known::InRecovery),
-        "pg_advisory_unlock_all" => Some(Known::Nothing),
-        _ => None,
-    }
-}
-
-fn too_many(what: &str, position: usize) -> Refusal {
-    Refusal::new(SqlState::LIMIT_EXCEEDED, format!("more than {ITEMS_MAX} {what}")).at(position)
+fn too_many(most: usize, what: &str, position: usize) -> Refusal {
+    Refusal::new(SqlState::LIMIT_EXCEEDED, format!("more than {most} {what}")).at(position)
 }

@@ -132,7 +132,8 @@ impl Parser {
             return Ok("timezone".into());
         }
         while self.takes_symbol('.') {
-            name = format!("{name}.{}", self.name()?.to_lowercase());
+            name.push('.');
+            name += &self.name()?.to_lowercase();
         }
         Ok(name)
     }

@@ -1,6 +1,9 @@
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::terminal::message::MESSAGE_BYTES_MAX;
 use crate::terminal::refusal::Refusal;
 
 fn one(query: &str) -> Statement {
@@ -178,6 +181,49 @@ fn lists_and_queries_have_bounds() {
     assert_eq!(refusal(&"SELECT 1;".repeat(STATEMENTS_MAX + 1)).state.0, "54000");
     let nested = "cast(".repeat(100_000);
     assert!(parse(&format!("SELECT {nested}")).is_err(), "the depth is not the client's choice");
+    let cast = |count: usize| format!("SELECT f(1{})", "::int8".repeat(count));
+    assert!(parse(&cast(8)).is_ok());
+    assert_eq!(refusal(&cast(9)).state.0, "54000");
+    assert_eq!(refusal(&format!("SELECT f({}1{})", "cast(".repeat(9), " as int8)".repeat(9))).state.0, "54000");
+}
+
+/// Nobody else is served by the processor meanwhile.
+#[test]
+fn what_is_repeated_until_a_message_is_full_is_parsed_in_time_that_grows_with_its_length() {
+    /// The first of these took 11 s when each part of the name copied those before it.
+    const MOST: Duration = Duration::from_secs(4);
+    for (begin, repeated) in [
+        ("SHOW a", ".a"),
+        ("SET a", ".a"),
+        ("RESET a", ".a"),
+        ("SET a = b", ", b"),
+        ("SET a = b", ", - 1"),
+        ("BEGIN", " READ ONLY,"),
+        ("SELECT f(", "("),
+        ("SELECT f(", "-"),
+        ("SELECT f(1", ",1"),
+        ("SELECT f(1", "::text"),
+        ("SELECT f(", "cast("),
+        ("SELECT 1", ", 1"),
+        ("SELECT 1", "1"),
+        ("SELECT a", "a"),
+        ("SELECT a", ".a"),
+        ("SELECT '", "''"),
+        ("SELECT E'", "\\n"),
+        ("SELECT \"", "\"\""),
+        ("SELECT ", "\"a\""),
+        ("", "/*"),
+        ("", "/* */"),
+        ("", "--\n"),
+        ("", ";"),
+        ("", "SELECT 1;"),
+        ("", "$1"),
+    ] {
+        let query = format!("{begin}{}", repeated.repeat((MESSAGE_BYTES_MAX - begin.len()) / repeated.len()));
+        let begun = Instant::now();
+        let _ = parse(&query);
+        assert!(begun.elapsed() < MOST, "{begin}{repeated}...: {:?}", begun.elapsed());
+    }
 }
 
 proptest! {

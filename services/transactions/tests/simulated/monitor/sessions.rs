@@ -132,6 +132,33 @@ fn as_many_statements_without_a_sync_are_executed_as_the_refusal_of_more_says() 
     });
 }
 
+/// All of it is evaluated before the processor does anything else.
+#[test]
+fn what_is_sent_once_is_not_used_and_cast_without_end() {
+    alone(1, async |_, terminal, _| {
+        let query = |columns: usize, casts: &str| format!("SELECT {}", vec![format!("$1{casts}"); columns].join(", "));
+        // Its results are short.
+        let number = |bytes: usize| format!("{}1", " ".repeat(bytes - 1));
+        let casts = format!("{}::int8", "::text".repeat(7));
+        for (query, value, times, refused) in [
+            (query(4, ""), number(1_000_000), 1, None),
+            (query(4, &casts), number(900_000), 1, None),
+            (query(1, ""), number(900), 4000, None),
+            (query(1, &casts), number(900), 4000, None),
+            (query(100, &casts), number(90_000), 1, Some("54000")),
+            (query(10, &casts), number(900), 4000, Some("54000")),
+        ] {
+            let len = (value.len() as u32).to_be_bytes();
+            let bind = message(b'B', &[b"\0s\0\0\0\0\x01", &len[..], value.as_bytes(), b"\0\0"].concat());
+            let executed = [bind, message(b'E', b"\0\0\0\0\0")].concat().repeat(times);
+            terminal.send([parse("s", &query), executed, sync()].concat()).await.expect("sent");
+            let reply = terminal.reply().await.expect("a reply");
+            assert_eq!(reply.error.as_deref(), refused, "{times} times {} bytes, {} of text", value.len(), query.len());
+            terminal.ask("DEALLOCATE ALL").await.expect("a reply");
+        }
+    });
+}
+
 #[test]
 fn nothing_is_kept_of_the_block_of_a_client_that_is_gone() {
     for_seeds("nothing_is_kept_of_the_block_of_a_client_that_is_gone", 4, |seed| {
