@@ -7,6 +7,7 @@ mod at_once;
 mod attempts;
 mod call;
 mod callee;
+mod complexity;
 mod describe;
 mod direct;
 mod engine;

@@ -9,6 +9,7 @@ use thiserror::Error;
 use wasmtime::wasmparser::{Parser, Payload};
 use wasmtime::{ExternType, FuncType, InstancePre, Linker, Module, ModuleExport, ValType};
 
+use super::complexity::{VALUES_MAX, is_too_complex};
 use super::describe::{self, Description, DescriptionError, EXPORT, SECTION, check_name};
 use super::direct::Direct;
 use super::engine::Runtime;
@@ -29,6 +30,11 @@ pub const INIT: &str = "init";
 pub enum ModuleError {
     #[error("it is longer than {MODULE_BYTES_MAX} bytes")]
     TooLong,
+    #[error(
+        "it may take too long to compile: functions have too many branches, calls and accesses of memory, or locals beside \
+         them, or more than {VALUES_MAX} parameters"
+    )]
+    TooComplex,
     #[error("it is no WebAssembly module that can be executed: {0}")]
     Invalid(String),
     #[error("it imports {name} from {module}; a program has only the module {of}, with {all}",
@@ -84,6 +90,9 @@ impl Program {
     pub(super) fn read(name: &str, bytes: &[u8]) -> Result<(Arc<Program>, Vec<Described>), ModuleError> {
         if bytes.len() as u64 > MODULE_BYTES_MAX {
             return Err(ModuleError::TooLong);
+        }
+        if is_too_complex(bytes) {
+            return Err(ModuleError::TooComplex);
         }
         let runtime = Runtime::get().map_err(|error| ModuleError::Runtime(error.to_owned()))?;
         let invalid = |error: wasmtime::Error| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use transactions::Value;
-use transactions::program::{FaultError, Programs, install};
+use transactions::program::{FaultError, ModuleError, Programs, install};
 
 use crate::scene::{call, module, with_programs};
 
@@ -73,6 +73,21 @@ fn two_programs_cannot_have_a_function_of_one_name() {
     let (programs, faults) = Programs::load(directory.path());
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert_eq!(programs.find("f").unwrap().program().name(), "first");
+}
+
+#[test]
+fn what_would_keep_the_compiler_for_long_is_not_installed() {
+    let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Each local may have a value of its own in each loop.
+    let (locals, loops) = (20_000, 4_000);
+    let reads: String = (2..locals).map(|local| format!("(drop (local.get {local}))")).collect();
+    let body = "(loop (br_if 0 (local.get 1)))".repeat(loops) + &reads;
+    let locals = "i64 ".repeat(locals);
+    let text = format!(r#"(module (func (export "f") (param i64) (local i32 {locals}) {body}))"#);
+    write(elsewhere.path(), "long.wasm", &text);
+    let refused = install(&elsewhere.path().join("long.wasm"), directory.path()).err().expect("it is refused");
+    assert_eq!(refused.what, FaultError::Module(ModuleError::TooComplex));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]
