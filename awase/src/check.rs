@@ -62,6 +62,7 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
             summary += &format!("  {name:<16} {size:>9}  database on {medium_name}{used}, programs in {programs}\n");
         }
     }
+    summary.extend(config.notices.iter().map(|line| format!("  {line}\n")));
     summary += &format!("at: {}\n", addresses(&config));
     problems.or(summary)
 }

@@ -47,9 +47,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let (metrics, without_thread) = metrics.serve(server.view());
     let unserved = unserved.into_iter().chain(without_thread);
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
-    for notice in notices.into_iter().chain(unserved).chain(limits.into_iter().flatten()) {
-        tell(notice);
-    }
+    let notices = config.notices.iter().cloned().chain(notices).chain(unserved);
+    notices.chain(limits.into_iter().flatten()).for_each(tell);
     let mut front = Front { server, config, overrides, metrics };
     print(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
     notify(&[NotifyState::Ready]);
@@ -100,7 +99,9 @@ impl Front<'_> {
         match changed {
             Ok((config, report)) => {
                 let switches = self.change_switches(&config.switches);
-                for line in report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)) {
+                for line in
+                    report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)).chain(&config.notices)
+                {
                     print(&format!("{line}\n"));
                 }
                 self.config.exports = config.exports;

@@ -27,6 +27,12 @@ const SIZES: RangeInclusive<u64> = DATABASE_BYTES_MIN..=DATABASE_BYTES_MAX;
 /// Longest name of a user or database, in bytes, as in PostgreSQL.
 const NAME_BYTES_MAX: usize = 63;
 
+/// What no password begins with.
+const VERIFIER_BEGIN: &str = "SCRAM-SHA-256$";
+
+/// Permission of everybody to read a file.
+const OTHERS_READ: u32 = 0o004;
+
 /// Most users.
 const USERS_MAX: usize = 1024;
 
@@ -220,7 +226,7 @@ fn password() -> Form<Verifier> {
         allowed,
         |given| {
             let text = given.filled_text()?;
-            if text.starts_with("SCRAM-SHA-256$") {
+            if text.starts_with(VERIFIER_BEGIN) {
                 return Verifier::parse(text).ok_or_else(|| Refusal::Because("is no verifier".into()));
             }
             // What SASLprep would change, clients may prepare differently.
@@ -264,6 +270,21 @@ pub(super) fn users(tables: &[TableEntries], problems: &mut Problems) -> Vec<Use
     users.into_iter().map(|(_, user)| user).collect()
 }
 
+/// A notice where a password stands in a file that everybody on this host may read. `mode`: the file's.
+pub(super) fn exposed(tables: &[TableEntries], mode: u32) -> Option<String> {
+    let is_password = |given: &Given| given.text().is_ok_and(|text| !text.starts_with(VERIFIER_BEGIN));
+    let mut entries = tables.iter().flat_map(|table| &table.entries);
+    let entry = entries.find(|entry| entry.key == "password" && is_password(&entry.given))?;
+    (mode & OTHERS_READ != 0).then(|| {
+        format!(
+            "{}: everybody on this host may read this password (mode {:04o}); take that from others (chmod o-r), or write \
+             the verifier that awase config prints",
+            entry.place,
+            mode & 0o7777
+        )
+    })
+}
+
 /// For printing.
 pub(super) fn user_draft(user: &User) -> UserDraft {
     UserDraft { name: Some(user.name.clone()), password: Some(user.verifier.clone()) }
@@ -284,6 +305,8 @@ pub(super) fn check_reach(settings: &Settings, users: &[User], problems: &mut Pr
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::super::{Config, Overrides, toml};
     use super::*;
 
@@ -341,6 +364,33 @@ mod tests {
         let printed = toml(&read);
         assert!(!printed.contains("pencil") && printed.contains("SCRAM-SHA-256$4096:"), "{printed}");
         assert_eq!(config(&printed).expect("as printed").users, read.users);
+    }
+
+    #[test]
+    fn a_password_that_everybody_may_read_is_told_and_a_verifier_is_not() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let file = directory.path().join("awase.toml");
+        let notices = |mode: u32, password: &str| {
+            let text = format!("{BANK}[[user]]\nname = \"a\"\npassword = \"{password}\"\n");
+            std::fs::write(&file, &text).expect("write");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("chmod");
+            Config::load(&Overrides { file: Some(file.clone()), ..Overrides::default() }).expect("good").notices
+        };
+        let told = notices(0o644, "pencil");
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].contains("awase.toml:7: everybody on this host may read this password (mode 0644)"),
+            "{told:?}"
+        );
+        assert!(!told[0].contains("pencil"));
+        // A group is how a server that is not root may read it.
+        for (mode, password) in [(0o640, "pencil"), (0o600, "pencil"), (0o644, &*verifier())] {
+            assert_eq!(notices(mode, password), [""; 0], "{mode:o} {password}");
+        }
+    }
+
+    fn verifier() -> String {
+        Verifier::of_password("pencil", &[7; 16]).to_string()
     }
 
     #[test]

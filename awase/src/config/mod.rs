@@ -23,7 +23,10 @@ mod settings;
 mod sharing;
 mod switches;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use document::TableEntries;
 use kernel::Switches;
@@ -56,6 +59,8 @@ pub struct Config {
     pub databases: Vec<Database>,
     /// Who may connect to databases; none: everybody.
     pub users: Vec<User>,
+    /// What is right, and may not be meant.
+    pub notices: Vec<String>,
 }
 
 /// The flags, which override the file.
@@ -76,11 +81,10 @@ impl Config {
     /// # Errors
     /// All problems that can be found without looking at disks and addresses.
     pub fn load(overrides: &Overrides) -> Result<Config, Problems> {
-        let document = match &overrides.file {
-            Some(path) => read(path)?,
-            None => document::Document::default(),
-        };
-        Config::build(document, overrides)
+        let Some(path) = &overrides.file else { return Config::build(document::Document::default(), overrides) };
+        let (document, mode) = read(path)?;
+        let notices = database::exposed(&document.users, mode).into_iter().collect();
+        Ok(Config { notices, ..Config::build(document, overrides)? })
     }
 
     /// The configuration that `text` describes; `file` is its name in messages.
@@ -144,19 +148,25 @@ impl Config {
         if !databases.is_empty() {
             database::check_reach(&settings, &users, &mut problems);
         }
-        let config = Config { settings, switches, exports, directories, clients, databases, users };
+        let config =
+            Config { settings, switches, exports, directories, clients, databases, users, notices: Vec::new() };
         listen::check(&config, &mut problems);
         problems.or(config)
     }
 }
 
-fn read(path: &PathBuf) -> Result<document::Document, Problem> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let place = Place::Line { file: file.clone(), line: 0 };
+/// The document in a file, and the file's mode.
+fn read(path: &Path) -> Result<(document::Document, u32), Problem> {
+    let name = path.display().to_string();
+    let read = || {
+        let mut file = File::open(path)?;
+        Ok((io::read_to_string(&mut file)?, file.metadata()?.mode()))
+    };
+    let (text, mode) = read().map_err(|error: io::Error| {
+        let place = Place::Line { file: name.clone(), line: 0 };
         Problem::new(&place, "", format!("cannot be read: {error}"))
     })?;
-    document::parse(&file, &text)
+    Ok((document::parse(&name, &text)?, mode))
 }
 
 fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Result<(), Problem> {
