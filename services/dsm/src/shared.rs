@@ -227,7 +227,7 @@ impl Shared {
 
     /// Tells people, of a node once until something else is to be told of it.
     pub(crate) fn report(&self, of: Option<NodeId>, what: String) {
-        let name = of.map(|node| self.name_of(node));
+        let (name, what) = (of.map(|node| self.name_of(node)), on_one_line(&what));
         let line = match name {
             Some(peer) => format!("shared volume {:?}, node {peer:?}: {what}", self.config.name),
             None => format!("shared volume {:?}: {what}", self.config.name),
@@ -458,5 +458,30 @@ impl Coherence for Shared {
 
     fn answers(&self) -> bool {
         Shared::answers(self)
+    }
+}
+
+/// Longest message that is reported, in characters.
+const REPORTED_MAX: usize = 300;
+
+/// Some of it may be a peer's words: those neither begin lines of their own nor control a terminal.
+fn on_one_line(what: &str) -> String {
+    let shown = what.chars().map(|of| if of.is_control() { char::REPLACEMENT_CHARACTER } else { of });
+    let mut line: String = shown.take(REPORTED_MAX).collect();
+    if what.chars().nth(REPORTED_MAX).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_is_reported_on_one_short_line() {
+        assert_eq!(on_one_line("its peers are a,ü"), "its peers are a,ü");
+        assert_eq!(on_one_line("a\nawase: all is well\x1b[2J"), "a\u{fffd}awase: all is well\u{fffd}[2J");
+        assert_eq!(on_one_line(&"ü".repeat(301)), "ü".repeat(300) + "…");
     }
 }
