@@ -1,6 +1,6 @@
 //! What the paths of configured directories lead to, and what must not lie in one another.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -145,7 +145,11 @@ fn create_shared(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Ok(());
     }
-    make_directories(path)?;
-    // Not in the call that creates it, where the process's umask applies.
-    fs::set_permissions(path, Permissions::from_mode(0o1777))
+    let above = path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+    make_directories(above)?;
+    fs::create_dir(path)?;
+    // Not in the call that creates it, where the process's umask applies; and before its name is durable.
+    fs::set_permissions(path, Permissions::from_mode(0o1777))?;
+    File::open(path)?.sync_all()?;
+    File::open(above)?.sync_all()
 }

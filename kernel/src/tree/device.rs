@@ -247,11 +247,13 @@ impl GrowingFile {
         let grows = end.0 > self.size();
         let _growth = if grows { Some(self.growth.lock().await) } else { None };
         let is_asked = stability == Stability::Stable;
-        let forced = if is_asked { self.durable.covers(end.0, self.size()) } else { None };
+        let whole = range.whole_blocks();
+        let ends_direct = writing.buffered.is_some() && !whole.is_empty() && whole.end.start() == end;
+        let forced = if is_asked { self.durable.covers(end.0, self.size(), ends_direct) } else { None };
         let stability = if forced.is_some() { Stability::Stable } else { Stability::Unstable };
         let (from, to) = match writing.buffered {
             Some(_) if grows && range.len < GROWTH_DIRECT_MIN && stability == Stability::Unstable => (end, end),
-            Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),
+            Some(_) => (end.min(whole.start.start()), whole.end.start()),
             None => (at, end),
         };
         let (to, base) = (to.max(from), BlockNo::holding(at).start());

@@ -29,11 +29,13 @@ impl DurableSize {
         self.0.lock().doubts
     }
 
-    /// Will a forced write up to `end` be durable, of a file that has `size` bytes on the host? Where it extends the file,
-    /// nothing else may change the size meanwhile.
-    pub(super) fn covers(&self, end: u64, size: u64) -> Option<Doubts> {
+    /// Will a forced write up to `end` be durable, of a file that has `size` bytes on the host, as far as is known? Where it
+    /// extends the file, nothing else of ours may change the size meanwhile; and its end must be written directly
+    /// (`ends_direct`), since somebody else may have made the file longer without our knowledge, and what goes through the page
+    /// cache would then not extend it on the disk.
+    pub(super) fn covers(&self, end: u64, size: u64, ends_direct: bool) -> Option<Doubts> {
         let state = self.0.lock();
-        let is_covered = |bytes| end <= bytes || end > size && bytes == size;
+        let is_covered = |bytes| end <= bytes || end > size && bytes == size && ends_direct;
         state.bytes.is_some_and(is_covered).then_some(state.doubts)
     }
 

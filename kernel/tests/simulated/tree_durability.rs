@@ -225,6 +225,21 @@ fn a_stable_write_is_durable_though_the_file_has_a_size_that_is_not() {
 }
 
 #[test]
+fn a_stable_write_is_durable_though_the_host_has_made_the_file_longer_and_told_nobody() {
+    for (unaware, forced) in [(4096, 100..500), (8192, 100..5000)] {
+        served(4, 8, async move |cpu, tree, seen, id| {
+            let (_, file) = file(&cpu, &tree, "file").await;
+            write(&cpu, &tree, &file, 0, &[1; 100], stable()).await.expect("stored");
+            seen.write_mapped_tree(id, "/file", ByteOffset(unaware), &[2; 4096]);
+            let bytes = vec![3; (forced.end - forced.start) as usize];
+            write(&cpu, &tree, &file, forced.start, &bytes, stable()).await.expect("durable");
+            let durable = seen.tree_durable_content(id, "/file").expect("it exists");
+            assert!(durable.get(forced.start as usize..forced.end as usize) == Some(&bytes), "{} bytes", durable.len());
+        });
+    }
+}
+
+#[test]
 fn a_stable_write_over_what_is_durable_is_one_forced_write() {
     served(4, 8, async move |cpu, tree, seen, id| {
         let (node, first) = file(&cpu, &tree, "file").await;

@@ -290,7 +290,7 @@ pub(super) fn set_status(file: &StdFile, flags: libc::c_int) -> Result<(), Errno
     syscall::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }
 
-/// Creates the directory, and those above it that are missing. Their names are durable.
+/// Creates the directory, and those above it that are missing. The names of those that it creates are durable.
 ///
 /// # Errors
 /// The host's; then some may have been made.

@@ -13,6 +13,15 @@ const EVALUATED_BYTES_MAX: usize = 32 << 20;
 pub struct Evaluated(Cell<usize>);
 
 impl Evaluated {
+    pub fn so_far(&self) -> usize {
+        self.0.get()
+    }
+
+    /// What was used since there were `so_far` is used again: once, or a transaction that conflicts would use all up.
+    pub fn set_back(&self, so_far: usize) {
+        self.0.set(so_far);
+    }
+
     /// # Errors
     /// If it is too much.
     pub fn count(&self, value: &Value) -> Result<(), Refusal> {

@@ -238,9 +238,11 @@ impl Conversation {
 
     /// Executes queries as one transaction, again and again until it does not conflict.
     async fn committed(&mut self, queries: &[(usize, &Step)], rows: &mut Rows) -> Result<(), Failure> {
+        let evaluated = self.cycle.evaluated.so_far();
         let executed = {
             let work = pin!(self.monitor.transact(&self.cpu, async |transaction| {
                 rows.clear();
+                self.cycle.evaluated.set_back(evaluated);
                 let programs = self.monitor.programs().version();
                 self.rows(queries, transaction, rows, &programs).await
             }));

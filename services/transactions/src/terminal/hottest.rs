@@ -27,7 +27,11 @@ impl Conversation {
         if !may_pass {
             return false;
         }
-        let Some((row, read)) = self.execute_at_once() else { return false };
+        let evaluated = self.cycle.evaluated.so_far();
+        let Some((row, read)) = self.execute_at_once() else {
+            self.cycle.evaluated.set_back(evaluated);
+            return false;
+        };
         self.cpu.count_request();
         outbound.begin(bytes, Holds::Nothing);
         self.await_durable(Some(read));
