@@ -84,13 +84,6 @@ enum Planned {
     Opened { path: PathBuf, identity: Option<Identity>, open: OpenTree, name: String, read_only: bool },
 }
 
-/// Why a directory cannot be served.
-struct Refusal {
-    problem: Problem,
-    /// Does another server have it?
-    is_locked: bool,
-}
-
 impl Planned {
     fn is(&self, located: &Located<'_>) -> bool {
         match self {
@@ -105,6 +98,13 @@ impl Planned {
             Planned::Opened { open, .. } => open.syncs_as_a_whole,
         }
     }
+}
+
+/// Why a directory cannot be served.
+struct Refusal {
+    problem: Problem,
+    /// Does another server have it?
+    is_locked: bool,
 }
 
 impl Directories {

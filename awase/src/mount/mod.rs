@@ -42,8 +42,8 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<ExitCode> {
     if options.privileged {
         dial::check_privileged()?;
     }
-    options.ports.nfs = url.ports.nfs.map(mount::Port).or(options.ports.nfs);
-    options.ports.mount = url.ports.mount.map(mount::Port).or(options.ports.mount);
+    options.ports.nfs = url.ports.nfs.or(options.ports.nfs);
+    options.ports.mount = url.ports.mount.or(options.ports.mount);
     check_directory(arguments)?;
     let is_background_child = background::is_child();
     if !arguments.foreground && !is_background_child {

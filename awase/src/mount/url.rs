@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mount::{Port, Ports};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 /// What of a path would not be read as it is shown.
@@ -15,13 +16,6 @@ pub struct Url {
     pub ports: Ports,
     /// Absolute.
     pub path: String,
-}
-
-/// Those that are named.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
-    pub nfs: Option<u16>,
-    pub mount: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +40,7 @@ impl Url {
                 let (authority, path) = rest.split_at(at);
                 let (path, arguments) = path.split_once('?').unwrap_or((path, ""));
                 let (host, port) = split_port(authority).ok_or(wrong(NO_PORT))?;
-                let ports = Ports { nfs: port, mount: None }.or_named(arguments).map_err(wrong)?;
+                let ports = with_named(Ports { nfs: port, mount: None }, arguments).map_err(wrong)?;
                 (host, ports, percent_decode_str(path).decode_utf8().map_err(|_| wrong("its path is not UTF-8"))?)
             }
             Some(_) => return Err(wrong("its scheme is not nfs")),
@@ -63,37 +57,35 @@ impl Url {
     }
 }
 
-impl Ports {
-    /// With those of a URL's arguments.
-    fn or_named(mut self, arguments: &str) -> Result<Ports, &'static str> {
-        for argument in arguments.split('&').filter(|argument| !argument.is_empty()) {
-            let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
-            let port = match name {
-                "nfsport" => &mut self.nfs,
-                "mountport" => &mut self.mount,
-                _ => return Err("of arguments it may have nfsport and mountport; all else is an option (-o)"),
-            };
-            let named = port_number(value).ok_or(NO_PORT)?;
-            if port.replace(named).is_some_and(|other| other != named) {
-                return Err("it has two ports for one thing");
-            }
+/// The ports, and those that a URL's arguments name.
+fn with_named(mut ports: Ports, arguments: &str) -> Result<Ports, &'static str> {
+    for argument in arguments.split('&').filter(|argument| !argument.is_empty()) {
+        let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+        let port = match name {
+            "nfsport" => &mut ports.nfs,
+            "mountport" => &mut ports.mount,
+            _ => return Err("of arguments it may have nfsport and mountport; all else is an option (-o)"),
+        };
+        let named = parse_port(value).ok_or(NO_PORT)?;
+        if port.replace(named).is_some_and(|other| other != named) {
+            return Err("it has two ports for one thing");
         }
-        Ok(self)
     }
+    Ok(ports)
 }
 
-fn port_number(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|port| *port != 0)
+fn parse_port(text: &str) -> Option<Port> {
+    text.parse().ok().filter(|port| *port != 0).map(Port)
 }
 
 /// Host and port; `None`: there is a port that is none.
-fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+fn split_port(authority: &str) -> Option<(&str, Option<Port>)> {
     let end_of_host = authority.rfind(']').map_or(0, |at| at + 1);
     match authority[end_of_host..].find(':') {
         None => Some((authority, None)),
         Some(at) => {
             let (host, port) = authority.split_at(end_of_host + at);
-            Some((host, Some(port_number(&port[1..])?)))
+            Some((host, Some(parse_port(&port[1..])?)))
         }
     }
 }
@@ -107,9 +99,9 @@ impl fmt::Display for Url {
         } else {
             write!(f, "{host}")?
         }
-        ports.nfs.map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        ports.nfs.map_or(Ok(()), |Port(port)| write!(f, ":{port}"))?;
         write!(f, "{}", utf8_percent_encode(path, ENCODED))?;
-        ports.mount.map_or(Ok(()), |port| write!(f, "?mountport={port}"))
+        ports.mount.map_or(Ok(()), |Port(port)| write!(f, "?mountport={port}"))
     }
 }
 
@@ -132,7 +124,7 @@ mod tests {
             ("h:/a?b%20", "h", [0, 0], "/a?b%20", "nfs://h/a%3Fb%2520"),
         ] {
             let url = Url::parse(text).expect(text);
-            let ports = [url.ports.nfs, url.ports.mount].map(|port| port.unwrap_or(0));
+            let ports = [url.ports.nfs, url.ports.mount].map(|port| port.map_or(0, |Port(port)| port));
             assert_eq!((url.host.as_str(), ports, url.path.as_str()), (host, [nfs, mount], path), "{text}");
             assert_eq!(url.to_string(), shown);
             assert_eq!(Url::parse(shown), Ok(url));
