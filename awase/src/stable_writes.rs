@@ -1,8 +1,8 @@
 //! How stable writes are made durable: by forced unit access, or by a write and a flush. Which is cheaper differs between
 //! drives, fourfold either way, so both are measured, on an unnamed file near the image and never on what is served.
 //!
-//! Forced writes are trusted only on block devices and on file systems that are known to make them durable. Others accept
-//! the flag and ignore it: FUSE passes such a write on as a plain one, with no `fsync` after it.
+//! Forced writes are trusted only on block devices and on file systems that are known to make them durable
+//! ([`FileSystem::honours_forced_writes`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use kernel::ForcedUnitAccess;
 use machine::FileFacts;
+use machine::linux::file_system::FileSystem;
 use policy::unit::DiskNo;
 use rustix::io::ReadWriteFlags;
 
@@ -38,9 +39,6 @@ const ALWAYS_PERCENT: u128 = 90;
 /// Up to this percentage it is used by a writer that has no other to share a flush with: it is one request instead of
 /// two.
 const ALONE_PERCENT: u128 = 125;
-
-/// The `f_type` of file systems whose forced writes are durable: ext2 to ext4, XFS, Btrfs, F2FS.
-const FORCING_FILE_SYSTEMS: [i64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// The result for each disk, by its number.
 #[derive(Default)]
@@ -94,13 +92,7 @@ pub fn honours_forced_writes(export: &Export) -> bool {
 }
 
 fn honours_forced_writes_at(path: &Path) -> bool {
-    file_system(path).is_some_and(|kind| FORCING_FILE_SYSTEMS.contains(&kind))
-}
-
-/// The `f_type` of the file system at `path`.
-fn file_system(path: &Path) -> Option<i64> {
-    // The field's type differs between C libraries, and where it has 32 bits it may be negative.
-    Some(rustix::fs::statfs(path).ok()?.f_type as i64 & 0xffff_ffff)
+    FileSystem::at(path).honours_forced_writes()
 }
 
 /// True if the disk has forced unit access (`queue/fua`). Otherwise the host implements it by a write and a flush.
@@ -230,9 +222,7 @@ mod tests {
         }
         assert_eq!(measured.of_directory(directory.path(), DiskNo(7)), ForcedUnitAccess::Never);
         assert!(measured.0.is_empty());
-        const FUSE: i64 = 0x6573_5546;
-        assert!(!FORCING_FILE_SYSTEMS.contains(&FUSE));
-        assert_eq!(file_system(Path::new("/nowhere/at/all")), None);
+        assert!(!FileSystem::Fuse.honours_forced_writes() && !honours_forced_writes_at(Path::new("/nowhere/at/all")));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod credentials;
 pub mod descriptors;
 mod epoll;
 pub mod file;
+pub mod file_system;
 mod idling;
 mod memory;
 pub mod net;

@@ -39,6 +39,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use super::file::TreeDisk;
+use super::file_system::FileSystem;
 use super::syscall;
 use crate::tree::{Around, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use crate::{Errno, Op};
@@ -159,6 +160,7 @@ fn open_as(
     let examined = |error: io::Error| host("examine", syscall::errno(&error));
     let root_number = InodeNo(root.metadata().map_err(examined)?.ino());
     let disk = TreeDisk::under(&root).map_err(examined)?;
+    let file_system = FileSystem::of(&root);
     let status = call::status(root.as_fd()).map_err(|errno| host("examine", errno))?;
     let search = match by_handle(root.as_fd()) {
         Ok(()) => None,
@@ -184,7 +186,7 @@ fn open_as(
         _ => host("act for other users in", errno),
     })?;
     let commits_as_a_whole = journal::is_committed_as_a_whole(&root);
-    let answers_at_once = search.is_none() && at_once::has_attributes_at_hand(root.as_fd());
+    let answers_at_once = search.is_none() && file_system.has_attributes_at_hand();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let tree = Arc::new(HostTree {
         number,

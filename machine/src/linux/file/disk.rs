@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use super::super::file_system::FileSystem;
 use super::super::syscall;
 use super::{ALIGN_MAX, device_of};
 use crate::Errno;
@@ -113,7 +114,8 @@ pub(super) fn size(device: &File) -> Result<u64, Errno> {
 
 /// The alignment of direct I/O on the file; `None` when its file system is known to have none.
 pub(super) fn direct_align(file: &File, disk: &Disk) -> Option<u32> {
-    if !is_block_device(file) && lives_in_memory(file) {
+    // The nodes of block devices lie in memory, which says nothing about the devices.
+    if !is_block_device(file) && FileSystem::of(file).lives_in_memory() {
         return None;
     }
     align_of(file, disk, Status::of(file).ok().and_then(|status| status.align))
@@ -132,22 +134,6 @@ pub(super) fn align_of(file: &File, disk: &Disk, reported: Option<u32>) -> Optio
 fn is_block_device(file: &File) -> bool {
     let metadata = file.metadata();
     metadata.is_ok_and(|found| found.file_type().is_block_device())
-}
-
-/// File systems in memory accept `O_DIRECT` (since Linux 6.6) but do not bypass anything. The nodes of block devices
-/// lie in one, which says nothing about the devices.
-pub(super) fn lives_in_memory(file: &File) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    const RAMFS_MAGIC: i64 = 0x8584_58f6;
-    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the call fills `found`.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut found) } != 0 {
-        return false;
-    }
-    // Its type differs between the C libraries.
-    let kind = found.f_type as i64;
-    kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
 }
 
 /// What an open file needs to know of itself, in one call.

@@ -9,6 +9,7 @@ use policy::unit::DiskNo;
 
 use super::disk::{self, Disk, Status};
 use super::set_status;
+use crate::linux::file_system::FileSystem;
 use crate::linux::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 
@@ -26,7 +27,7 @@ impl TreeDisk {
     pub(in crate::linux) fn under(root: &StdFile) -> io::Result<Self> {
         Ok(TreeDisk {
             disk: Disk::under(&root.metadata()?),
-            is_in_memory: disk::lives_in_memory(root),
+            is_in_memory: FileSystem::of(root).lives_in_memory(),
             direct_reads_work: OnceLock::new(),
         })
     }

@@ -57,15 +57,6 @@ impl SlowOpens {
     }
 }
 
-/// Does the file system have the attributes of an open node in memory?
-pub(super) fn has_attributes_at_hand(root: BorrowedFd) -> bool {
-    const EXT4: i64 = 0xef53;
-    const XFS: i64 = 0x5846_5342;
-    const BTRFS: i64 = 0x9123_683e;
-    const TMPFS: i64 = 0x0102_1994;
-    call::file_system(root).is_ok_and(|found| [EXT4, XFS, BTRFS, TMPFS].contains(&found.magic))
-}
-
 impl HostTree {
     /// The result of a call that waits for nothing; `None`: another thread must make it, and nothing was done.
     pub(super) fn perform_at_once(&self, op: &TreeOp) -> Option<Result<u64, Errno>> {

@@ -9,14 +9,11 @@ use super::node::Found;
 use super::permission::WRITE;
 use super::status::{self, MODE, kind_of};
 use crate::Errno;
+use crate::linux::file_system::FileSystem;
 use crate::tree::{Caller, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply};
 
 /// Those that are cleared when the owner changes, or, in directories, at creation.
 const SET_ID: u32 = 0o6000;
-/// File systems (linux/magic.h).
-const EXT4_MAGIC: i64 = 0xef53;
-const MSDOS_MAGIC: i64 = 0x4d44;
-const EXFAT_MAGIC: i64 = 0x2011_bab0;
 
 /// The mode of a new node.
 pub(super) fn new_mode(attributes: &SetAttributes) -> u32 {
@@ -123,7 +120,7 @@ impl HostTree {
     }
 
     pub(super) fn space(&self) -> Result<TreeReply, Errno> {
-        let found = call::file_system(self.root.as_fd())?;
+        let found = call::usage(self.root.as_fd())?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.block);
         Ok(TreeReply::Space(Space {
             bytes: bytes(found.blocks),
@@ -136,15 +133,14 @@ impl HostTree {
 
     pub(super) fn limits(&self, node: &Node) -> Result<TreeReply, Errno> {
         let found = self.find(node)?;
-        let host = call::file_system(found.fd())?;
+        let host = call::usage(found.fd())?;
         let in_directory = || self.reopen(&found, libc::O_RDONLY).is_ok_and(|fd| call::folds_case(fd.as_fd()));
-        let ignores_case = matches!(host.magic, MSDOS_MAGIC | EXFAT_MAGIC);
         Ok(TreeReply::Limits(Limits {
             links_max: call::links_max(found.fd()),
             name_bytes_max: host.name_bytes_max.min(NAME_BYTES_MAX as u64) as u32,
             file_bytes_max: self.file_bytes_max(&found, &host),
             time_granularity_ns: 1,
-            case_insensitive: ignores_case || (found.is_directory() && in_directory()),
+            case_insensitive: host.kind.ignores_case() || (found.is_directory() && in_directory()),
         }))
     }
 }
@@ -152,7 +148,7 @@ impl HostTree {
 impl HostTree {
     /// The largest file. The host has no call for it, but refuses to seek beyond it in an open file: in this one, or in
     /// one without a name.
-    fn file_bytes_max(&self, found: &Found, host: &call::FileSystem) -> u64 {
+    fn file_bytes_max(&self, found: &Found, host: &call::Usage) -> u64 {
         if found.kind() == libc::S_IFREG {
             return self.reopen(found, libc::O_RDONLY).map_or_else(|_| guess(host), |file| self.end_max(file.as_fd()));
         }
@@ -167,10 +163,10 @@ impl HostTree {
 
 /// The largest file, where none can be tried: file systems other than ext4 mostly reach the largest offset, or report
 /// `EFBIG` earlier.
-fn guess(host: &call::FileSystem) -> u64 {
+fn guess(host: &call::Usage) -> u64 {
     let end = i64::MAX as u64;
     // ext4 counts the blocks of a file in 32 bits.
-    if host.magic == EXT4_MAGIC { u64::from(u32::MAX).saturating_mul(host.block).min(end) } else { end }
+    if host.kind == FileSystem::Ext { u64::from(u32::MAX).saturating_mul(host.block).min(end) } else { end }
 }
 
 /// Sets on a new, open node what it could not be created with.

@@ -13,6 +13,7 @@ use rustix::io;
 use rustix::process::{Resource, getrlimit};
 
 use crate::Errno;
+use crate::linux::file_system::FileSystem;
 use crate::linux::syscall::check;
 use crate::tree::{LINK_BYTES_MAX, Node};
 
@@ -312,10 +313,9 @@ pub(super) fn entries(fd: BorrowedFd, buffer: &mut [u64]) -> Result<usize, Errno
     Ok(bytes as usize)
 }
 
-/// Properties of a file system.
-pub(super) struct FileSystem {
-    /// Its kind, as in linux/magic.h.
-    pub(super) magic: i64,
+/// What a file system has and uses.
+pub(super) struct Usage {
+    pub(super) kind: FileSystem,
     /// Its unit of allocation, in bytes.
     pub(super) block: u64,
     pub(super) blocks: u64,
@@ -328,10 +328,10 @@ pub(super) struct FileSystem {
 
 // The types differ between the C libraries and architectures.
 #[allow(clippy::unnecessary_cast)]
-pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
+pub(super) fn usage(fd: BorrowedFd) -> Result<Usage, Errno> {
     let found = done(|| fs::fstatfs(fd))?;
-    Ok(FileSystem {
-        magic: found.f_type as i64,
+    Ok(Usage {
+        kind: FileSystem::with(&found),
         block: if found.f_frsize > 0 { found.f_frsize as u64 } else { found.f_bsize as u64 },
         blocks: found.f_blocks as u64,
         blocks_free: found.f_bfree as u64,

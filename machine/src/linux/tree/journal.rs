@@ -9,8 +9,9 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+
+use crate::linux::file_system::FileSystem;
 
 /// Whether `fsync` of any directory makes all earlier changes of names and attributes on the file system durable.
 ///
@@ -18,15 +19,7 @@ use std::os::unix::fs::MetadataExt;
 /// changes of that directory (`ext4_fsync_journal`). Syncing each of several nodes would cost a flush each, since ext4
 /// flushes the disk even when the node's changes were committed with another's.
 pub fn is_committed_as_a_whole(root: &File) -> bool {
-    is_ext4(root) && has_journal(root).unwrap_or(false)
-}
-
-fn is_ext4(root: &File) -> bool {
-    // SAFETY: all zeroes is a valid statfs.
-    let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open and `facts` is writable.
-    let result = unsafe { libc::fstatfs(root.as_raw_fd(), &mut facts) };
-    result == 0 && facts.f_type == libc::EXT4_SUPER_MAGIC
+    FileSystem::of(root) == FileSystem::Ext && has_journal(root).unwrap_or(false)
 }
 
 /// A journal in use has a directory in `/proc/fs/jbd2`, named after its device and its inode.

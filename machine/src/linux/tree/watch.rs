@@ -31,11 +31,11 @@ const GATHER: Duration = Duration::from_millis(2);
 type Name = Vec<u8>;
 
 /// The number of a file system's device: major, minor.
-type FileSystem = (u32, u32);
+type Device = (u32, u32);
 
 /// The watches of one file.
 struct Watched {
-    file_system: FileSystem,
+    device: Device,
     changes: Arc<AtomicU64>,
     watches: usize,
 }
@@ -59,7 +59,7 @@ static WATCHER: OnceLock<Option<Watcher>> = OnceLock::new();
 struct Mark {
     watcher: &'static Watcher,
     name: Name,
-    file_system: FileSystem,
+    device: Device,
     /// Holds the descriptor open, by which the mark is removed.
     file: OpenFile,
 }
@@ -72,20 +72,20 @@ pub(super) fn watch(file: &OpenFile) -> Option<Watch> {
     let open = unsafe { BorrowedFd::borrow_raw(fd) };
     let name = call::node_of(open).ok()?.as_bytes().get(1..)?.to_vec();
     let found = call::status(open).ok()?;
-    let file_system = (found.stx_dev_major, found.stx_dev_minor);
+    let device = (found.stx_dev_major, found.stx_dev_minor);
     let mut all = watcher.watched.lock();
-    let known = all.get_mut(&name).and_then(|files| files.iter_mut().find(|file| file.file_system == file_system));
+    let known = all.get_mut(&name).and_then(|files| files.iter_mut().find(|file| file.device == device));
     let changes = if let Some(watched) = known {
         watched.watches += 1;
         Arc::clone(&watched.changes)
     } else {
         watcher.mark(libc::FAN_MARK_ADD, fd).ok()?;
         let changes = Arc::default();
-        all.entry(name.clone()).or_default().push(Watched { file_system, changes: Arc::clone(&changes), watches: 1 });
+        all.entry(name.clone()).or_default().push(Watched { device, changes: Arc::clone(&changes), watches: 1 });
         changes
     };
     drop(all);
-    let mark = Mark { watcher, name, file_system, file: file.clone() };
+    let mark = Mark { watcher, name, device, file: file.clone() };
     Some(Watch { changes, take: take_reports, owner: Arc::new(mark) })
 }
 
@@ -93,7 +93,7 @@ impl Drop for Mark {
     fn drop(&mut self) {
         let mut all = self.watcher.watched.lock();
         let Some(files) = all.get_mut(&self.name) else { return };
-        let Some(at) = files.iter().position(|file| file.file_system == self.file_system) else { return };
+        let Some(at) = files.iter().position(|file| file.device == self.device) else { return };
         files[at].watches -= 1;
         if files[at].watches == 0 {
             files.swap_remove(at);

@@ -1,0 +1,97 @@
+//! What the file systems of the host promise, by their magic numbers (`linux/magic.h`). This is the only place in the
+//! product that knows one from another.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{self, StatFs};
+use rustix::io::{Result, retry_on_intr};
+
+/// A file system, as far as Awase tells one from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// Ext2 to ext4, which have the same number.
+    Ext,
+    Xfs,
+    Btrfs,
+    F2fs,
+    Tmpfs,
+    Ramfs,
+    Overlay,
+    Fuse,
+    /// FAT in all of its forms, and exFAT.
+    Fat,
+    /// Any other, or one that the host does not name.
+    Other,
+}
+
+impl FileSystem {
+    /// That of an open file.
+    pub fn of(file: impl AsFd) -> FileSystem {
+        let file: BorrowedFd<'_> = file.as_fd();
+        Self::found(retry_on_intr(|| fs::fstatfs(file)))
+    }
+
+    pub fn at(path: &Path) -> FileSystem {
+        Self::found(retry_on_intr(|| fs::statfs(path)))
+    }
+
+    fn found(found: Result<StatFs>) -> FileSystem {
+        found.as_ref().map_or(FileSystem::Other, Self::with)
+    }
+
+    pub(super) fn with(facts: &StatFs) -> FileSystem {
+        // The field's type differs between C libraries, and where it has 32 bits it may be negative.
+        match facts.f_type as u32 {
+            0xef53 => FileSystem::Ext,
+            0x5846_5342 => FileSystem::Xfs,
+            0x9123_683e => FileSystem::Btrfs,
+            0xf2f5_2010 => FileSystem::F2fs,
+            0x0102_1994 => FileSystem::Tmpfs,
+            0x8584_58f6 => FileSystem::Ramfs,
+            0x794c_7630 => FileSystem::Overlay,
+            0x6573_5546 => FileSystem::Fuse,
+            0x4d44 | 0x2011_bab0 => FileSystem::Fat,
+            _ => FileSystem::Other,
+        }
+    }
+
+    /// Whether forced writes (`RWF_DSYNC`) are durable. Others accept the flag and ignore it: FUSE passes such a write on as a
+    /// plain one, with no `fsync` after it.
+    pub fn honours_forced_writes(self) -> bool {
+        matches!(self, FileSystem::Ext | FileSystem::Xfs | FileSystem::Btrfs | FileSystem::F2fs)
+    }
+
+    /// Whether it is all in memory: it accepts `O_DIRECT` (since Linux 6.6) but does not bypass anything.
+    pub fn lives_in_memory(self) -> bool {
+        matches!(self, FileSystem::Tmpfs | FileSystem::Ramfs)
+    }
+
+    /// Whether all of its directories ignore case in names.
+    pub(super) fn ignores_case(self) -> bool {
+        self == FileSystem::Fat
+    }
+
+    /// Whether it has the attributes of an open node in memory. Others may have to ask somebody (FUSE, network).
+    pub(super) fn has_attributes_at_hand(self) -> bool {
+        matches!(self, FileSystem::Ext | FileSystem::Xfs | FileSystem::Btrfs | FileSystem::Tmpfs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_is_known_by_path_and_by_file_and_one_that_is_not_promises_nothing() {
+        let other = Path::new("/proc");
+        assert_eq!(FileSystem::at(other), FileSystem::Other);
+        assert_eq!(FileSystem::of(std::fs::File::open(other).expect("opened")), FileSystem::Other);
+        assert_eq!(FileSystem::at(Path::new("/nowhere/at/all")), FileSystem::Other);
+        for promises in [FileSystem::honours_forced_writes, FileSystem::has_attributes_at_hand] {
+            assert!(!promises(FileSystem::Other) && !promises(FileSystem::Fuse));
+        }
+        let Ok(shared) = std::fs::File::open("/dev/shm") else { testkit::skip!("no /dev/shm") };
+        assert_eq!(FileSystem::of(&shared), FileSystem::Tmpfs);
+    }
+}
