@@ -342,6 +342,18 @@ pub(super) fn usage(fd: BorrowedFd) -> Result<Usage, Errno> {
     })
 }
 
+/// The clock that file systems take times from. Nanoseconds.
+pub(super) fn clock_of_files() -> i128 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills `now`.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+    nanoseconds(now.tv_sec, now.tv_nsec)
+}
+
+pub(super) fn nanoseconds(seconds: impl Into<i128>, rest: impl Into<i128>) -> i128 {
+    seconds.into() * 1_000_000_000 + rest.into()
+}
+
 /// Whether the mount of the descriptor is read-only.
 pub(super) fn is_mounted_read_only(fd: BorrowedFd) -> Result<bool, Errno> {
     Ok(done(|| fs::fstatvfs(fd))?.f_flag.contains(StatVfsMountFlags::RDONLY))

@@ -115,6 +115,7 @@ impl HostTree {
         self.require(caller, fd.as_fd(), SEARCH)?;
         let found = self.child(fd.as_fd(), &name)?;
         self.require_removal(caller, fd.as_fd(), &found)?;
+        self.outlive_birth(&found);
         call::unlink(fd.as_fd(), &name, directory).map_err(|errno| in_directory(fd.as_fd(), errno))?;
         self.lost_name(fd.as_fd(), &name, &found);
         Ok(found)
@@ -138,6 +139,7 @@ impl HostTree {
         let replaced = self.child_if_any(to_dir.as_fd(), &to_name)?;
         if let Some(replaced) = &replaced {
             self.require_removal(caller, to_dir.as_fd(), replaced)?;
+            self.outlive_birth(replaced);
         }
         if from.0 != to.0 && moved.is_directory() {
             // Its `..` changes.
@@ -179,6 +181,13 @@ impl HostTree {
         }
         found.refresh()?;
         Ok(TreeReply::Attributes(found.attributes()))
+    }
+
+    /// Before a node loses a name. See [`Search::outlive_birth`].
+    fn outlive_birth(&self, found: &Found) {
+        if let Some(search) = &self.search {
+            search.outlive_birth(&found.status);
+        }
     }
 
     /// Drops what is held for a node that has lost this name: an open directory would stay allocated.

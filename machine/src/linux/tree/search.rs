@@ -44,6 +44,17 @@ const PAUSE: u32 = 9;
 /// Inode numbers of entries that mean unknown: 0, and with FUSE all ones in 32 bits.
 const NUMBERS_UNKNOWN: [InodeNo; 2] = [InodeNo(0), InodeNo(0xffff_ffff)];
 
+/// File systems store times of birth in steps of this at most.
+const BIRTH_STEP_NS: i128 = 1000;
+
+/// With Linux 6.13 and later a time of birth may be ahead of the clock that they are taken from, by two steps of it (7 ms were
+/// seen). One further ahead than this is of another machine's clock.
+const BIRTH_AHEAD_NS: i128 = 50_000_000;
+
+/// The end of a step of the clock, at most 10 ms, is looked for this often, and at most that many times.
+const CLOCK_WAIT: Duration = Duration::from_millis(1);
+const CLOCK_WAITS_MAX: usize = 100;
+
 /// The first byte of an identifier: what follows the number. No file system uses these as types of handles.
 const ROOT: u8 = 0xfc;
 const BIRTH: u8 = 0xfd;
@@ -176,6 +187,19 @@ impl Search {
         self.gone.lock().contains(node)
     }
 
+    /// Waits until nodes that are made have other times of birth than one with this status, which is about to be removed:
+    /// the clock that they have them from advances in steps, and the next node may get its number at once.
+    pub(super) fn outlive_birth(&self, status: &libc::statx) {
+        let born = call::nanoseconds(status.stx_btime.tv_sec, status.stx_btime.tv_nsec);
+        let is_young = || may_be_born_again(born, call::clock_of_files());
+        for _ in 0..CLOCK_WAITS_MAX {
+            if self.distinction != Distinction::Birth || !is_young() {
+                return;
+            }
+            std::thread::sleep(CLOCK_WAIT);
+        }
+    }
+
     /// After a call. The thread acts as the server.
     pub(super) fn tidy(&self) {
         self.places.lock().tidy();
@@ -199,6 +223,11 @@ impl Search {
         }
         Some(path)
     }
+}
+
+/// Whether a node that is made now may have the time of birth `born`. Both in nanoseconds.
+fn may_be_born_again(born: i128, now: i128) -> bool {
+    (-BIRTH_AHEAD_NS..BIRTH_STEP_NS).contains(&(now - born))
 }
 
 fn device_of(status: &libc::statx) -> (u32, u32) {
@@ -363,4 +392,24 @@ fn entry_in(dir: BorrowedFd, name: &CStr, number: InodeNo, kind: u8) -> Option<(
     let entry = call::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0).ok()?;
     let status = call::status(entry.as_fd()).ok()?;
     Some((InodeNo(status.stx_ino), u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_birth_is_over_when_the_clock_has_advanced_by_a_step() {
+        let (step, now) = (1_000_000, 1_700_000_000_000_000_123);
+        for (born, expected) in [
+            (now, true),
+            (now - 123, true),
+            (now - step, false),
+            (now + 8 * step, true),
+            (now + 1000 * step, false),
+            (0, false),
+        ] {
+            assert_eq!(may_be_born_again(born, now), expected, "{born}");
+        }
+    }
 }
