@@ -10,7 +10,7 @@ use kernel::ForcedUnitAccess;
 use kernel::export::ExportChange;
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use machine::Errno;
-use machine::linux::tree::{self, OpenTreeError};
+use machine::linux::tree::{self, Handles, OpenTreeError};
 use machine::tree::OpenTree;
 use nfs::Names;
 use policy::unit::ProcessorId;
@@ -25,7 +25,7 @@ use located::{Identity, Located, locate, refuse_leaving, refuse_open_media};
 
 /// Reported of a directory that is served in the slower way.
 const BY_PLACE: &str =
-    "files are found by their names and by searching, for want of CAP_DAC_READ_SEARCH or file handles";
+    "files are found by their names and by searching, for want of CAP_DAC_READ_SEARCH or persistent file handles";
 
 pub struct OpenDirectory {
     pub directory: Directory,
@@ -144,11 +144,10 @@ impl Directories {
             let directory = wanted.directory;
             let index = plan.roots.iter().position(|root| root.is(wanted));
             // Opened by a writable path, if there is one.
-            let mut same = located.iter().filter(|other| wanted.is(&other.path, other.identity));
-            let by = same.find(|other| !other.read_only).unwrap_or(wanted);
+            let by = same(wanted, &located).find(|other| !other.read_only).unwrap_or(wanted);
             let index = match index {
                 Some(index) => index,
-                None => match self.root(by, data, deadline) {
+                None => match self.root(by, handles(wanted, &located), data, deadline) {
                     Ok(root) => {
                         plan.roots.push(root);
                         plan.roots.len() - 1
@@ -171,7 +170,13 @@ impl Directories {
         problems.or(plan)
     }
 
-    fn root(&self, wanted: &Located<'_>, data: &Path, deadline: Deadline) -> Result<Planned, Refusal> {
+    fn root(
+        &self,
+        wanted: &Located<'_>,
+        handles: Handles,
+        data: &Path,
+        deadline: Deadline,
+    ) -> Result<Planned, Refusal> {
         let Located { directory, path, identity, read_only } = wanted;
         // A writable tree also serves a read-only export, which refuses changes itself.
         let serves = |root: &&Root| wanted.is(&root.path, root.identity) && (*read_only || !root.tree.read_only());
@@ -185,7 +190,7 @@ impl Directories {
             return Err(Refusal { problem, is_locked: false });
         }
         let is_locked = |error: &OpenTreeError| matches!(error, OpenTreeError::Locked(_));
-        let open = deadline.retry(|| tree::open_locked(path, *read_only, Some(data)), is_locked);
+        let open = deadline.retry(|| tree::open_locked(path, *read_only, Some(data), handles), is_locked);
         let open =
             open.map_err(|error| Refusal { problem: refused(directory, &error), is_locked: is_locked(&error) })?;
         let (path, name) = (path.clone(), directory.name.clone());
@@ -331,10 +336,12 @@ fn open_tree(processors: &Processors, open: OpenTree, config: FileTreeConfig) ->
 /// All problems; those of a default directory are returned as notices.
 pub fn inspect(wanted: &[Directory], volumes: &[&Export]) -> Result<Vec<String>, Problems> {
     let (mut problems, mut report) = (Problems::default(), Vec::new());
-    for Located { directory, path, .. } in locate(wanted, volumes, false, &mut problems) {
+    let located = locate(wanted, volumes, false, &mut problems);
+    for wanted in &located {
+        let Located { directory, path, .. } = wanted;
         // A directory that would be created will be on the file system of its parent.
         let existing = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        match tree::open(existing, true, None) {
+        match tree::open(existing, true, None, handles(wanted, &located)) {
             Err(error) if directory.optional => {
                 report.push(format!("no directory is served: {}", refused(directory, &error)));
             }
@@ -346,6 +353,17 @@ pub fn inspect(wanted: &[Directory], volumes: &[&Export]) -> Result<Vec<String>,
         }
     }
     problems.or(report)
+}
+
+/// The exports of the directory of this one, it among them.
+fn same<'a, 'b>(wanted: &'a Located<'b>, all: &'a [Located<'b>]) -> impl Iterator<Item = &'a Located<'b>> {
+    all.iter().filter(|other| wanted.is(&other.path, other.identity))
+}
+
+/// One that says that they are persistent does so for all exports of its directory.
+fn handles(wanted: &Located<'_>, all: &[Located<'_>]) -> Handles {
+    let are_trusted = same(wanted, all).any(|export| export.directory.persistent_handles);
+    if are_trusted { Handles::Trusted } else { Handles::Known }
 }
 
 fn check_order(directory: &Directory, is_kept: bool) -> Result<(), Problem> {
@@ -363,7 +381,10 @@ fn refused(directory: &Directory, error: &OpenTreeError) -> Problem {
         OpenTreeError::Locked(_) => {
             problem.allowed("a directory that no other server serves, or read_only = true in both")
         }
-        OpenTreeError::NoHandles(_) => problem.allowed("a directory on a file system such as ext4, XFS or btrfs"),
+        OpenTreeError::NoHandles(_) => {
+            let others = "a directory on a file system such as ext4, XFS or btrfs";
+            problem.allowed(format!("{others}, or persistent_handles = true if its file handles are persistent"))
+        }
         _ => problem,
     }
 }

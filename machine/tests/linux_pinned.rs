@@ -132,7 +132,7 @@ fn op(open: &OpenTree, call: TreeCall, around: Option<Around>) -> Op {
 fn a_lone_call_is_made_on_the_processors_core_and_others_by_the_pool() {
     let Some(mut alone) = Alone::new() else { return };
     let place = tempfile::tempdir().expect("a temporary directory");
-    let open = tree::open(place.path(), false, None).expect("a tree");
+    let open = tree::open(place.path(), false, None, tree::Handles::Known).expect("a tree");
     if !tree::finds_by_handle(&open) {
         skip!("a tree may be searched for long");
     }
@@ -174,7 +174,7 @@ fn changes_in_one_directory_are_made_by_one_thread_at_a_time_also_if_the_first_w
     const MANY: usize = 100;
     let Some(mut alone) = Alone::new() else { return };
     let place = tempfile::tempdir().expect("a temporary directory");
-    let open = tree::open(place.path(), false, None).expect("a tree");
+    let open = tree::open(place.path(), false, None, tree::Handles::Known).expect("a tree");
     if !tree::finds_by_handle(&open) {
         skip!("the host's changes are not told from ours");
     }
@@ -222,7 +222,7 @@ fn is_kept(path: &Path) -> Option<bool> {
 fn a_directory_is_kept_by_a_ring_while_it_is_locked() {
     let Some(mut alone) = Alone::new() else { return };
     let (directory, state) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
-    let open = match tree::open_locked(directory.path(), false, Some(state.path())) {
+    let open = match tree::open_locked(directory.path(), false, Some(state.path()), tree::Handles::Known) {
         Err(error @ tree::OpenTreeError::NoHandles(_)) => return skip::note(&error.to_string()),
         opened => opened.expect("opens"),
     };

@@ -48,6 +48,8 @@ pub struct Directory {
     pub secure: bool,
     pub squash: Squash,
     pub names: Names,
+    /// File handles are used though the file system is not known to have persistent ones.
+    pub persistent_handles: bool,
     /// Served by default, not configured: the server starts even if this host cannot serve it.
     pub optional: bool,
     pub place: Place,
@@ -67,6 +69,7 @@ impl Directory {
             secure: false,
             squash: Squash::default(),
             names: Names::default(),
+            persistent_handles: false,
             optional: true,
             place,
         }
@@ -92,8 +95,23 @@ impl Directory {
             gid: draft.anonymous_gid.unwrap_or(NOBODY),
         };
         let (clients, secure) = (draft.clients, draft.secure.unwrap_or(true));
-        let (optional, names, place) = (false, draft.names.unwrap_or_default(), draft.place);
-        Ok(Directory { name, path, create, mount, read_only, clients, secure, squash, names, optional, place })
+        let names = draft.names.unwrap_or_default();
+        let persistent_handles = draft.persistent_handles.unwrap_or(false);
+        let (optional, place) = (false, draft.place);
+        Ok(Directory {
+            name,
+            path,
+            create,
+            mount,
+            read_only,
+            clients,
+            secure,
+            squash,
+            names,
+            persistent_handles,
+            optional,
+            place,
+        })
     }
 
     /// The components of the mount path: paths with equal components are the same.
@@ -121,6 +139,7 @@ impl From<&Directory> for Draft {
             anonymous_uid: Some(directory.squash.uid),
             anonymous_gid: Some(directory.squash.gid),
             names: Some(directory.names),
+            persistent_handles: directory.persistent_handles.then_some(true),
             place: directory.place.clone(),
             ..Draft::default()
         }

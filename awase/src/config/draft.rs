@@ -40,7 +40,8 @@ const OF_OWN_DISKS: &[&str] =
 pub(super) const OF_SHARED_DISKS: &[&str] = &["homes", "backing", "shared_device"];
 
 /// Keys that only directories have.
-const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid", "names"];
+const OF_DIRECTORIES: &[&str] =
+    &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid", "names", "persistent_handles"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
@@ -70,6 +71,7 @@ pub struct Draft {
     pub anonymous_uid: Option<u32>,
     pub anonymous_gid: Option<u32>,
     pub names: Option<Names>,
+    pub persistent_handles: Option<bool>,
     /// Empty: all.
     pub homes: Vec<String>,
     pub backing: Option<Backing>,

@@ -84,6 +84,10 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
         "Directories: when changes of names and attributes are answered: when they are durable (the default), or at \
          once. Then a crash of the host leaves a prefix of them, without at most the last second, and stable writes \
          and COMMIT make those before them durable, too. Needs ext4 with a journal";
+    persistent_handles: optional(on_off()),
+        "Directories: files are found by file handle also on FUSE and FAT (default false). Only if these handles are \
+         persistent: the daemon gives each file one number for ever. Otherwise clients get NFS3ERR_STALE for files \
+         that are there, or read and write other files";
     homes: Form { show: Box::new(show_homes), ..list(text("a list of nodes such as [\"a\", \"b\"]"))
             .unless(|homes| homes.is_empty().then(|| "is empty; leave it out for all nodes".into())) },
         "Shared disks: the nodes that store its blocks, in turn each 1 MiB (default: all nodes of `cluster.peers`; \

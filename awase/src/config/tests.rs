@@ -277,6 +277,7 @@ fn disks_and_directories_refuse_each_others_keys() {
         ("anonymous_uid", "1"),
         ("anonymous_gid", "1"),
         ("names", "\"ordered\""),
+        ("persistent_handles", "true"),
     ] {
         let message = problem(&format!("[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1M\"\n{key} = {value}\n"));
         assert_eq!(message, format!("awase.toml:5: export \"a\" {key} does not go with kind = \"ram\""));

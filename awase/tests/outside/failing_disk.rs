@@ -87,7 +87,8 @@ fn a_directory_survives(name: &'static str, fails: bool) {
         Err(reason) => skip!("{reason}"),
     };
     Directory::make(&sandbox.file(MOUNTED));
-    let export = format!("name=files,kind=directory,secure=false,path={MOUNTED},squash=no_root_squash");
+    let export =
+        format!("name=files,kind=directory,secure=false,path={MOUNTED},squash=no_root_squash,persistent_handles=true");
     let arguments = ["--memory", "16MiB", "--export", &export];
     let (mut port, mut directory) = (0, None);
     for seed in Rounds::new(name, 3) {

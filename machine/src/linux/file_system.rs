@@ -67,6 +67,20 @@ impl FileSystem {
         matches!(self, FileSystem::Tmpfs | FileSystem::Ramfs)
     }
 
+    /// Whether its file handles, if it has any, are persistent: each leads to its node alone, also when the node is not in memory,
+    /// and after the file system was mounted again. Those of FUSE hold the number that the daemon has given the node for the
+    /// time that the kernel knows it; most daemons count from 1 whenever they are started, and the kernel gives handles
+    /// whether the daemon can find nodes by them (`FUSE_EXPORT_SUPPORT`) or not. FAT's hold a number that the kernel gives.
+    pub(super) fn has_persistent_handles(self) -> bool {
+        !matches!(self, FileSystem::Fuse | FileSystem::Fat)
+    }
+
+    /// Whether a node keeps its inode number for ever. Those of FUSE do with some daemons; with the others a node whose
+    /// number has changed is not found by it, nor, with its time of birth, taken for another.
+    pub(super) fn has_persistent_numbers(self) -> bool {
+        self != FileSystem::Fat
+    }
+
     /// Whether all of its directories ignore case in names.
     pub(super) fn ignores_case(self) -> bool {
         self == FileSystem::Fat

@@ -1,10 +1,10 @@
 //! Directory trees of the host, as [`crate::tree`] describes them.
 //!
 //! A tree lies on one mounted file system. Its nodes are identified by the file system's file handles. Opening by
-//! handle takes the capability `CAP_DAC_READ_SEARCH`; without it, and on file systems without handles, nodes are found
-//! at the places where they were seen, and by searching. Linux 5.8 is needed. The host decides what callers may do: the
-//! thread that makes a call acts as the caller. A server that is not root acts as its own user for all callers, and
-//! checks itself what callers may do, as far as modes tell.
+//! handle takes the capability `CAP_DAC_READ_SEARCH`; without it, and on file systems without persistent handles, nodes
+//! are found at the places where they were seen, and by searching. Linux 5.8 is needed. The host decides what callers may
+//! do: the thread that makes a call acts as the caller. A server that is not root acts as its own user for all callers,
+//! and checks itself what callers may do, as far as modes tell.
 //!
 //! A server that changes the way it finds nodes identifies them differently: its clients must mount again.
 
@@ -54,7 +54,7 @@ use names::NameLocks;
 pub(super) use node::hold_directory;
 use node::{Verified, was_only_change};
 use recent::Recent;
-use search::Search;
+use search::{Distinction, Search};
 
 /// Why a tree can't be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +66,9 @@ pub enum OpenTreeError {
     #[error("no permission to open {0}")]
     Permission(PathBuf),
     /// Its file system has nothing that distinguishes a node from a later one with the same number.
-    #[error("{0} can't be exported: its file system has neither file handles nor times of birth")]
+    #[error(
+        "{0} can't be exported: its file system has neither file handles that are known to be persistent nor times of birth"
+    )]
     NoHandles(PathBuf),
     /// The server is root, but may not act for others, so everything would be done as root.
     #[error(
@@ -78,6 +80,15 @@ pub enum OpenTreeError {
     Locked(PathBuf),
     #[error("can't {what} {path}: {errno}", path = path.display())]
     Host { what: &'static str, path: PathBuf, errno: Errno },
+}
+
+/// Which file handles nodes are found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handles {
+    /// Those of file systems that are known to have persistent ones.
+    Known,
+    /// Those of any file system: somebody knows that they are persistent.
+    Trusted,
 }
 
 struct HostTree {
@@ -135,22 +146,33 @@ impl Drop for HostTree {
 ///
 /// # Errors
 /// When it cannot be exported.
-pub fn open(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
-    open_as(path, read_only, state_dir, None)
+pub fn open(
+    path: &Path,
+    read_only: bool,
+    state_dir: Option<&Path>,
+    handles: Handles,
+) -> Result<OpenTree, OpenTreeError> {
+    open_as(path, read_only, state_dir, handles, None)
 }
 
 /// The same, and excludes other processes until the last clone of the result is dropped; `read_only`: only writers.
 ///
 /// # Errors
 /// [`OpenTreeError::Locked`], and those of [`open`].
-pub fn open_locked(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
-    open_as(path, read_only, state_dir, Some(Locked::new(path, read_only)?))
+pub fn open_locked(
+    path: &Path,
+    read_only: bool,
+    state_dir: Option<&Path>,
+    handles: Handles,
+) -> Result<OpenTree, OpenTreeError> {
+    open_as(path, read_only, state_dir, handles, Some(Locked::new(path, read_only)?))
 }
 
 fn open_as(
     path: &Path,
     read_only: bool,
     state_dir: Option<&Path>,
+    handles: Handles,
     locked: Option<Locked>,
 ) -> Result<OpenTree, OpenTreeError> {
     let host = |what, errno| OpenTreeError::Host { what, path: path.to_owned(), errno };
@@ -162,10 +184,13 @@ fn open_as(
     let disk = TreeDisk::under(&root).map_err(examined)?;
     let file_system = FileSystem::of(&root);
     let status = call::status(root.as_fd()).map_err(|errno| host("examine", errno))?;
-    let search = match by_handle(root.as_fd()) {
+    let are_persistent = handles == Handles::Trusted || file_system.has_persistent_handles();
+    let search = match by_handle(root.as_fd(), are_persistent) {
         Ok(()) => None,
         Err(Errno(libc::EPERM | libc::EOPNOTSUPP | libc::EOVERFLOW | libc::ENOSYS | libc::ESTALE)) => {
-            let search = Search::new(root.as_fd(), path, state_dir).map_err(|errno| match errno.0 {
+            let distinction = Distinction::on(root.as_fd(), file_system, are_persistent);
+            let search = distinction.and_then(|how| Search::new(root.as_fd(), path, state_dir, how));
+            let search = search.map_err(|errno| match errno.0 {
                 libc::EOPNOTSUPP => OpenTreeError::NoHandles(path.to_owned()),
                 _ => host("name the nodes of", errno),
             })?;
@@ -236,7 +261,10 @@ pub fn finds_by_handle(open: &OpenTree) -> bool {
     open.owner.downcast_ref::<HostTree>().is_some_and(|tree| tree.search.is_none())
 }
 
-fn by_handle(root: BorrowedFd) -> Result<(), Errno> {
+fn by_handle(root: BorrowedFd, are_persistent: bool) -> Result<(), Errno> {
+    if !are_persistent {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
     call::open_node(root, &call::node_of(root)?, libc::O_PATH).map(drop)
 }
 

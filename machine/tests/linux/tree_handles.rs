@@ -1,12 +1,15 @@
 //! Validity of node identifiers.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::tree_rig::*;
 use machine::Errno;
-use machine::linux::tree::{self, OpenTreeError};
+use machine::linux::Engine;
+use machine::linux::tree::{self, Handles, OpenTreeError};
 use machine::tree::TreeCall;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use testkit::failing_disk::{FailingDisk, Faults};
 use testkit::skip;
 
 on_all_trees!(
@@ -126,8 +129,42 @@ fn what_cannot_be_a_tree_is_refused_with_the_reason() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path();
     std::fs::write(path.join("file"), "").expect("written");
-    let error = |path: &Path| tree::open(path, false, None).map(drop).expect_err("not possible");
+    let error = |path: &Path| tree::open(path, false, None, Handles::Known).map(drop).expect_err("not possible");
     assert_eq!(error(&path.join("nothing")), OpenTreeError::Missing(path.join("nothing")));
     assert_eq!(error(&path.join("file")), OpenTreeError::NotDirectory(path.join("file")));
     assert_eq!(error(Path::new("/proc/self")), OpenTreeError::NoHandles("/proc/self".into()));
+}
+
+/// The kernel gives handles for every file system in user space.
+#[test]
+fn handles_of_a_file_system_in_user_space_are_used_only_if_they_are_said_to_be_persistent() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path();
+    let refused = Some(OpenTreeError::NoHandles(path.to_owned()));
+    {
+        let _disk = match FailingDisk::with_volatile_handles(path) {
+            Ok(disk) => disk,
+            Err(error) => skip!("nothing can be mounted by FUSE: {error}"),
+        };
+        assert_eq!(open_tree(path, false, None).err(), refused);
+    }
+    let none = Faults { fsync_permille: 0, write_permille: 0, delay_permille: 0, delay_us_max: 0 };
+    let mut disk = FailingDisk::new(path, none, 1).expect("mounted");
+    assert_eq!(open_tree(path, false, None).err(), refused);
+    crate::tree_rig::searched(|_| {
+        assert_eq!(open_tree(path, false, None).err(), refused, "without permission to use them")
+    });
+    crate::rig::with(Engine::Threads, |rig| {
+        let served = |rig| {
+            let open = tree::open(path, false, None, Handles::Trusted).expect("opened");
+            ServedTree::of(rig, open, path.to_owned(), Rc::new(tempfile::tempdir().expect("a temporary directory")))
+        };
+        let mut first = served(rig);
+        let file = first.file("file");
+        let found = first.attributes(file).expect("there");
+        let ServedTree { rig, open, .. } = first;
+        drop(open);
+        disk.mount_again().expect("mounted again");
+        assert_eq!(served(rig).attributes(file).map(|again| again.number), Ok(found.number));
+    });
 }

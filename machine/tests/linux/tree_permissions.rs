@@ -1,7 +1,7 @@
 //! The host decides what callers may do in its trees.
 
 use crate::tree_rig::*;
-use machine::linux::tree::{self, OpenTreeError};
+use machine::linux::tree::{self, Handles, OpenTreeError};
 use machine::tree::{Creation, Node, TreeCall};
 use machine::{Completion, Errno};
 use rustix::thread::CapabilitySet;
@@ -63,9 +63,9 @@ fn a_root_that_may_not_act_for_others_opens_no_tree() {
     for capability in [CapabilitySet::SETGID, CapabilitySet::SETUID] {
         let opened = std::thread::spawn(move || {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            let before = tree::open(directory.path(), true, None).is_ok();
+            let before = tree::open(directory.path(), true, None, Handles::Known).is_ok();
             let tried = before && drop_capability(capability);
-            tried.then(|| tree::open(directory.path(), true, None).map(drop))
+            tried.then(|| tree::open(directory.path(), true, None, Handles::Known).map(drop))
         });
         match opened.join().expect("no panic") {
             None => note("takes root"),

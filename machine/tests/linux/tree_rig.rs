@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use machine::linux::Engine;
-use machine::linux::tree::{self, OpenTreeError};
+use machine::linux::tree::{self, Handles, OpenTreeError};
 use machine::tree::{Caller, Limits, Node, OpenNode, OpenTree, Space, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op, Token};
 use parking_lot::Mutex;
@@ -68,11 +68,11 @@ pub fn is_searched() -> bool {
 
 pub fn open_tree(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
     if !SEARCHED.get() {
-        return tree::open(path, read_only, state_dir);
+        return tree::open(path, read_only, state_dir, Handles::Known);
     }
     let open = || {
         drop_capability(CapabilitySet::DAC_READ_SEARCH);
-        tree::open(path, read_only, state_dir)
+        tree::open(path, read_only, state_dir, Handles::Known)
     };
     std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
 }
@@ -114,7 +114,7 @@ impl ServedTree {
         }
     }
 
-    fn of(mut rig: Rig, open: OpenTree, directory: PathBuf, state: Rc<TempDir>) -> Self {
+    pub fn of(mut rig: Rig, open: OpenTree, directory: PathBuf, state: Rc<TempDir>) -> Self {
         let (root, _) = node_in(ask(&mut rig, &open, None, TreeCall::Root)).expect("a root");
         ServedTree { rig, open, root, directory, state, temporary: None }
     }

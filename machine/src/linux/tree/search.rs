@@ -23,6 +23,7 @@ use super::listing::Records;
 use super::node::Found;
 use super::places::{Place, Places};
 use crate::Errno;
+use crate::linux::file_system::FileSystem;
 use crate::tree::{InodeNo, Node};
 
 /// Levels of a node below the root, at most.
@@ -68,14 +69,19 @@ pub(super) enum Distinction {
 }
 
 impl Distinction {
-    /// The distinction available on this file system.
-    pub(super) fn on(fd: BorrowedFd) -> Result<Self, Errno> {
+    /// The distinction available on the file system of an open node.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: there is none.
+    pub(super) fn on(fd: BorrowedFd, file_system: FileSystem, handles_are_persistent: bool) -> Result<Self, Errno> {
         let status = call::status(fd)?;
-        let [handle, birth] = [Distinction::Handle, Distinction::Birth].map(|how| how.name(fd, &status));
-        if handle.is_ok() {
+        if handles_are_persistent && Distinction::Handle.name(fd, &status).is_ok() {
             return Ok(Distinction::Handle);
         }
-        birth.map(|_| Distinction::Birth)
+        if !file_system.has_persistent_numbers() {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        Distinction::Birth.name(fd, &status).map(|_| Distinction::Birth)
     }
 
     fn name(self, fd: BorrowedFd, status: &libc::statx) -> Result<Node, Errno> {
@@ -123,11 +129,16 @@ enum AtPlace {
 }
 
 impl Search {
-    pub(super) fn new(root: BorrowedFd, path: &Path, state_dir: Option<&Path>) -> Result<Self, Errno> {
+    pub(super) fn new(
+        root: BorrowedFd,
+        path: &Path,
+        state_dir: Option<&Path>,
+        distinction: Distinction,
+    ) -> Result<Self, Errno> {
         let status = call::status(root)?;
         let places = Places::open(state_dir, path).map_err(|error| crate::linux::syscall::errno(&error))?;
         Ok(Search {
-            distinction: Distinction::on(root)?,
+            distinction,
             root_number: InodeNo(status.stx_ino),
             device: device_of(&status),
             mount: call::mount_of(&status),

@@ -56,6 +56,8 @@ struct Shared {
     flushing: Mutex<()>,
     /// Inode numbers of directories that were synced, in order.
     synced: Mutex<Vec<u64>>,
+    /// The file system finds nodes by handle that the kernel has forgotten.
+    has_persistent_handles: bool,
 }
 
 /// Unmounted when dropped.
@@ -68,6 +70,17 @@ pub struct FailingDisk {
 impl FailingDisk {
     /// An empty disk, mounted at `path`. Fails where FUSE cannot be used.
     pub fn new(path: &Path, faults: Faults, seed: u64) -> io::Result<FailingDisk> {
+        FailingDisk::make(path, faults, seed, true)
+    }
+
+    /// The same without faults. As with most file systems in user space, a handle is valid only while the kernel has its node
+    /// in memory.
+    pub fn with_volatile_handles(path: &Path) -> io::Result<FailingDisk> {
+        let none = Faults { fsync_permille: 0, write_permille: 0, delay_permille: 0, delay_us_max: 0 };
+        FailingDisk::make(path, none, 1, false)
+    }
+
+    fn make(path: &Path, faults: Faults, seed: u64, has_persistent_handles: bool) -> io::Result<FailingDisk> {
         let shared = Shared {
             tree: Mutex::new(Tree::new()),
             random: Mutex::new(Random(seed)),
@@ -75,6 +88,7 @@ impl FailingDisk {
             cuts: AtomicU64::new(0),
             flushing: Mutex::new(()),
             synced: Mutex::default(),
+            has_persistent_handles,
         };
         let mut disk = FailingDisk { shared: Arc::new(shared), path: path.to_owned(), session: None };
         disk.mount()?;

@@ -122,7 +122,8 @@ fn time(time: TimeOrNow) -> SystemTime {
 
 impl Filesystem for System {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_EXPORT_SUPPORT | InitFlags::FUSE_ASYNC_DIO;
+        let mut wanted = InitFlags::FUSE_ASYNC_DIO;
+        wanted.set(InitFlags::FUSE_EXPORT_SUPPORT, self.shared.has_persistent_handles);
         config.add_capabilities(wanted).map_err(|_| io::Error::other("the kernel's FUSE is too old"))?;
         Ok(())
     }
