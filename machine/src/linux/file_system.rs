@@ -21,6 +21,8 @@ pub enum FileSystem {
     Fuse,
     /// FAT in all of its forms, and exFAT.
     Fat,
+    Zfs,
+    Bcachefs,
     /// Any other, or one that the host does not name.
     Other,
 }
@@ -52,6 +54,8 @@ impl FileSystem {
             0x794c_7630 => FileSystem::Overlay,
             0x6573_5546 => FileSystem::Fuse,
             0x4d44 | 0x2011_bab0 => FileSystem::Fat,
+            0x2fc1_2fc1 => FileSystem::Zfs,
+            0xca45_1a4e => FileSystem::Bcachefs,
             _ => FileSystem::Other,
         }
     }
@@ -81,6 +85,12 @@ impl FileSystem {
         self != FileSystem::Fat
     }
 
+    /// Whether all changes of its files are made by this host's kernel, which then reports them. Others may be changed by
+    /// other machines, or below.
+    pub(super) fn reports_all_changes(self) -> bool {
+        self.has_attributes_at_hand() || matches!(self, FileSystem::F2fs | FileSystem::Zfs | FileSystem::Bcachefs)
+    }
+
     /// Whether all of its directories ignore case in names.
     pub(super) fn ignores_case(self) -> bool {
         self == FileSystem::Fat
@@ -102,7 +112,9 @@ mod tests {
         assert_eq!(FileSystem::at(other), FileSystem::Other);
         assert_eq!(FileSystem::of(std::fs::File::open(other).expect("opened")), FileSystem::Other);
         assert_eq!(FileSystem::at(Path::new("/nowhere/at/all")), FileSystem::Other);
-        for promises in [FileSystem::honours_forced_writes, FileSystem::has_attributes_at_hand] {
+        let all =
+            [FileSystem::honours_forced_writes, FileSystem::has_attributes_at_hand, FileSystem::reports_all_changes];
+        for promises in all {
             assert!(!promises(FileSystem::Other) && !promises(FileSystem::Fuse));
         }
         let Ok(shared) = std::fs::File::open("/dev/shm") else { testkit::skip!("no /dev/shm") };

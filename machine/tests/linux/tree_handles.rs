@@ -162,6 +162,7 @@ fn handles_of_a_file_system_in_user_space_are_used_only_if_they_are_said_to_be_p
         let mut first = served(rig);
         let file = first.file("file");
         let found = first.attributes(file).expect("there");
+        assert!(first.opened(file, false).watch.is_none(), "it may be changed below, of which nothing is reported");
         let ServedTree { rig, open, .. } = first;
         drop(open);
         disk.mount_again().expect("mounted again");

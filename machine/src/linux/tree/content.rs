@@ -13,8 +13,8 @@ use super::call;
 use super::node::Found;
 use super::{status, watch};
 use crate::linux::file::set_status;
-use crate::tree::{Node, OpenNode, TreeReply};
-use crate::{Errno, FileFacts};
+use crate::tree::{Node, OpenNode, TreeReply, Watch};
+use crate::{Errno, FileFacts, OpenFile};
 
 /// Maximum of new files held open.
 pub(super) const MADE_MAX: usize = 128;
@@ -98,8 +98,13 @@ impl HostTree {
             buffered = Some(self.disk.open_buffered(open()?, writable)?);
         }
         // Opened for writing, it is open for reading as well, and watched there.
-        let watch = if writable { None } else { watch::watch(&direct) };
+        let watch = if writable { None } else { self.watch(&direct) };
         Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, attributes: found.attributes(), bytes_max }))
+    }
+
+    /// `None` where the host may not report all changes by others.
+    fn watch(&self, file: &OpenFile) -> Option<Watch> {
+        if self.reports_all_changes { watch::watch(file) } else { None }
     }
 
     /// A file that was made just now, open for reading. It waits for nothing. `None`: it is not open any more, or the host
@@ -111,7 +116,7 @@ impl HostTree {
         let direct = self.disk.open_direct(Arc::clone(&file), false).ok()?;
         self.readers.insert(*node, Reader { file: Arc::downgrade(&file), facts: direct.facts, bytes_max });
         self.made.forget(node);
-        let watch = watch::watch(&direct);
+        let watch = self.watch(&direct);
         Some(OpenNode { direct, buffered: None, watch, attributes: status::attributes(&found), bytes_max })
     }
 
