@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use policy::unit::{BlockNo, ByteRange, Instant, Stability};
 
 use super::durable_size::{Doubts, DurableSize};
-use super::known::{Asked, Known, Question, Reported, Stale, Writes};
+use super::known::{Asked, Known, Question, Reported, Stale, Writes, may_share_time};
 use super::siblings::Sibling;
 use crate::device::{Device, DeviceFacts, Work, transfer, write_all, zero_part};
 use crate::export::ExportNo;
@@ -213,6 +213,7 @@ impl GrowingFile {
     }
 
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<Outcome, Errno> {
+        let began = if self.is_watched() { None } else { Some(cpu.time_of_day()) };
         let facts = &self.open.direct.facts;
         let len = if facts.direct { range.len.next_multiple_of(u64::from(facts.align)) } else { range.len };
         let into = segments(&frames, 0, len as usize);
@@ -224,11 +225,15 @@ impl GrowingFile {
         // Newer content next to older cached blocks would be a version of the file that never existed.
         // Boxed: writes need less memory.
         Box::pin(self.ask_host(cpu)).await?;
-        if self.known().stale == Stale::Yes {
+        let mut known = self.known();
+        if known.stale == Stale::Yes {
             let is_outrun = self.outrun.fetch_add(1, Ordering::Relaxed) >= OUTRUN_MAX;
             return Ok(if is_outrun { Outcome::Done } else { Outcome::Changed });
         }
         self.outrun.store(0, Ordering::Relaxed);
+        if began.is_some_and(|began| may_share_time(known.host.modified, began, cpu.time_of_day())) {
+            known.find_stale(cpu.now(), false);
+        }
         Ok(Outcome::Done)
     }
 

@@ -11,6 +11,9 @@ pub const FRESH: Duration = Duration::from_millis(500);
 /// Minimum interval of revalidations of a file that the host's processes write all the time.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// Longer than a step of the clock that a host gives files their times by: 1 to 10 ms.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
+
 /// Counts of changes by others, as reported so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported {
@@ -234,4 +237,34 @@ pub(super) fn later(before: Time, host: Time) -> Time {
         nanoseconds => Time { nanoseconds: nanoseconds + 1, ..before },
     };
     host.max(next)
+}
+
+/// May a change after a read have left the time that the file had by the end of the read, being in the same step of the host's
+/// clock? The read lasted from `began` to `ended`. A time further ahead was set by somebody; a change leaves another one.
+pub(super) fn may_share_time(modified: Time, began: Time, ended: Time) -> bool {
+    let ns = |time: Time| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    let step = CLOCK_STEP.as_nanos() as i128;
+    (ns(began) - step..=ns(ended)).contains(&ns(modified))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_shares_the_time_of_changes_from_a_step_of_the_clock_before_it_to_its_end() {
+        let time = |seconds, milliseconds: u32| Time { seconds, nanoseconds: milliseconds * 1_000_000 };
+        let (began, ended) = (time(1_000, 5), time(1_007, 0));
+        for (modified, shares) in [
+            (time(999, 984), false),
+            (time(999, 985), true),
+            (time(1_003, 0), true),
+            (time(1_007, 0), true),
+            (time(1_007, 1), false),
+            (time(i64::MIN, 0), false),
+            (time(i64::MAX, 999), false),
+        ] {
+            assert_eq!(may_share_time(modified, began, ended), shares, "{modified:?}");
+        }
+    }
 }

@@ -118,6 +118,32 @@ fn what_the_host_appended_is_seen_by_a_client_that_looks_up_the_name_before_each
 }
 
 #[test]
+fn where_the_host_reports_nothing_a_change_in_the_same_step_of_its_clock_as_the_one_before_is_seen() {
+    const STEP_NS: u32 = 10_000_000;
+    let silent = TreeConfig { watches: false, tick_ns: STEP_NS, ..TreeConfig::new() };
+    served_of(8, silent, 100, async move |cpu, tree, seen, id| {
+        let (_, file) = file(&cpu, &tree, "file").await;
+        cpu.sleep(FRESH).await;
+        let until_next = u64::from(STEP_NS) - cpu.now().ns() % u64::from(STEP_NS);
+        cpu.sleep(Duration::from_nanos(until_next)).await;
+        let modified = || seen.tree_attributes(id, "/file").expect("there").modified;
+        seen.write_tree(id, "/file", ByteOffset(0), &[1; BLOCK as usize]);
+        let before = modified();
+        assert!(read(&cpu, &tree, &file, 0, BLOCK).await.expect("read") == [1; BLOCK as usize]);
+        seen.write_tree(id, "/file", ByteOffset(0), &[2; BLOCK as usize]);
+        assert_eq!(modified(), before, "the test is of this case");
+        cpu.sleep(FRESH).await;
+        assert!(read(&cpu, &tree, &file, 0, BLOCK).await.expect("read") == [2; BLOCK as usize]);
+        let reads = seen.tree_counters(id).1.reads;
+        for _ in 0..5 {
+            cpu.sleep(FRESH).await;
+            assert!(read(&cpu, &tree, &file, 0, BLOCK).await.expect("read") == [2; BLOCK as usize]);
+        }
+        assert_eq!(seen.tree_counters(id).1.reads, reads, "what was read later stays cached");
+    });
+}
+
+#[test]
 fn where_the_host_reports_nothing_what_it_appended_is_seen_by_a_client_that_only_looks_up_the_name_or_its_rights() {
     for by_name in [true, false] {
         let silent = TreeConfig { watches: false, ..TreeConfig::new() };
