@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::file_system::FileSystem;
 use super::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 use disk::Disk;
@@ -112,6 +113,9 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     };
     let file = locked.file();
     let size = at.size(file, before.is_none())?;
+    if options.writable {
+        settle_opening(file, FileSystem::of(file)).map_err(|errno| at.errno("flush", errno))?;
+    }
     let disk = Disk::under(&metadata);
     let align = at.choose_direct(file, &disk)?;
     let facts = FileFacts {
@@ -282,6 +286,14 @@ impl Target<'_> {
         }
         Ok(align)
     }
+}
+
+/// Makes durable what the host has done to open a file for writing just now.
+///
+/// An overlay has made a copy of a file of a lower layer, which it has named when it had synced it: without this the layer's
+/// file may be back after a power cut, though what was written has been flushed. `fdatasync` commits no name (ext4).
+pub(super) fn settle_opening(file: &StdFile, on: FileSystem) -> Result<(), Errno> {
+    if on.copies_to_write() { file.sync_all().map_err(|error| syscall::errno(&error)) } else { Ok(()) }
 }
 
 /// Sets the status flags of the open file; others, including non-blocking mode, are cleared.

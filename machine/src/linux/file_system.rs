@@ -91,6 +91,11 @@ impl FileSystem {
         self.has_attributes_at_hand() || matches!(self, FileSystem::F2fs | FileSystem::Zfs | FileSystem::Bcachefs)
     }
 
+    /// Whether a file may be replaced by a copy of it when it is opened for writing.
+    pub(super) fn copies_to_write(self) -> bool {
+        self == FileSystem::Overlay
+    }
+
     /// Whether all of its directories ignore case in names.
     pub(super) fn ignores_case(self) -> bool {
         self == FileSystem::Fat

@@ -102,6 +102,7 @@ struct HostTree {
     read_only: bool,
     identity: Identity,
     disk: TreeDisk,
+    file_system: FileSystem,
     commits_as_a_whole: bool,
     verified: Verified,
     /// New files are likely to be synced and written soon, and finding and opening one anew takes longer than creating it: so
@@ -224,6 +225,7 @@ fn open_as(
         read_only,
         identity,
         disk,
+        file_system,
         commits_as_a_whole,
         verified: Verified::default(),
         made: Recent::new(MADE_MAX),

@@ -5,6 +5,7 @@ mod control;
 mod files;
 mod forbidden;
 mod mapping;
+mod overlays;
 mod parking;
 mod rig;
 mod sockets;

@@ -65,20 +65,24 @@ pub struct Mounted {
 
 impl Mounted {
     pub fn new(kind: Kind) -> Option<Self> {
-        Self::make(kind, note)
+        Self::make(kind, note, temporary())
     }
 
     /// The same; a kernel that cannot mount it lacks a feature, which is no failure.
     pub fn if_kernel_can(kind: Kind) -> Option<Self> {
-        Self::make(kind, testkit::skip::note_kernel)
+        Self::make(kind, testkit::skip::note_kernel, temporary())
     }
 
-    fn make(kind: Kind, note_unmounted: fn(&str)) -> Option<Self> {
+    /// One that lies in a directory of another one.
+    pub fn on(below: &Mounted, kind: Kind) -> Option<Self> {
+        Self::make(kind, note, tempfile::tempdir_in(below.path()).expect("a temporary directory"))
+    }
+
+    fn make(kind: Kind, note_unmounted: fn(&str), place: TempDir) -> Option<Self> {
         if !is_root() {
             note("only root mounts");
             return None;
         }
-        let place = tempfile::tempdir().expect("a temporary directory");
         for name in ["tree", "lower", "upper", "work"] {
             fs::create_dir(place.path().join(name)).expect("made");
         }
@@ -141,6 +145,10 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         self.unmount();
     }
+}
+
+fn temporary() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
 /// Runs a program to its end. `Err` when it is missing or does not work.
@@ -375,7 +383,7 @@ fn a_file_of_a_lower_layer_is_never_mistaken_for_another() {
 }
 
 /// Examines what has reached the disk so far, as after a power cut: what only the host's memory has is lost.
-fn after_power_cut(mounted: &Mounted, options: &str, look: impl FnOnce(&Path)) -> Option<()> {
+pub fn after_power_cut(mounted: &Mounted, options: &str, look: impl FnOnce(&Path)) -> Option<()> {
     let place = tempfile::tempdir().expect("a temporary directory");
     let (copy, at) = (place.path().join("image"), place.path().join("tree"));
     fs::create_dir(&at).expect("made");

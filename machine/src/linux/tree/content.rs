@@ -12,7 +12,7 @@ use super::HostTree;
 use super::call;
 use super::node::Found;
 use super::{status, watch};
-use crate::linux::file::set_status;
+use crate::linux::file::{set_status, settle_opening};
 use crate::tree::{Node, OpenNode, TreeReply, Watch};
 use crate::{Errno, FileFacts, OpenFile};
 
@@ -88,6 +88,9 @@ impl HostTree {
             self.reopen(&found, flags).map(|fd| Arc::new(StdFile::from(fd)))
         };
         let file = open()?;
+        if writable {
+            settle_opening(&file, self.file_system)?;
+        }
         let bytes_max = self.end_max(file.as_fd()).min(call::file_size_limit());
         let direct = self.disk.open_direct(Arc::clone(&file), writable)?;
         if !writable && self.search.is_none() {
@@ -154,13 +157,16 @@ impl HostTree {
             };
             self.disk.opened(Arc::new(file), facts)
         };
+        let buffered = open(0)?;
+        settle_opening(&buffered, self.file_system)?;
+        let buffered = opened(buffered, false);
         let (direct, buffered) = match facts.direct {
             true => match open(libc::O_DIRECT) {
                 // It has lost direct I/O since: it is opened anew.
                 Err(Errno::INVALID) => return Ok(None),
-                file => (opened(file?, true), Some(opened(open(0)?, false))),
+                file => (opened(file?, true), Some(buffered)),
             },
-            false => (opened(open(0)?, false), None),
+            false => (buffered, None),
         };
         let attributes = status::attributes(&found);
         Ok(Some(OpenNode { direct, buffered, watch: None, attributes, bytes_max }))
