@@ -202,6 +202,9 @@ fn refused(export: &Export, error: &OpenError) -> Problem {
         (OpenError::Missing(_), Store::Common { .. }) => {
             problem.allowed("an existing device or file (truncate makes one)")
         }
+        (OpenError::NoDirectIo(_), _) => {
+            problem.allowed("a device or file with direct I/O: else a node reads what its own host has cached")
+        }
         (OpenError::Missing(_), Store::File { .. }) => {
             problem.allowed("an existing file, or create = true with the size of a new one")
         }

@@ -35,8 +35,8 @@ pub struct OpenOptions {
     /// Creates a missing file, sparse, with this size in bytes. A file with a size keeps it.
     pub create_size: Option<u64>,
     pub direct: DirectIo,
-    /// Others, which agree with this program on who writes what, have it open for writing, too: it is locked only against
-    /// those that do not share it.
+    /// Others, which agree with this program on who writes what, have it open for writing, too, on this host or another one: it
+    /// is locked only against those that do not share it, and not opened if what they write is not seen.
     pub is_common: bool,
     /// Only looked at: it is not locked, and others may have it locked.
     pub is_examined: bool,
@@ -67,8 +67,8 @@ pub enum OpenError {
     Empty(PathBuf),
     #[error("{0} is locked: another server or program uses it, or it is mounted")]
     Locked(PathBuf),
-    /// [`DirectIo::Always`] is impossible.
-    #[error("{0} can't be opened for direct I/O: its file system refuses; allow buffered I/O")]
+    /// It is needed, and impossible.
+    #[error("{0} can't be opened for direct I/O: its file system or device refuses")]
     NoDirectIo(PathBuf),
     #[error("can't {what} {path}: {errno}", path = path.display())]
     Host { what: &'static str, path: PathBuf, errno: Errno },
@@ -279,7 +279,9 @@ impl Target<'_> {
         let align =
             direct.filter(|&align| set_status(file, libc::O_DIRECT).is_ok() && disk::direct_reads_work(file, align));
         if align.is_none() {
-            if self.options.direct == DirectIo::Always {
+            // What is in memory only one host has.
+            let is_needed = self.options.is_common && !disk::is_in_memory(file);
+            if self.options.direct == DirectIo::Always || is_needed {
                 return Err(OpenError::NoDirectIo(self.path.to_owned()));
             }
             set_status(file, 0).map_err(|errno| self.errno("set up", errno))?;

@@ -15,6 +15,8 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use tempfile::{TempDir, tempdir};
 use testkit::skip;
 
+use crate::tree_file_systems::{Kind, Mounted};
+
 fn directory() -> TempDir {
     tempdir().expect("a temporary directory")
 }
@@ -137,6 +139,24 @@ fn files_in_memory_are_buffered_and_direct_io_on_them_is_refused() {
     assert_eq!((facts.direct, facts.align), (false, 1));
     let always = OpenOptions { direct: DirectIo::Always, ..writable() };
     assert_eq!(refused(open(&path, always)), OpenError::NoDirectIo(path.clone()));
+    let common = OpenOptions { is_common: true, ..writable() };
+    assert!(open(&path, common).is_ok(), "all who share it are on this host");
+}
+
+/// Others on another host, that is: what they write would be read from this host's page cache as it was before.
+#[test]
+fn a_file_that_others_write_is_not_opened_where_direct_io_is_refused() {
+    let Some(mounted) = Mounted::new(Kind::Image("mkfs.ext4", &["-q", "-F", "-O", "inline_data"])) else { return };
+    let common = OpenOptions { is_common: true, ..writable() };
+    let (large, small) = (mounted.path().join("large"), mounted.path().join("small"));
+    drop(open(&large, creating(1 << 20)).expect("created"));
+    assert!(open(&large, common).expect("opened").facts.direct);
+    // Its content is in the inode, which has no direct I/O.
+    fs::write(&small, [1; 50]).expect("written");
+    for options in [common, OpenOptions { writable: false, ..common }, OpenOptions { is_examined: true, ..common }] {
+        assert_eq!(refused(open(&small, options)), OpenError::NoDirectIo(small.clone()));
+    }
+    assert!(!open(&small, writable()).expect("a file of this node alone").facts.direct);
 }
 
 #[test]

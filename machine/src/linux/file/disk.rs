@@ -114,8 +114,7 @@ pub(super) fn size(device: &File) -> Result<u64, Errno> {
 
 /// The alignment of direct I/O on the file; `None` when its file system is known to have none.
 pub(super) fn direct_align(file: &File, disk: &Disk) -> Option<u32> {
-    // The nodes of block devices lie in memory, which says nothing about the devices.
-    if !is_block_device(file) && FileSystem::of(file).lives_in_memory() {
+    if is_in_memory(file) {
         return None;
     }
     align_of(file, disk, Status::of(file).ok().and_then(|status| status.align))
@@ -134,6 +133,11 @@ pub(super) fn align_of(file: &File, disk: &Disk, reported: Option<u32>) -> Optio
 fn is_block_device(file: &File) -> bool {
     let metadata = file.metadata();
     metadata.is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// The nodes of block devices lie in memory, which says nothing about the devices.
+pub(super) fn is_in_memory(file: &File) -> bool {
+    !is_block_device(file) && FileSystem::of(file).lives_in_memory()
 }
 
 /// What an open file needs to know of itself, in one call.
