@@ -60,8 +60,8 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
         "Disks: how stable writes become durable: by a write and a flush, by forced unit access, or by whichever \
          measured cheaper at start, concurrent ones by forced unit access only if the disk itself has it; where both \
          cost about the same, a write that no other shares a flush with is forced; on file systems that are not known \
-         to make forced writes durable (all but ext4, XFS, Btrfs and F2FS) always by a write and a flush (default \
-         auto)";
+         to make forced writes durable (all but ext4, XFS, F2FS and, from Linux 6.1 on, Btrfs) always by a write and a \
+         flush (default auto)";
     access: optional(named(ACCESS)),
         "Disks: every processor starts the device, or only the first, to which the others hand over their \
          requests (default: as the switch `access`)", "MP 1a, 1b";

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{self, StatFs};
 use rustix::io::{Result, retry_on_intr};
+use rustix::system::uname;
 
 /// A file system, as far as Awase tells one from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,16 @@ impl FileSystem {
     /// Whether forced writes (`RWF_DSYNC`) are durable. Others accept the flag and ignore it: FUSE passes such a write on as a
     /// plain one, with no `fsync` after it.
     pub fn honours_forced_writes(self) -> bool {
-        matches!(self, FileSystem::Ext | FileSystem::Xfs | FileSystem::Btrfs | FileSystem::F2fs)
+        self.honours_forced_writes_in(version())
+    }
+
+    fn honours_forced_writes_in(self, version: Version) -> bool {
+        match self {
+            FileSystem::Ext | FileSystem::Xfs | FileSystem::F2fs => true,
+            // Before, it left the `fsync` out where a direct write ends later than its call, as those of io_uring do (8184620ae212).
+            FileSystem::Btrfs => version >= Version(6, 1),
+            _ => false,
+        }
     }
 
     /// Whether it is all in memory: it accepts `O_DIRECT` (since Linux 6.6) but does not bypass anything.
@@ -107,9 +117,41 @@ impl FileSystem {
     }
 }
 
+/// The version of the host's kernel: major, minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32);
+
+fn version() -> Version {
+    parse(&uname().release().to_string_lossy())
+}
+
+/// 0.0 if it cannot be read.
+fn parse(release: &str) -> Version {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    Version(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forced_writes_on_btrfs_are_trusted_since_they_are_durable_with_io_uring() {
+        for (release, are_trusted) in [
+            ("5.15.0-60-generic", false),
+            ("6.0.19", false),
+            ("6.1.0-13-amd64", true),
+            ("6.18.44", true),
+            ("6.1-rc1", true),
+            ("10.0", true),
+            ("unknown", false),
+            ("", false),
+        ] {
+            assert_eq!(FileSystem::Btrfs.honours_forced_writes_in(parse(release)), are_trusted, "{release:?}");
+            assert!(FileSystem::Ext.honours_forced_writes_in(parse(release)), "{release:?}");
+        }
+        assert!(version() > Version(0, 0));
+    }
 
     #[test]
     fn a_file_system_is_known_by_path_and_by_file_and_one_that_is_not_promises_nothing() {
