@@ -13,16 +13,16 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use machine::{Errno, SeekTarget};
+use machine::Errno;
 use policy::access::{Access, Mode as AccessMode};
 use policy::delivery::Method;
 use policy::queue::{Arrival, Batch, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
-use policy::unit::{ByteOffset, ByteRange, Class, Instant, ProcessorId};
+use policy::unit::{ByteRange, Class, Instant, ProcessorId};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::counters::{CountedGuard, CountedMutex, DiskBlock, DiskCounters, DiskReading};
-use crate::device::{Device, DeviceFacts, DeviceRef, Work};
+use crate::device::{Device, DeviceFacts, DeviceRef, FoundData, Work};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Outcome, Request};
 use crate::trace::{Began, Event};
@@ -467,14 +467,16 @@ impl Device for Queued {
         self.disk.start_all(cpu, issues);
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        let Some(owner) = owner_elsewhere(cpu, self.access) else { return self.below.seek(cpu, at, target) };
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        let Some(owner) = owner_elsewhere(cpu, self.access) else {
+            return self.below.find_data(cpu, within, runs_max);
+        };
         Box::pin(async move {
             let end = End::new();
             let (below, theirs) = (Arc::clone(&self.below), Arc::clone(&end));
             hand_over(cpu, owner, move |there| {
                 let here = there.clone();
-                there.spawn(async move { theirs.set(below.seek(&here, at, target).await) });
+                there.spawn(async move { theirs.set(below.find_data(&here, within, runs_max).await) });
             });
             poll_fn(|cx| end.poll(cx)).await
         })

@@ -9,8 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use policy::sizing::MemoryFacts;
-use policy::unit::{ByteOffset, DiskNo, Instant, ProcessorId, Stability};
+use policy::unit::{ByteOffset, ByteRange, DiskNo, Instant, ProcessorId, Stability};
 use smallvec::SmallVec;
 use tree::TreeOp;
 
@@ -72,13 +73,8 @@ pub fn total_len(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.len)).sum()
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekTarget {
-    /// The next stored byte (`SEEK_DATA`).
-    Data,
-    /// The next byte that is not stored (`SEEK_HOLE`); the end of the file counts as a hole.
-    Hole,
-}
+/// Where an operation stores runs that it finds.
+pub type FoundRuns = Arc<Mutex<Vec<ByteRange>>>;
 
 /// An operation. "Result" is what [`Completion::result`] holds when it succeeds.
 #[derive(Debug)]
@@ -109,8 +105,11 @@ pub enum Op {
     },
     /// The range is no longer needed; on success it reads as zeroes. Result: 0.
     Discard { file: File, at: ByteOffset, len: u64 },
-    /// Finds stored data or a hole from `at` on. Result: its offset; `ENXIO` when there is none.
-    Seek { file: File, at: ByteOffset, target: SeekTarget },
+    /// Finds what is stored of a file, from the start of `within` on, which is not empty. Sets `runs` before it succeeds:
+    /// in order, cut to `within`, at most `runs_max` (not 0) and at least one if there is any. Result: the offset up to
+    /// which all that is not in them is holes: the end of `within`, or else that of the last run. Each is as it was at some
+    /// time since the start; all is data where the host knows of no holes.
+    FindData { file: File, within: ByteRange, runs_max: usize, runs: FoundRuns },
     /// Populates the memory of a region of which no page is used yet, so that no later access waits for it. A hint.
     /// Result: 0.
     Populate { region: Region },

@@ -2,7 +2,7 @@
 
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
 
-use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work, contains};
+use super::{Device, DeviceFacts, DeviceRef, FoundData, Work, contains};
 use crate::processor::Processor;
 use crate::request::{Action, Outcome, Request};
 
@@ -49,7 +49,17 @@ impl Device for Checked {
         self.below.expedite(cpu, range);
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        debug_assert!(contains(self.below.facts().size, within), "{within:?} outside the device");
+        debug_assert!(within.len > 0 && runs_max > 0, "nothing to find");
+        Box::pin(async move {
+            let found = self.below.find_data(cpu, within, runs_max).await?;
+            debug_assert!(found.runs.len() <= runs_max, "{} runs, not {runs_max}", found.runs.len());
+            debug_assert!(within.at < found.end && found.end <= within.end(), "{within:?} up to {}", found.end);
+            let ends = found.runs.iter().flat_map(|run| [run.at, run.end()]);
+            debug_assert!(ends.chain([found.end]).is_sorted(), "{found:?} is not in order");
+            debug_assert!(found.runs.iter().all(|run| run.len > 0 && within.at <= run.at), "{found:?} of {within:?}");
+            Ok(found)
+        })
     }
 }

@@ -1,10 +1,10 @@
 //! A device on a file or block device of the host. Transfers are 256 KiB if the disk reports no preferred size, else up
 //! to 512 KiB: larger ones are split or slower on some disks.
 
-use machine::{Errno, Op, OpenFile};
+use machine::{Errno, FoundRuns, Op, OpenFile};
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Stability};
 
-use super::{Device, DeviceFacts, SeekTarget, Work, contains, transfer, write_all, zero_part};
+use super::{Device, DeviceFacts, FoundData, Work, contains, transfer, write_all, zero_part};
 use crate::frame::{Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
@@ -102,15 +102,14 @@ impl Device for FileDevice {
         })
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
         Box::pin(async move {
-            let op = Op::Seek { file: self.open.file, at, target };
+            let found = FoundRuns::default();
+            let op = Op::FindData { file: self.open.file, within, runs_max, runs: found.clone() };
             // SAFETY: the operation has no segments.
-            match unsafe { cpu.perform(Hold::default(), op) }.await.0 {
-                Ok(found) => Ok(Some(ByteOffset(found))),
-                Err(Errno::NO_SUCH_ADDRESS) => Ok(None),
-                Err(error) => Err(error),
-            }
+            let end = ByteOffset(unsafe { cpu.perform(Hold::default(), op) }.await.0?);
+            let runs = std::mem::take(&mut *found.lock());
+            Ok(FoundData { runs, end })
         })
     }
 }

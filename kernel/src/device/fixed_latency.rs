@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::ByteRange;
 
-use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
+use super::{Device, DeviceFacts, DeviceRef, FoundData, Work};
 use crate::processor::Processor;
 use crate::request::{Outcome, Request};
 
@@ -42,7 +42,7 @@ impl Device for FixedLatency {
         self.below.expedite(cpu, range);
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        self.below.find_data(cpu, within, runs_max)
     }
 }

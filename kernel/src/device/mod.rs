@@ -14,7 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use machine::{Errno, FileFacts, SeekTarget};
+use machine::{Errno, FileFacts};
 use policy::unit::{ByteOffset, ByteRange, DiskNo};
 
 use crate::processor::Processor;
@@ -57,6 +57,19 @@ impl DeviceFacts {
 /// The future result of a device operation.
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T, Errno>> + 'a>>;
 
+/// Runs of data for which a device is asked at once, at most: a thread of the machine finds them in a fraction of a
+/// millisecond, and asking again costs a small part of that.
+pub(crate) const DATA_RUNS_MAX: usize = 256;
+
+/// The data in a range, from its start on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundData {
+    /// In order; they may touch.
+    pub runs: Vec<ByteRange>,
+    /// Up to here, all that is not in them is holes.
+    pub end: ByteOffset,
+}
+
 pub trait Device: Send + Sync {
     fn facts(&self) -> DeviceFacts;
 
@@ -72,15 +85,11 @@ pub trait Device: Send + Sync {
     /// A client now waits for asynchronous requests in this range: promotes them.
     fn expedite(&self, _cpu: &Processor, _range: ByteRange) {}
 
-    /// Finds data or a hole from `at` on; `None` if there is none. A device without holes is all data.
-    fn seek<'a>(&'a self, _cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        let size = self.facts().size;
-        Box::pin(async move {
-            Ok(match target {
-                SeekTarget::Data => (at.0 < size).then_some(at),
-                SeekTarget::Hole => (at.0 < size).then_some(ByteOffset(size)),
-            })
-        })
+    /// Finds at most `runs_max` runs (not 0) of data in `within`, a range of the device that is not empty, and looks at
+    /// some of it at least. What is found of each byte was so at some time since the call. A device without holes is all
+    /// data.
+    fn find_data<'a>(&'a self, _cpu: &'a Processor, within: ByteRange, _runs_max: usize) -> Work<'a, FoundData> {
+        Box::pin(async move { Ok(FoundData { runs: vec![within], end: within.end() }) })
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::unit::{BlockRange, ByteOffset, ByteRange};
+use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange};
 
-use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
+use super::{Device, DeviceFacts, DeviceRef, FoundData, Work};
 use crate::block_set::BlockSet;
 use crate::frame::Frames;
 use crate::processor::Processor;
@@ -62,6 +62,32 @@ struct Changing<'a>(&'a Overlay);
 
 /// A read of `above` that is under way.
 struct ReadingAbove<'a>(&'a Overlay);
+
+impl Changed {
+    /// The runs within `blocks`, in their order.
+    fn runs_within(&self, blocks: BlockRange) -> impl Iterator<Item = ChangedRun> + '_ {
+        let (mut runs, mut left) = (self.all.runs_within(blocks), blocks.start.run(0));
+        std::iter::from_fn(move || {
+            if left.is_empty() {
+                left = runs.next()?;
+            }
+            let run = match self.written.first_run(left, u64::MAX) {
+                Some(run) if run.start == left.start => ChangedRun { blocks: run, is_zero: false },
+                Some(run) => ChangedRun { blocks: left.start.to(run.start), is_zero: true },
+                None => ChangedRun { blocks: left, is_zero: true },
+            };
+            left.start = run.blocks.end;
+            Some(run)
+        })
+    }
+}
+
+/// The parts within `range` of `runs`, which are in order.
+fn parts_within(runs: &[ByteRange], range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let first = runs.partition_point(|run| run.end() <= range.at);
+    let here = runs[first..].iter().take_while(move |run| run.at < range.end());
+    here.map(move |run| run.at.max(range.at).to(run.end().min(range.end())))
+}
 
 impl Overlay {
     /// `above`: of the size of `below`, and zero. It takes `blocks_max` blocks; more fail as on a full disk.
@@ -172,21 +198,7 @@ impl Overlay {
 impl HeldChanges {
     /// In the order of their blocks.
     pub fn runs(&self) -> Vec<ChangedRun> {
-        let changed = self.0.changed.lock();
-        let mut runs = Vec::new();
-        for mut left in changed.all.runs() {
-            while !left.is_empty() {
-                let written = changed.written.first_run(left, u64::MAX);
-                let run = match written {
-                    Some(run) if run.start == left.start => ChangedRun { blocks: run, is_zero: false },
-                    Some(run) => ChangedRun { blocks: left.start.to(run.start), is_zero: true },
-                    None => ChangedRun { blocks: left, is_zero: true },
-                };
-                left.start = run.blocks.end;
-                runs.push(run);
-            }
-        }
-        runs
+        self.0.changed.lock().runs_within(BlockNo(0).to(BlockNo::MAX)).collect()
     }
 
     /// What differed is below now: it is read from there, and takes no space beside.
@@ -250,21 +262,28 @@ impl Device for Overlay {
         self.below.expedite(cpu, range);
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
         Box::pin(async move {
-            let end = ByteOffset(self.facts().size);
-            let mut at = at;
-            while at < end {
-                let (run, above) = self.first_run(at.to(end).blocks());
-                let run_end = run.end.start().min(end);
-                let device = if above.is_some() { &self.above } else { &self.below };
-                if let Some(found) = device.seek(cpu, at, target).await?.filter(|found| *found < run_end) {
-                    return Ok(Some(found));
-                }
-                at = run_end;
+            // Before it is looked at below: what is forgotten after that is there already.
+            let changed: Vec<ChangedRun> = self.changed.lock().runs_within(within.blocks()).take(runs_max).collect();
+            let known = match changed.last() {
+                Some(last) if changed.len() == runs_max => within.at.to(last.blocks.end.start().min(within.end())),
+                _ => within,
+            };
+            let FoundData { runs: below, end } = self.below.find_data(cpu, known, runs_max).await?;
+            let (mut runs, mut at) = (Vec::new(), within.at);
+            for ChangedRun { blocks, is_zero } in changed {
+                let bytes = blocks.start.start().max(at).min(end).to(blocks.end.start().min(end));
+                runs.extend(parts_within(&below, at.to(bytes.at)));
+                runs.extend((!is_zero).then_some(bytes));
+                at = bytes.end();
             }
-            // The end counts as a hole.
-            Ok(matches!(target, SeekTarget::Hole).then_some(end))
+            runs.extend(parts_within(&below, at.to(end)));
+            runs.retain(|run| run.len > 0);
+            let is_all = runs.len() <= runs_max;
+            runs.truncate(runs_max);
+            let end = runs.last().filter(|_| !is_all).map_or(end, |last| last.end());
+            Ok(FoundData { runs, end })
         })
     }
 }
@@ -295,7 +314,7 @@ impl Device for Gated {
         self.queued.expedite(cpu, range);
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.queued.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        self.queued.find_data(cpu, within, runs_max)
     }
 }

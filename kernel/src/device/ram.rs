@@ -6,7 +6,7 @@ use machine::Errno;
 use parking_lot::RwLock;
 use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange, DiskNo};
 
-use super::{Device, DeviceFacts, SeekTarget, Work, contains};
+use super::{Device, DeviceFacts, FoundData, Work, contains};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
 use crate::request::{Action, Outcome, Request};
@@ -107,29 +107,35 @@ impl RamDisk {
         }
     }
 
-    async fn find(&self, cpu: &Processor, at: ByteOffset, target: SeekTarget) -> Option<ByteOffset> {
-        if at.0 >= self.size {
-            return None;
-        }
+    async fn find(&self, cpu: &Processor, within: ByteRange, runs_max: usize) -> FoundData {
         let piece_bytes = PIECE_BYTES as u64;
-        let first = at.0 / piece_bytes;
-        match target {
-            SeekTarget::Data => {
-                let next = |part: &Part| part.0.read().range(first..).next().map(|(number, _)| *number);
-                let number = self.parts.iter().filter_map(next).min()?;
-                Some(ByteOffset(at.0.max(number * piece_bytes)))
-            }
-            SeekTarget::Hole => {
-                let mut end = first;
-                while self.part(end).0.read().contains_key(&end) {
-                    end += 1;
-                    if (end - first).is_multiple_of(PIECES_AT_ONCE) {
-                        cpu.yield_now().await;
-                    }
+        let last = within.end().0.div_ceil(piece_bytes);
+        let (mut runs, mut end, mut looks) = (Vec::new(), within.at, 0);
+        while end < within.end() && runs.len() < runs_max {
+            let first = end.0 / piece_bytes;
+            let next = |part: &Part| part.0.read().range(first..last).next().map(|(number, _)| *number);
+            let Some(first) = self.parts.iter().filter_map(next).min() else {
+                end = within.end();
+                break;
+            };
+            looks += PARTS;
+            let mut after = first + 1;
+            loop {
+                if looks >= PIECES_AT_ONCE {
+                    looks = 0;
+                    cpu.yield_now().await;
                 }
-                Some(ByteOffset(at.0.max(end * piece_bytes).min(self.size)))
+                if after == last || !self.part(after).0.read().contains_key(&after) {
+                    break;
+                }
+                after += 1;
+                looks += 1;
             }
+            let start = end.max(ByteOffset(first * piece_bytes));
+            end = within.end().min(ByteOffset(after * piece_bytes));
+            runs.push(start.to(end));
         }
+        FoundData { runs, end }
     }
 }
 
@@ -165,7 +171,7 @@ impl Device for RamDisk {
         })
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        Box::pin(async move { Ok(self.find(cpu, at, target).await) })
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        Box::pin(async move { Ok(self.find(cpu, within, runs_max).await) })
     }
 }

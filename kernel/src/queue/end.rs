@@ -18,7 +18,7 @@ struct EndState<T> {
     waker: Option<Waker>,
 }
 
-impl<T: Copy> End<T> {
+impl<T: Clone> End<T> {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(End { state: Mutex::new(EndState { result: None, waker: None }) })
     }
@@ -36,8 +36,8 @@ impl<T: Copy> End<T> {
 
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Errno>> {
         let mut state = self.state.lock();
-        match state.result {
-            Some(result) => Poll::Ready(result),
+        match &state.result {
+            Some(result) => Poll::Ready(result.clone()),
             None => {
                 state.waker = Some(cx.waker().clone());
                 Poll::Pending

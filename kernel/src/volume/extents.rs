@@ -1,10 +1,11 @@
 //! Allocation status of a volume (NBD `base:allocation`).
 
-use machine::{Errno, SeekTarget};
+use machine::Errno;
 use policy::unit::{BlockNo, ByteOffset, ByteRange};
 
 use super::Volume;
 use crate::block_set::BlockSet;
+use crate::device::DATA_RUNS_MAX;
 use crate::processor::Processor;
 
 /// A run of bytes with one status.
@@ -19,7 +20,7 @@ pub struct Extent {
 
 impl Volume {
     /// The extents of `range` from its start, at most `extents_max`; adjacent ones differ. They may end before the
-    /// range does.
+    /// range does, and the last before its status changes.
     ///
     /// # Errors
     /// [`Errno::INVALID`] for a range outside the volume, otherwise the device's error.
@@ -32,19 +33,16 @@ impl Volume {
         let newer = self.newer_blocks(range);
         let mut extents = Extents { found: Vec::new(), max: extents_max.max(1) };
         let mut at = range.at;
-        while at < range.end() && !extents.is_full() {
-            let data = match self.device.seek(cpu, at, SeekTarget::Data).await? {
-                Some(data) => BlockNo::holding(data).start().max(at).min(range.end()),
-                None => range.end(),
-            };
-            extents.push_hole(at, data, &newer);
-            if data < range.end() {
-                let hole = self.device.seek(cpu, data, SeekTarget::Hole).await?.unwrap_or(range.end());
-                at = BlockNo::not_before(hole).start().max(data + 1).min(range.end());
+        while at < range.end() && !extents.suffice() {
+            let found = self.device.find_data(cpu, at.to(range.end()), extents.data_runs_max()).await?;
+            for run in found.runs {
+                let data = BlockNo::holding(run.at).start().max(at);
+                extents.push_hole(at, data, &newer);
+                at = BlockNo::not_before(run.end()).start().min(range.end());
                 extents.push(data, at, true);
-            } else {
-                at = data;
             }
+            extents.push_hole(at, found.end, &newer);
+            at = at.max(found.end);
         }
         extents.found.truncate(extents_max.max(1));
         Ok(extents.found)
@@ -75,6 +73,17 @@ impl Extents {
     fn is_full(&self) -> bool {
         // One more than requested, so that the last one returned is known to be complete.
         self.found.len() > self.max
+    }
+
+    /// As [`is_full`](Self::is_full), or data comes last: whether it goes on is not worth another request to the device.
+    fn suffice(&self) -> bool {
+        let ends_with_data = self.found.last().is_some_and(|last| last.allocated);
+        self.is_full() || (self.found.len() == self.max && ends_with_data)
+    }
+
+    /// Runs of data that complete them, at most, each after a hole.
+    fn data_runs_max(&self) -> usize {
+        (self.max.saturating_sub(self.found.len()) / 2 + 1).min(DATA_RUNS_MAX)
     }
 
     /// A hole of the device, in which there may be newer blocks in the cache.

@@ -4,11 +4,11 @@
 //!
 //! What nobody has written is zeroes, and is read as that without asking the device.
 
-use machine::SeekTarget;
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset};
 
 use super::Volume;
 use crate::block_set::BlockSet;
+use crate::device::DATA_RUNS_MAX;
 use crate::frame::FrameRef;
 use crate::processor::Processor;
 
@@ -21,8 +21,8 @@ const RECORDED_BYTES_MAX: u64 = 4 << 40;
 /// Zeroes around writes are recorded up to here: 4 MiB of memory.
 const FILLED_END: BlockNo = BlockNo((128 << 30) / BLOCK_BYTES);
 
-/// An image of more extents is no new one; its other holes are not looked for.
-const EXTENTS_MAX: usize = 4096;
+/// An image of more data than the device finds with these requests is no new one; its other holes are not looked for.
+const REQUESTS_MAX: usize = 16;
 
 /// The clusters that have never been written: on the device they are zeroes. In sets, a cluster's number stands for a
 /// block's.
@@ -107,19 +107,16 @@ impl Volume {
         }
         let end = ByteOffset(self.size().min(RECORDED_BYTES_MAX));
         let (mut clusters, mut at) = (BlockSet::default(), ByteOffset(0));
-        for _ in 0..EXTENTS_MAX {
+        for _ in 0..REQUESTS_MAX {
             if at >= end || self.is_closing() {
                 break;
             }
-            let Ok(data) = self.device.seek(cpu, at, SeekTarget::Data).await else { break };
-            let data = data.map_or(end, |data| data.min(end));
-            let cluster_bytes = CLUSTER_BLOCKS * BLOCK_BYTES;
-            clusters.insert((at.0.div_ceil(cluster_bytes)..data.0 / cluster_bytes).into());
-            if data >= end {
-                break;
+            let Ok(found) = self.device.find_data(cpu, at.to(end), DATA_RUNS_MAX).await else { break };
+            for data in found.runs.into_iter().chain([found.end.to(found.end)]) {
+                let cluster_bytes = CLUSTER_BLOCKS * BLOCK_BYTES;
+                clusters.insert((at.0.div_ceil(cluster_bytes)..data.at.0 / cluster_bytes).into());
+                at = data.end();
             }
-            let Ok(Some(hole)) = self.device.seek(cpu, data, SeekTarget::Hole).await else { break };
-            at = hole;
         }
         if !clusters.is_empty() {
             // Without memory for it now, holes are read from the device until there is.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
+use kernel::device::{Device, DeviceFacts, DeviceRef, FoundData, Work};
 use kernel::request::{Action, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use machine::{Errno, SeekTarget};
+use machine::Errno;
 use parking_lot::Mutex;
 use policy::unit::{BlockNo, ByteOffset, ByteRange};
 use sim::{DiskConfig, DiskId, OpClass, World};
@@ -125,8 +125,8 @@ impl Device for Scarce {
         self.below.perform(cpu, request)
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        self.below.find_data(cpu, within, runs_max)
     }
 }
 
@@ -212,8 +212,8 @@ impl Device for SlowToRead {
         })
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        self.below.find_data(cpu, within, runs_max)
     }
 }
 

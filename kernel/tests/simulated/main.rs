@@ -4,6 +4,7 @@ mod attributes;
 mod counters;
 mod crash;
 mod durability;
+mod extents;
 mod forced_flush;
 mod holes;
 mod host_changes;

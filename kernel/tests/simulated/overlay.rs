@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::device::{ChangedRun, Checked, Device, DeviceRef, FileDevice, Gated, Overlay};
+use kernel::device::{ChangedRun, Checked, Device, DeviceRef, FileDevice, FoundData, Gated, Overlay};
 use kernel::queue::Queued;
 use kernel::request::{Action, Outcome, Request};
 use kernel::volume::{Extent, Volume};
 use kernel::{ForcedUnitAccess, Processor};
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, ByteRange};
-use sim::DiskConfig;
+use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
+use sim::{DiskConfig, Latency};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::disk::{Server, block, fill, first_byte, queue, read};
@@ -281,5 +281,63 @@ fn block_status_is_that_of_whichever_has_the_block() {
         let found = volume.extents(&cpu, all, 100).await.expect("a disk that works");
         let blocks: Vec<_> = found.iter().map(|Extent { range, zero, .. }| (range.len / BLOCK_BYTES, *zero)).collect();
         assert_eq!(blocks, [(2, false), (2, true), (4, false), (92, true), (1, false), (155, true)]);
+    });
+}
+
+/// Blocks of data, as they are found with requests for some runs each.
+async fn data_blocks(cpu: &Processor, device: &dyn Device, random: &mut Random) -> Vec<u64> {
+    let (mut found, mut at, end) = (Vec::new(), ByteOffset(0), ByteOffset(BLOCKS * BLOCK_BYTES));
+    while at < end {
+        let runs_max = 1 + random.below(20) as usize;
+        let FoundData { runs, end } = device.find_data(cpu, at.to(end), runs_max).await.expect("a disk that works");
+        found.extend(runs.iter().flat_map(|run| run.blocks().iter()).map(|block| block.0));
+        at = end;
+    }
+    found
+}
+
+#[test]
+fn data_is_found_in_what_was_written_and_around_what_was_zeroed() {
+    for_seeds("data_is_found_in_what_was_written_and_around_what_was_zeroed", 20, |seed| {
+        let server = Server::with_disk(seed, DiskConfig::new(BLOCKS * BLOCK_BYTES));
+        let mut random = Random(seed);
+        let mut model: Vec<bool> = (0..BLOCKS).map(|_| random.chance(300)).collect();
+        for number in (0..BLOCKS).filter(|number| model[*number as usize]) {
+            server.world.write_disk(server.disk, block(number).at, &[1; BLOCK_BYTES as usize]);
+        }
+        let device = Checked::new(over(&server, BLOCKS));
+        server.run(async move |cpu, _, _| {
+            for _ in 0..100 {
+                let first = random.below(BLOCKS);
+                let len = 1 + random.below(4.min(BLOCKS - first));
+                let range = ByteRange::new(first * BLOCK_BYTES, len * BLOCK_BYTES);
+                let is_write = random.chance(500);
+                change(&cpu, &device, range, u8::from(is_write)).await;
+                model[first as usize..(first + len) as usize].fill(is_write);
+                let expected: Vec<u64> = (0..BLOCKS).filter(|number| model[*number as usize]).collect();
+                assert_eq!(data_blocks(&cpu, &device, &mut random).await, expected);
+            }
+        });
+    });
+}
+
+#[test]
+fn data_among_many_changes_is_found_with_few_requests_to_the_disk() {
+    let config = DiskConfig { read: Latency::us(1000, 1000), ..DiskConfig::new(BLOCKS * BLOCK_BYTES) };
+    let server = Server::with_disk(1, config);
+    for number in (0..BLOCKS).step_by(2) {
+        server.world.write_disk(server.disk, block(number).at, &[1; BLOCK_BYTES as usize]);
+    }
+    let device = over(&server, BLOCKS);
+    server.run(async move |cpu, _, _| {
+        for number in (1..BLOCKS).step_by(4) {
+            change(&cpu, &*device, block(number), 2).await;
+            change(&cpu, &*device, block(number + 1), 0).await;
+        }
+        let begin = cpu.now();
+        let found = data_blocks(&cpu, &*device, &mut Random(1)).await;
+        assert_eq!(found, (0..BLOCKS).filter(|number| number % 4 < 2).collect::<Vec<_>>());
+        let requests = cpu.now().since(begin).as_millis();
+        assert!(requests <= 60, "{requests}");
     });
 }

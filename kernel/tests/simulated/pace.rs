@@ -1,11 +1,11 @@
 //! Write-back of one volume: as much as its disk takes in due time, and not delayed by later writes.
 
-use kernel::device::{Checked, Device, DeviceFacts, Work};
+use kernel::device::{Checked, Device, DeviceFacts, FoundData, Work};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use machine::{Errno, SeekTarget};
-use policy::unit::{ByteOffset, ByteRange, Instant};
+use machine::Errno;
+use policy::unit::{ByteRange, Instant};
 use sim::{DiskConfig, Latency};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,8 +37,8 @@ impl Device for Noting {
         self.below.perform(cpu, request)
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        self.below.find_data(cpu, within, runs_max)
     }
 }
 
@@ -57,8 +57,8 @@ impl Device for Hanging {
         }
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.0.seek(cpu, at, target)
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
+        self.0.find_data(cpu, within, runs_max)
     }
 }
 

@@ -1,15 +1,14 @@
 //! Which processor starts a device, which handles its completion, and when, in the simulated machine.
 
-use kernel::device::{Device, DeviceFacts, DeviceRef, FileDevice, RamDisk, Work};
+use kernel::device::{Device, DeviceFacts, DeviceRef, FileDevice, FoundData, RamDisk, Work};
 use kernel::processor::IMMEDIATE_TASKS_MAX;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::trace::{Event, Mode as TraceMode, Record, Trace, TraceMemory, Tracer, private_memory};
 use kernel::{Frames, Kernel, Processor, Switches};
-use machine::SeekTarget;
 use policy::access;
 use policy::delivery::Method;
-use policy::unit::{ByteOffset, ByteRange, DiskNo, ProcessorId};
+use policy::unit::{ByteRange, DiskNo, ProcessorId};
 use sim::{DiskConfig, Latency, World};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,9 +49,9 @@ impl Device for Noting {
         self.below.perform(cpu, request)
     }
 
-    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+    fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
         self.note(cpu);
-        self.below.seek(cpu, at, target)
+        self.below.find_data(cpu, within, runs_max)
     }
 }
 
@@ -126,8 +125,8 @@ fn starts(kind: Kind, access: access::Mode, own: Option<access::Mode>, delivery:
                     perform(&cpu, &device, Action::Read(range, read.clone())).await;
                     assert!(read[0].bytes().iter().all(|byte| *byte == client + 1), "{kind:?} {access:?} {delivery:?}");
                     perform(&cpu, &device, Action::Flush).await;
-                    let found = device.seek(&cpu, range.at, SeekTarget::Data).await;
-                    assert_eq!(found, Ok(Some(range.at)));
+                    let found = device.find_data(&cpu, range, 1).await;
+                    assert_eq!(found, Ok(FoundData { runs: vec![range], end: range.end() }));
                     perform(&cpu, &device, Action::Zero { range, may_release: true }).await;
                 }
             })

@@ -1,9 +1,8 @@
 //! A disk in memory holds what was written, across the parts that store its bytes.
 
-use kernel::device::{Device, RamDisk};
+use kernel::device::{Device, FoundData, RamDisk};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{FRAME_BYTES, Processor, Switches};
-use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange, DiskNo};
 use std::sync::Arc;
 use testkit::random::Random;
@@ -52,13 +51,16 @@ async fn step(cpu: &Processor, disk: &RamDisk, model: &mut [u8], random: &mut Ra
         }
     }
     let at = ByteOffset(random.below(SIZE));
-    let data = disk.seek(cpu, at, SeekTarget::Data).await.expect("inside the disk").map_or(SIZE, |found| found.0);
-    assert!(model[at.0 as usize..data as usize].iter().all(|byte| *byte == 0), "data before {data}, from {at:?} on");
-    let hole = disk.seek(cpu, at, SeekTarget::Hole).await.expect("inside the disk").expect("at the end if nowhere");
-    assert!(hole >= at && hole.0 <= SIZE);
-    if data == at.0 {
-        let next = disk.seek(cpu, hole, SeekTarget::Data).await.expect("inside the disk").map_or(SIZE, |found| found.0);
-        assert!(model[hole.0 as usize..next as usize].iter().all(|byte| *byte == 0), "data in a hole at {hole:?}");
+    let within = at.to(ByteOffset(at.0 + 1 + random.below(SIZE - at.0)));
+    let runs_max = 1 + random.below(4) as usize;
+    let FoundData { runs, end } = disk.find_data(cpu, within, runs_max).await.expect("inside the disk");
+    assert!(runs.len() <= runs_max && at < end && end <= within.end(), "{runs:?} up to {end} in {within:?}");
+    assert!(runs.len() == runs_max || end == within.end(), "there may be more");
+    let mut from = at;
+    for data in runs.into_iter().chain([end.to(end)]) {
+        assert!(from <= data.at && data.end() <= end, "{data:?} after {from} and up to {end}");
+        assert!(model[from.0 as usize..data.at.0 as usize].iter().all(|byte| *byte == 0), "data before {data:?}");
+        from = data.end();
     }
 }
 
@@ -90,8 +92,9 @@ fn others_get_their_turns_while_the_end_of_much_data_is_sought() {
             perform(&cpu, &disk, Action::Write(range, frames.clone())).await;
         }
         let turns = count_turns(&cpu);
-        let hole = disk.seek(&cpu, ByteOffset(0), SeekTarget::Hole).await;
-        assert_eq!(hole, Ok(Some(ByteOffset(pieces * 65536))));
+        let (data, all) = (ByteRange::new(0, pieces * 65536), ByteRange::new(0, (pieces + 1) * 65536));
+        let found = disk.find_data(&cpu, all, 2).await;
+        assert_eq!(found, Ok(FoundData { runs: vec![data], end: all.end() }));
         assert!(turns.get() >= 3, "only {}", turns.get());
     });
 }

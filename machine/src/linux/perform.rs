@@ -5,8 +5,8 @@ use super::syscall::{check, check_long};
 use super::task::{Call, Task};
 use super::tree;
 use super::userfault;
-use crate::{Errno, SeekTarget};
-use policy::unit::Stability;
+use crate::Errno;
+use policy::unit::{ByteOffset, ByteRange, Stability};
 
 fn signed(offset: u64) -> Result<libc::off_t, Errno> {
     libc::off_t::try_from(offset).map_err(|_| Errno::INVALID)
@@ -46,7 +46,11 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
             // SAFETY: no pointer is passed.
             check(unsafe { libc::fallocate(fd, how.mode(), at, len) }).map(|_| 0)
         }
-        Call::Seek { fd, at, target } => seek(fd, signed(at.0)?, target),
+        Call::FindData { fd, within, runs_max } => {
+            let (runs, end) = find_data(fd, within, runs_max)?;
+            task.set_runs(runs);
+            Ok(end.0)
+        }
         Call::Populate { base, len } => {
             let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(base);
             // SAFETY: the caller guarantees the memory, whose content does not change. Kernels before 5.14 refuse, and
@@ -99,26 +103,36 @@ pub(super) fn message(vectors: &[libc::iovec]) -> libc::msghdr {
     message
 }
 
-fn seek(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
-    let whence = match target {
-        SeekTarget::Data => libc::SEEK_DATA,
-        SeekTarget::Hole => libc::SEEK_HOLE,
-    };
-    // SAFETY: no pointer is passed. The file position is not used otherwise.
-    match check_long(unsafe { libc::lseek(fd, at, whence) }) {
-        Err(Errno::INVALID) => seek_without_holes(fd, at, target),
-        other => other,
+/// The runs of data in `within`, and how far they were looked for; see [`Op::FindData`](crate::Op::FindData).
+/// Rejected: `FIEMAP`, one call for many extents. It does not tell which of those that are unwritten on the disk have data
+/// in the page cache.
+fn find_data(fd: libc::c_int, within: ByteRange, runs_max: usize) -> Result<(Vec<ByteRange>, ByteOffset), Errno> {
+    let end = within.end();
+    let (mut runs, mut at) = (Vec::new(), within.at);
+    while at < end && runs.len() < runs_max {
+        let data = match seek(fd, at, libc::SEEK_DATA) {
+            Ok(data) if data < end => data,
+            Ok(_) | Err(Errno::NO_SUCH_ADDRESS) => return Ok((runs, end)),
+            // Block devices have no holes: all is data, as on file systems that do not track them.
+            Err(Errno::INVALID) => {
+                runs.push(at.to(end));
+                return Ok((runs, end));
+            }
+            Err(errno) => return Err(errno),
+        };
+        at = match seek(fd, data, libc::SEEK_HOLE) {
+            // What others have made a hole since is data up to the next byte, so that this comes to an end.
+            Ok(hole) => hole.max(data + 1).min(end),
+            Err(Errno::NO_SUCH_ADDRESS) => end,
+            Err(errno) => return Err(errno),
+        };
+        runs.push(data.to(at));
     }
+    Ok((runs, at))
 }
 
-/// Block devices have no holes: all is data, as on file systems that do not track them.
-fn seek_without_holes(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
-    // SAFETY: no pointer is passed.
-    let size = check_long(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
-    let at = at as u64;
-    match target {
-        _ if at >= size => Err(Errno::NO_SUCH_ADDRESS),
-        SeekTarget::Data => Ok(at),
-        SeekTarget::Hole => Ok(size),
-    }
+fn seek(fd: libc::c_int, at: ByteOffset, whence: libc::c_int) -> Result<ByteOffset, Errno> {
+    let at = signed(at.0)?;
+    // SAFETY: no pointer is passed. The file position is not used otherwise.
+    check_long(unsafe { libc::lseek(fd, at, whence) }).map(ByteOffset)
 }

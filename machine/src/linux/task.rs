@@ -10,8 +10,8 @@ use super::file;
 use super::net;
 use super::tree;
 use crate::tree::{Tree, TreeCall, TreeOp};
-use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
-use policy::unit::{ByteOffset, Stability};
+use crate::{Errno, FoundRuns, Op, RegionId, Segment, Token};
+use policy::unit::{ByteOffset, ByteRange, Stability};
 use std::os::fd::RawFd;
 
 /// Maximum of bytes that one system call transfers (Linux: `MAX_RW_COUNT`).
@@ -61,10 +61,10 @@ pub(super) enum Call {
         /// The host would write allocated zeroes itself, no faster than the caller can.
         zeroes_are_written: bool,
     },
-    Seek {
+    FindData {
         fd: RawFd,
-        at: ByteOffset,
-        target: SeekTarget,
+        within: ByteRange,
+        runs_max: usize,
     },
     Populate {
         base: usize,
@@ -121,6 +121,8 @@ pub(super) struct Task {
     /// The region of all vectors.
     pub(super) region: Option<RegionId>,
     tree_op: Option<Box<TreeOp>>,
+    /// Of a [`Call::FindData`].
+    runs: Option<FoundRuns>,
 }
 
 // SAFETY: the vectors are only addresses; the starter of an operation guarantees that the memory they point to is
@@ -137,6 +139,7 @@ impl Task {
             before: 0,
             region: None,
             tree_op: None,
+            runs: None,
         }
     }
 
@@ -154,6 +157,7 @@ impl Task {
         self.region = None;
         self.vectors.clear();
         self.tree_op = None;
+        self.runs = None;
         self.call = match op {
             Op::Read { file, at, into } => {
                 self.gather(&into);
@@ -176,7 +180,10 @@ impl Task {
             Op::Discard { file, at, len } => {
                 Call::Zero { fd: file::descriptor(file), at, len, how: Zeroing::Hole, zeroes_are_written: false }
             }
-            Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(file), at, target },
+            Op::FindData { file, within, runs_max, runs } => {
+                self.runs = Some(runs);
+                Call::FindData { fd: file::descriptor(file), within, runs_max }
+            }
             Op::Populate { region } => Call::Populate { base: region.base.expose_provenance(), len: region.len },
             Op::Accept { listener } => Call::Accept { fd: listener.0 as RawFd },
             Op::Receive { connection, into } => {
@@ -209,6 +216,13 @@ impl Task {
         self.tree_op.as_deref()
     }
 
+    /// Stores what a [`Call::FindData`] has found.
+    pub(super) fn set_runs(&self, runs: Vec<ByteRange>) {
+        if let Some(place) = &self.runs {
+            *place.lock() = runs;
+        }
+    }
+
     /// A call that uses the core for a short time, whatever it waits for: nothing else gets much later if it is made there.
     pub(super) fn is_light(&self) -> bool {
         match self.call {
@@ -238,7 +252,7 @@ impl Task {
             | Call::Flush { fd }
             | Call::WriteBack { fd }
             | Call::Zero { fd, .. }
-            | Call::Seek { fd, .. }
+            | Call::FindData { fd, .. }
             | Call::Accept { fd }
             | Call::Receive { fd }
             | Call::Send { fd }
@@ -254,6 +268,7 @@ impl Task {
         self.vectors.clear();
         self.first = 0;
         self.tree_op = None;
+        self.runs = None;
         self.vectors.shrink_to(VECTORS_RETAINED);
     }
 

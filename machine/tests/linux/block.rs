@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::rig::{Memory, Rig, on_both_engines};
+use machine::Op;
 use machine::linux::file::{OpenError, OpenOptions, open};
-use machine::{Errno, Op, SeekTarget};
 use policy::unit::{ByteOffset, Stability};
 use testkit::skip;
 
@@ -76,13 +76,7 @@ fn a_block_device_is_read_written_and_zeroed_and_has_no_holes(mut rig: Rig) {
     assert_eq!(read(&mut rig, 4096), Ok(8192));
     assert!(into.bytes().iter().all(|&byte| byte == 0));
 
-    let mut seek = |at, target| {
-        let at = ByteOffset(at);
-        rig.run(Op::Seek { file, at, target })
-    };
-    assert_eq!(seek(8192, SeekTarget::Data), Ok(8192));
-    assert_eq!(seek(8192, SeekTarget::Hole), Ok(SIZE));
-    assert_eq!(seek(SIZE, SeekTarget::Data), Err(Errno::NO_SUCH_ADDRESS));
+    assert_eq!(rig.find_data(file, 8192..SIZE, 9), (vec![(8192, SIZE)], Ok(SIZE)), "all is data");
     assert_eq!(rig.run(Op::Flush { file }), Ok(0));
     drop(disk);
 }

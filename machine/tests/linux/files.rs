@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::rig::{Memory, Rig, on_both_engines, pattern};
 use crate::tree_file_systems::{Kind, Mounted};
 use machine::linux::file::{DirectIo, OpenOptions, make_directories, open};
-use machine::{Errno, File, Op, OpenFile, Park, SeekTarget, Segments};
+use machine::{Errno, File, Op, OpenFile, Park, Segments};
 use policy::unit::{ByteOffset, Stability};
 use tempfile::TempDir;
 use testkit::failing_disk::{FailingDisk, Faults};
@@ -20,7 +20,8 @@ on_both_engines!(
     a_stable_write_and_a_flush_succeed,
     a_zeroed_range_reads_as_zeroes_and_the_size_stays,
     a_discarded_range_reads_as_zeroes_and_the_size_stays,
-    seeking_finds_data_and_holes,
+    data_and_holes_are_found,
+    many_runs_of_data_are_found_at_once,
     errors_of_the_host_are_returned,
     ten_thousand_operations_complete_once_each,
     dropping_the_machine_waits_for_operations_in_flight,
@@ -183,19 +184,36 @@ fn a_discarded_range_reads_as_zeroes_and_the_size_stays(mut rig: Rig) {
     assert_eq!(zeroes_after(&mut rig, &disk, op), Ok(()));
 }
 
-fn seeking_finds_data_and_holes(mut rig: Rig) {
+fn data_and_holes_are_found(mut rig: Rig) {
     const MIB: u64 = 1 << 20;
     let disk = Disk::new(4 * MIB, DirectIo::Auto);
     let from = Memory::filled(64 * KIB, 1);
     assert!(rig.run(disk.write(2 << 20, from.all())).is_ok());
-    let mut seek = |at, target| rig.run(Op::Seek { file: disk.file(), at: ByteOffset(at), target });
-    let (data, hole) = (SeekTarget::Data, SeekTarget::Hole);
-    assert_eq!(seek(0, hole), Ok(0));
-    assert_eq!(seek(0, data), Ok(2 * MIB));
-    assert_eq!(seek(2 * MIB, data), Ok(2 * MIB));
-    assert_eq!(seek(2 * MIB, hole), Ok(2 * MIB + 64 * KIB as u64));
-    assert_eq!(seek(3 * MIB, data), Err(Errno::NO_SUCH_ADDRESS));
-    assert_eq!(seek(4 * MIB, data), Err(Errno::NO_SUCH_ADDRESS));
+    let (kib, data) = (KIB as u64, (2 * MIB, 2 * MIB + 64 * KIB as u64));
+    let mut find = |within, runs_max| rig.find_data(disk.file(), within, runs_max);
+    assert_eq!(find(0..4 * MIB, 9), (vec![data], Ok(4 * MIB)));
+    assert_eq!(find(0..4 * MIB, 1), (vec![data], Ok(data.1)), "and not beyond");
+    assert_eq!(find(0..MIB, 1), (vec![], Ok(MIB)));
+    assert_eq!(find(0..data.0 + kib, 9), (vec![(data.0, data.0 + kib)], Ok(data.0 + kib)));
+    assert_eq!(find(data.0 + kib..data.1, 9), (vec![(data.0 + kib, data.1)], Ok(data.1)));
+    assert_eq!(find(3 * MIB..5 * MIB, 9), (vec![], Ok(5 * MIB)), "also behind the end");
+    assert_eq!(find(4 * MIB..5 * MIB, 9), (vec![], Ok(5 * MIB)));
+}
+
+fn many_runs_of_data_are_found_at_once(mut rig: Rig) {
+    let disk = Disk::new(4 << 20, DirectIo::Auto);
+    let from = Memory::filled(4 * KIB, 1);
+    let starts: Vec<usize> = (1..30).map(|number| number * 128 * KIB).collect();
+    for start in &starts {
+        assert!(rig.run(disk.write(*start, from.all())).is_ok());
+    }
+    let (mut found, mut at, mut calls) = (Vec::new(), 0, 0);
+    while at < 4 << 20 {
+        let (runs, end) = rig.find_data(disk.file(), at..4 << 20, 10);
+        found.extend(runs.iter().map(|run| run.0 as usize));
+        (at, calls) = (end.expect("found"), calls + 1);
+    }
+    assert_eq!((found, calls), (starts, 3));
 }
 
 fn errors_of_the_host_are_returned(mut rig: Rig) {

@@ -1,10 +1,12 @@
 //! A processor under test, and memory for it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::time::Duration;
 
 use machine::linux::{self, Config, Engine, Error, Processors};
-use machine::{Completion, Errno, Machine, Op, Park, Region, RegionId, Segment, Segments, Token};
+use machine::{Completion, Errno, File, FoundRuns, Machine, Op, Park, Region, RegionId, Segment, Segments, Token};
+use policy::unit::ByteOffset;
 use testkit::skip::note;
 
 /// Runs each test on both engines. Where io_uring is forbidden only the other is tested, and the skip is noted.
@@ -71,6 +73,20 @@ impl Rig {
     pub fn run(&mut self, op: Op) -> Result<u64, Errno> {
         let token = self.start(op);
         self.wait(token)
+    }
+
+    /// Starts and ends of the runs of data in `within`, and how far they were looked for.
+    pub fn find_data(
+        &mut self,
+        file: File,
+        within: Range<u64>,
+        runs_max: usize,
+    ) -> (Vec<(u64, u64)>, Result<u64, Errno>) {
+        let runs = FoundRuns::default();
+        let within = ByteOffset(within.start).to(ByteOffset(within.end));
+        let end = self.run(Op::FindData { file, within, runs_max, runs: runs.clone() });
+        let runs = runs.lock().iter().map(|run| (run.at.0, run.end().0)).collect();
+        (runs, end)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::content::Content;
 use crate::faults::DiskFaults;
 use crate::random::Random;
-use machine::SeekTarget;
+use policy::unit::{ByteOffset, ByteRange};
 
 /// A change of the size that is not durable.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +50,9 @@ impl Bytes {
         self.content.fitting(at, len, room)
     }
 
-    pub(crate) fn seek(&self, at: u64, target: SeekTarget) -> Option<u64> {
-        self.content.seek(at, target, self.size)
+    /// See [`machine::Op::FindData`].
+    pub(crate) fn find_data(&self, within: ByteRange, runs_max: usize) -> (Vec<ByteRange>, ByteOffset) {
+        self.content.find_data(within, runs_max, ByteOffset(self.size))
     }
 
     /// Fills `out` with the content from `at` on; the caller respects the size.

@@ -58,7 +58,7 @@ pub struct DiskConfig {
     pub transfer_bytes_max: u32,
     pub zero_supported: bool,
     pub discard_supported: bool,
-    pub seek_supported: bool,
+    pub find_data_supported: bool,
     /// Random faults.
     pub faults: DiskFaults,
 }
@@ -84,14 +84,14 @@ impl DiskConfig {
             transfer_bytes_max: 512 * 1024,
             zero_supported: true,
             discard_supported: true,
-            seek_supported: true,
+            find_data_supported: true,
             faults: DiskFaults::default(),
         }
     }
 
     /// As `new`, but what was never written is data, as on a block device.
     pub fn without_holes(size: u64) -> Self {
-        DiskConfig { seek_supported: false, ..DiskConfig::new(size) }
+        DiskConfig { find_data_supported: false, ..DiskConfig::new(size) }
     }
 
     /// A faultless disk of `size` bytes, a multiple of 4096, whose timing, sectors and features are drawn from `seed`.

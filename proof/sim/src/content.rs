@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::change::{Change, PAGE_BYTES, Page, Payload, Version, fill, put, tear_sector, whole_page};
 use crate::faults::DiskFaults;
 use crate::random::{Random, scatter};
-use machine::SeekTarget;
+use policy::unit::{ByteOffset, ByteRange};
 
 /// Changes of one page that are tracked separately. Beyond, the oldest is considered written to the medium.
 const VERSIONS_MAX: usize = 32;
@@ -306,27 +306,28 @@ impl Content {
         len
     }
 
-    /// The first byte of `target` at or after `at`, below `end`; see [`machine::Op::Seek`].
-    pub(crate) fn seek(&self, at: u64, target: SeekTarget, end: u64) -> Option<u64> {
-        if at >= end {
-            return None;
-        }
-        let first = at / PAGE_BYTES;
-        match target {
-            SeekTarget::Data => {
-                let (&page, _) = self.live.range(first..).next()?;
-                Some(at.max(page * PAGE_BYTES)).filter(|&found| found < end)
-            }
-            SeekTarget::Hole => {
-                let mut page = first;
-                for (&allocated, _) in self.live.range(first..) {
-                    if allocated != page {
-                        break;
-                    }
-                    page += 1;
+    /// The runs of data in `within` below `size`, and how far they were looked for; see [`machine::Op::FindData`].
+    pub(crate) fn find_data(
+        &self,
+        within: ByteRange,
+        runs_max: usize,
+        size: ByteOffset,
+    ) -> (Vec<ByteRange>, ByteOffset) {
+        let mut runs: Vec<ByteRange> = Vec::new();
+        let (first, end) = (within.at.0 / PAGE_BYTES, within.end().min(size));
+        for (page, _) in self.live.range(first..end.0.div_ceil(PAGE_BYTES).max(first)) {
+            let start = ByteOffset(page * PAGE_BYTES);
+            let bytes = start.max(within.at).to(end.min(start + PAGE_BYTES));
+            let is_full = runs.len() == runs_max;
+            match runs.last_mut() {
+                Some(last) if last.end() == bytes.at => last.len += bytes.len,
+                Some(last) if is_full => {
+                    let end = last.end();
+                    return (runs, end);
                 }
-                Some(at.max(page * PAGE_BYTES).min(end))
+                _ => runs.push(bytes),
             }
         }
+        (runs, within.end())
     }
 }

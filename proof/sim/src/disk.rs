@@ -228,7 +228,7 @@ impl Drive {
             Op::Zero { at, len, .. } if self.config.zero_supported => range(at.0, *len),
             Op::Discard { at, len, .. } if self.config.discard_supported => range(at.0, *len),
             Op::Zero { .. } | Op::Discard { .. } => Err(Errno::NOT_SUPPORTED),
-            Op::Seek { .. } if !self.config.seek_supported => Err(Errno::NOT_SUPPORTED),
+            Op::FindData { .. } if !self.config.find_data_supported => Err(Errno::NOT_SUPPORTED),
             _ => Ok(()),
         }
     }
@@ -256,7 +256,7 @@ impl Drive {
         let random = &mut self.random;
         let mut ns = bytes * config.ns_per_kib / 1024;
         ns += match op {
-            Op::Read { .. } | Op::Seek { .. } => config.read.draw(random),
+            Op::Read { .. } | Op::FindData { .. } => config.read.draw(random),
             Op::Flush { .. } => config.flush.draw(random),
             _ => config.write.draw(random),
         };
@@ -301,10 +301,14 @@ impl Drive {
             Op::WriteBack { .. } => job.fault.map_or(Ok(0), Err),
             Op::Zero { .. } => self.finish_change(bytes, OpClass::Zero, op, bounds, job),
             Op::Discard { .. } => self.finish_change(bytes, OpClass::Discard, op, bounds, job),
-            Op::Seek { at, target, .. } => match job.fault {
-                Some(errno) => Err(errno),
-                None => bytes.seek(at.0, *target).ok_or(Errno::NO_SUCH_ADDRESS),
-            },
+            Op::FindData { within, runs_max, runs, .. } => {
+                job.fault.map_or(Ok(()), Err)?;
+                // Fewer than there are: between those and the others the content may change.
+                let most = self.random.between(1, *runs_max as u64) as usize;
+                let (found, end) = bytes.find_data(*within, most);
+                *runs.lock() = found;
+                Ok(end.0)
+            }
             Op::Populate { .. }
             | Op::Accept { .. }
             | Op::Receive { .. }

@@ -16,7 +16,7 @@ pub enum OpClass {
     WriteBack,
     Zero,
     Discard,
-    Seek,
+    FindData,
     Call,
     /// [`Op::Tree`] with a sync.
     Sync,
@@ -32,7 +32,7 @@ impl OpClass {
             Op::WriteBack { .. } => Some(OpClass::WriteBack),
             Op::Zero { .. } => Some(OpClass::Zero),
             Op::Discard { .. } => Some(OpClass::Discard),
-            Op::Seek { .. } => Some(OpClass::Seek),
+            Op::FindData { .. } => Some(OpClass::FindData),
             Op::Populate { .. }
             | Op::Accept { .. }
             | Op::Receive { .. }
@@ -95,7 +95,7 @@ impl DiskFaults {
             OpClass::Read => self.read_error_permille,
             OpClass::Write | OpClass::Zero | OpClass::Discard => self.write_error_permille,
             OpClass::Flush | OpClass::Sync => self.flush_error_permille,
-            OpClass::WriteBack | OpClass::Seek | OpClass::Call => 0,
+            OpClass::WriteBack | OpClass::FindData | OpClass::Call => 0,
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn file_of(op: &Op) -> Option<File> {
         | Op::WriteBack { file }
         | Op::Zero { file, .. }
         | Op::Discard { file, .. }
-        | Op::Seek { file, .. } => Some(file),
+        | Op::FindData { file, .. } => Some(file),
         Op::Populate { .. }
         | Op::Accept { .. }
         | Op::Receive { .. }

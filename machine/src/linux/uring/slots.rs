@@ -153,7 +153,7 @@ impl Slot {
                 self.message = perform::message(vectors);
                 send(fd, vectors, &self.message)
             }
-            Call::Seek { .. } | Call::Populate { .. } | Call::Tree => return None,
+            Call::FindData { .. } | Call::Populate { .. } | Call::Tree => return None,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A simulated disk without faults.
 
-use machine::{Errno, SeekTarget};
+use machine::{Errno, FoundRuns};
 use policy::unit::{ByteOffset, ByteRange, Instant, Stability};
 use proptest::prelude::*;
 use sim::{DiskConfig, NetworkConfig};
@@ -86,14 +86,22 @@ fn reads_end_at_the_end_of_the_disk_and_writes_find_no_space_there() {
 
 #[test]
 fn operations_that_the_file_does_not_support_are_refused() {
-    let config =
-        DiskConfig { zero_supported: false, discard_supported: false, seek_supported: false, ..DiskConfig::new(SIZE) };
+    let config = DiskConfig {
+        zero_supported: false,
+        discard_supported: false,
+        find_data_supported: false,
+        ..DiskConfig::new(SIZE)
+    };
     let mut rig = Rig::new(1, config);
     assert_eq!(rig.write(100, stamped(1, 1)), Err(Errno::INVALID));
     assert_eq!(rig.read(0, 100).0, Err(Errno::INVALID));
     assert_eq!(rig.perform(|side, file| side.zero(file, 0, 4096, true)).0, Err(Errno::NOT_SUPPORTED));
     assert_eq!(rig.perform(|side, file| side.discard(file, 0, 4096)).0, Err(Errno::NOT_SUPPORTED));
-    assert_eq!(rig.perform(|side, file| side.seek(file, 0, SeekTarget::Data)).0, Err(Errno::NOT_SUPPORTED));
+    let all = ByteRange::new(0, SIZE);
+    assert_eq!(
+        rig.perform(|side, file| side.find_data(file, all, 1, &FoundRuns::default())).0,
+        Err(Errno::NOT_SUPPORTED)
+    );
     let read_only = rig.world.open(rig.disk, false);
     assert!(!read_only.facts.writable);
     let write = rig.perform(|side, _| side.write(read_only.file, 0, stamped(1, 1), Stability::Unstable));
@@ -108,20 +116,28 @@ fn operations_that_the_file_does_not_support_are_refused() {
 #[test]
 fn holes_and_data_are_found_in_pages_of_4_kib() {
     let mut rig = Rig::new(1, DiskConfig::new(SIZE));
-    let seek = |rig: &mut Rig, at, target| rig.perform(|side, file| side.seek(file, at, target)).0;
-    assert_eq!(seek(&mut rig, 0, SeekTarget::Data), Err(Errno::NO_SUCH_ADDRESS));
-    assert_eq!(seek(&mut rig, 0, SeekTarget::Hole), Ok(0));
+    let find = |rig: &mut Rig, at, len, runs_max| {
+        let runs = FoundRuns::default();
+        let end = rig.perform(|side, file| side.find_data(file, ByteRange::new(at, len), runs_max, &runs)).0;
+        let runs: Vec<_> = runs.lock().iter().map(|run| (run.at.0, run.end().0)).collect();
+        (runs, end)
+    };
+    assert_eq!(find(&mut rig, 0, SIZE, 1), (vec![], Ok(SIZE)));
     rig.write(8192, stamped(17, 1)).unwrap();
-    assert_eq!(seek(&mut rig, 0, SeekTarget::Data), Ok(8192));
-    assert_eq!(seek(&mut rig, 9000, SeekTarget::Data), Ok(9000));
-    assert_eq!(seek(&mut rig, 9000, SeekTarget::Hole), Ok(8192 + 3 * 4096));
+    assert_eq!(find(&mut rig, 0, SIZE, 1), (vec![(8192, 20480)], Ok(SIZE)));
+    assert_eq!(find(&mut rig, 9000, 1000, 1), (vec![(9000, 10000)], Ok(10000)));
+    assert_eq!(find(&mut rig, 4000, 4000, 1), (vec![], Ok(8000)));
     rig.perform(|side, file| side.discard(file, 8192, 4096)).0.unwrap();
-    assert_eq!(seek(&mut rig, 0, SeekTarget::Data), Ok(12288));
+    assert_eq!(find(&mut rig, 0, SIZE, 1), (vec![(12288, 20480)], Ok(SIZE)));
     rig.perform(|side, file| side.zero(file, 12288, 4096, false)).0.unwrap();
-    assert_eq!(seek(&mut rig, 0, SeekTarget::Data), Ok(12288), "zeroes that must not release space are data");
+    assert_eq!(find(&mut rig, 0, SIZE, 1).0, [(12288, 20480)], "zeroes that must not release space are data");
     rig.write(SIZE - 4096, stamped(8, 1)).unwrap();
-    assert_eq!(seek(&mut rig, SIZE - 4096, SeekTarget::Hole), Ok(SIZE), "the end is a hole");
-    assert_eq!(seek(&mut rig, SIZE, SeekTarget::Hole), Err(Errno::NO_SUCH_ADDRESS));
+    let last = (SIZE - 4096, SIZE);
+    assert_eq!(find(&mut rig, 0, SIZE, 1), (vec![(12288, 20480)], Ok(20480)));
+    assert_eq!(find(&mut rig, 20480, SIZE - 20480, 1), (vec![last], Ok(SIZE)));
+    let some = [(vec![(12288, 20480)], Ok(20480)), (vec![(12288, 20480), last], Ok(SIZE))];
+    let found: Vec<_> = (0..30).map(|_| find(&mut rig, 0, SIZE, 2)).collect();
+    assert!(found.iter().all(|found| some.contains(found)) && some.iter().all(|some| found.contains(some)));
 }
 
 #[test]

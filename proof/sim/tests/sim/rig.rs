@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use machine::tree::TreeOp;
 use machine::{
-    Completion, Connection, Errno, File, Listener, Machine, Op, OpenFile, Park, SeekTarget, Segment, Segments, Token,
+    Completion, Connection, Errno, File, FoundRuns, Listener, Machine, Op, OpenFile, Park, Segment, Segments, Token,
 };
-use policy::unit::{ByteOffset, ProcessorId, Stability};
+use policy::unit::{ByteOffset, ByteRange, ProcessorId, Stability};
 use sim::{DiskConfig, DiskId, HostId, Step, World};
 use smallvec::smallvec;
 
@@ -75,8 +75,8 @@ impl Side {
         self.start(vec![0], |_| Op::Discard { file, at: ByteOffset(at), len })
     }
 
-    pub fn seek(&mut self, file: File, at: u64, target: SeekTarget) -> u64 {
-        self.start(vec![0], |_| Op::Seek { file, at: ByteOffset(at), target })
+    pub fn find_data(&mut self, file: File, within: ByteRange, runs_max: usize, runs: &FoundRuns) -> u64 {
+        self.start(vec![0], |_| Op::FindData { file, within, runs_max, runs: runs.clone() })
     }
 
     pub fn accept(&mut self, listener: Listener) -> u64 {

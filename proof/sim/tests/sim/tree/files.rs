@@ -2,7 +2,8 @@
 
 use libc::{EBADF, EFBIG, EISDIR};
 use machine::tree::Node;
-use machine::{Errno, SeekTarget};
+use machine::{Errno, FoundRuns};
+use policy::unit::ByteRange;
 use sim::{DiskConfig, DiskFaults, OpClass, TreeConfig};
 
 use super::rig::{TreeRig, size};
@@ -61,7 +62,7 @@ fn a_truncated_file_reads_as_zeroes_when_it_grows_again() {
 }
 
 #[test]
-fn zeroing_discarding_and_seeking_stay_within_the_file() {
+fn zeroing_discarding_and_finding_data_stay_within_the_file() {
     let (mut rig, node) = rig(1);
     let file = rig.open(node).unwrap().direct;
     rig.write(file.file, 0, stamped(24, 1)).unwrap();
@@ -70,9 +71,13 @@ fn zeroing_discarding_and_seeking_stay_within_the_file() {
     let attributes = rig.attributes(node).unwrap();
     assert_eq!((attributes.size, attributes.used), (12288, 8192));
     assert_eq!(rig.content("/a").unwrap(), [vec![0; 4096], stamped(8, 1), vec![0; 4096]].concat());
-    assert_eq!(rig.perform(|side| side.seek(file.file, 0, SeekTarget::Data)).0, Ok(4096));
-    assert_eq!(rig.perform(|side| side.seek(file.file, 4096, SeekTarget::Hole)).0, Ok(12288));
-    assert_eq!(rig.perform(|side| side.seek(file.file, 12288, SeekTarget::Data)).0, Err(Errno::NO_SUCH_ADDRESS));
+    let runs = FoundRuns::default();
+    let beyond = ByteRange::new(0, 65536);
+    assert_eq!(rig.perform(|side| side.find_data(file.file, beyond, 9, &runs)).0, Ok(65536));
+    assert_eq!(*runs.lock(), [ByteRange::new(4096, 8192)]);
+    let beyond = ByteRange::new(16384, 4096);
+    assert_eq!(rig.perform(|side| side.find_data(file.file, beyond, 9, &runs)).0, Ok(20480));
+    assert_eq!(*runs.lock(), []);
 }
 
 #[test]
