@@ -90,9 +90,8 @@ pub(crate) struct Bounds {
     pub(crate) beyond: Errno,
     /// A write that is cut short ends at a multiple of this.
     pub(crate) align: u64,
-    /// Bytes that may still be allocated by writes, and by zeroing.
+    /// Bytes that may still be allocated.
     pub(crate) room: u64,
-    pub(crate) room_for_zeroes: u64,
 }
 
 impl Disk {
@@ -130,7 +129,6 @@ impl Disk {
             beyond: Errno::NO_SPACE,
             align: u64::from(align),
             room: self.drive.space_max.map_or(u64::MAX, |max| max.saturating_sub(self.bytes.allocated())),
-            room_for_zeroes: u64::MAX,
         };
         // SAFETY: guaranteed by the caller.
         unsafe { self.drive.finish(&mut self.bytes, &bounds, op, job) }
@@ -397,12 +395,21 @@ impl Drive {
     ) -> Result<u64, Errno> {
         let change = change_of(op, job).ok_or(Errno::INVALID)?;
         if let Some(errno) = self.fault(class, change.at, change.len, job) {
-            self.tear(bytes, errno, &change);
+            if (class, errno) == (OpClass::Zero, Errno::NO_SPACE) {
+                let end = change.at + self.random.below(change.len);
+                let end = end - end % u64::from(self.config.sector_bytes);
+                bytes.change_within(&Change { len: end.saturating_sub(change.at), ..change });
+            } else {
+                self.tear(bytes, errno, &change);
+            }
             return Err(errno);
         }
         let len = bytes.within(&change).len;
         let allocates = class == OpClass::Zero && matches!(change.payload, Payload::Zeroes);
-        if allocates && bytes.fitting(change.at, len, bounds.room_for_zeroes) < len {
+        let fitting = if allocates { bytes.fitting(change.at, len, bounds.room) } else { len };
+        if fitting < len {
+            // The host zeroes what fits before it finds out.
+            bytes.change_within(&Change { len: fitting, ..change });
             return Err(Errno::NO_SPACE);
         }
         bytes.change_within(&change);

@@ -47,11 +47,11 @@ impl OpClass {
 /// [assumptions about media](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFaults {
-    /// M5: reads that fail with `EIO`.
+    /// M5: reads, seeks and a tree's calls that fail with `EIO`.
     pub read_error_permille: u32,
-    /// M5: writes (and discards and zeroings) that fail with `EIO`.
+    /// M5: writes (and discards and zeroings) that fail with `EIO`; half of the zeroings with `ENOSPC`, on the way.
     pub write_error_permille: u32,
-    /// M5: flushes that fail with `EIO`.
+    /// M5: flushes, and writing back before them, that fail with `EIO`.
     pub flush_error_permille: u32,
     /// M6: writes of more than one aligned unit that write only a part of it, and report its length.
     pub short_write_permille: u32,
@@ -92,10 +92,10 @@ impl Default for DiskFaults {
 impl DiskFaults {
     fn error_permille(&self, class: OpClass) -> u32 {
         match class {
-            OpClass::Read => self.read_error_permille,
+            // A call reads directories and attributes before it changes anything.
+            OpClass::Read | OpClass::FindData | OpClass::Call => self.read_error_permille,
             OpClass::Write | OpClass::Zero | OpClass::Discard => self.write_error_permille,
-            OpClass::Flush | OpClass::Sync => self.flush_error_permille,
-            OpClass::WriteBack | OpClass::FindData | OpClass::Call => 0,
+            OpClass::Flush | OpClass::Sync | OpClass::WriteBack => self.flush_error_permille,
         }
     }
 }
@@ -144,7 +144,11 @@ impl Injections {
             self.next.retain(|fault| fault.count > 0);
             return Some(errno);
         }
-        random.permille(faults.error_permille(class)).then_some(Errno(EIO))
+        if !random.permille(faults.error_permille(class)) {
+            return None;
+        }
+        // The host may find only on the way that it lacks the space.
+        Some(if class == OpClass::Zero && random.permille(500) { Errno::NO_SPACE } else { Errno(EIO) })
     }
 
     /// The error of an operation on `range`, because of its range.

@@ -59,7 +59,7 @@ impl SimTree {
             return Err(Errno(libc::ESTALE));
         }
         let (size_max, align, room) = (self.config.file_bytes_max, u64::from(file.align), self.room());
-        let bounds = Bounds { size_max, beyond: Errno(libc::EFBIG), align, room, room_for_zeroes: room };
+        let bounds = Bounds { size_max, beyond: Errno(libc::EFBIG), align, room };
         // SAFETY: guaranteed by the caller.
         let result = self.on_bytes(file.number, |bytes, disk| unsafe { disk.finish(bytes, &bounds, op, job) })?;
         self.note_operation(file, op, job, result);

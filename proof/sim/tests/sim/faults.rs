@@ -1,7 +1,9 @@
 //! Faults of a disk requested by a test.
 
-use machine::Errno;
-use policy::unit::ByteRange;
+use std::collections::BTreeSet;
+
+use machine::{Errno, FoundRuns};
+use policy::unit::{ByteOffset, ByteRange};
 use sim::{DiskConfig, DiskFaults, OpClass};
 
 use crate::rig::{Rig, stamped, stamps_of};
@@ -40,6 +42,32 @@ fn a_full_disk_takes_what_fits_and_overwrites_allocated_blocks() {
     assert_eq!(rig.write(8192, stamped(8, 2)), Ok(4096));
     rig.perform(|side, file| side.discard(file, 4096, 4096)).0.unwrap();
     assert_eq!(rig.write(12288, stamped(8, 1)), Ok(4096), "a discard makes room");
+}
+
+#[test]
+fn zeroing_that_lacks_space_has_zeroed_what_fits() {
+    let mut rig = rig(1);
+    rig.write(0, stamped(8, 1)).unwrap();
+    rig.write(8192, stamped(8, 1)).unwrap();
+    rig.world.limit_space(rig.disk, Some(8192));
+    assert_eq!(rig.perform(|side, file| side.zero(file, 0, 12288, false)).0, Err(Errno::NO_SPACE));
+    assert_eq!(rig.read(0, 12288).1, [vec![0; 8192], stamped(8, 1)].concat());
+}
+
+#[test]
+fn zeroing_may_be_refused_on_the_way() {
+    let mut rig = rig(1);
+    rig.world.set_faults(rig.disk, DiskFaults { write_error_permille: 1000, ..DiskFaults::default() });
+    let mut seen = BTreeSet::new();
+    for _ in 0..100 {
+        rig.world.write_disk(rig.disk, ByteOffset(0), &stamped(16, 1));
+        let refused = rig.perform(|side, file| side.zero(file, 0, 8192, false)).0;
+        let bytes = rig.read(0, 8192).1;
+        let zeroed = bytes.iter().zip(stamped(16, 1)).filter(|(is, was)| **is != *was).count() > 0;
+        seen.insert((refused == Err(Errno::NO_SPACE), zeroed));
+        assert!(bytes.len() == 8192 && refused.is_err());
+    }
+    assert!(seen.contains(&(true, true)) && seen.contains(&(false, true)), "{seen:?}");
 }
 
 #[test]
@@ -111,11 +139,16 @@ fn random_errors_occur_as_often_as_configured() {
     };
     let mut rig = rig(1);
     rig.world.set_faults(rig.disk, faults);
-    let mut failed = [0; 3];
+    let mut failed = [0; 6];
     for _ in 0..300 {
         failed[0] += usize::from(rig.read(0, 512).0.is_err());
         failed[1] += usize::from(rig.write(0, stamped(1, 1)).is_err());
         failed[2] += usize::from(rig.flush().is_err());
+        failed[3] += usize::from(rig.perform(|side, file| side.zero(file, 0, 512, true)).0.is_err());
+        let runs = FoundRuns::default();
+        let within = ByteRange::new(0, 512);
+        failed[4] += usize::from(rig.perform(|side, file| side.find_data(file, within, 1, &runs)).0.is_err());
+        failed[5] += usize::from(rig.perform(|side, file| side.write_back(file)).0.is_err());
     }
     assert!(failed.iter().all(|count| (50..130).contains(count)), "{failed:?}");
     rig.world.heal(rig.disk);

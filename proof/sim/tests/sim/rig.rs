@@ -67,6 +67,10 @@ impl Side {
         self.start(vec![0], |_| Op::Flush { file })
     }
 
+    pub fn write_back(&mut self, file: File) -> u64 {
+        self.start(vec![0], |_| Op::WriteBack { file })
+    }
+
     pub fn zero(&mut self, file: File, at: u64, len: u64, may_release: bool) -> u64 {
         self.start(vec![0], |_| Op::Zero { file, at: ByteOffset(at), len, may_release })
     }

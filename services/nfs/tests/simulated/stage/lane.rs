@@ -53,6 +53,7 @@ impl Lane {
             match self.operate().await {
                 Ok(()) => self.answered += 1,
                 Err(Failed::Gone) => return,
+                Err(failed) if self.is_fault(failed) => {}
                 Err(Failed::Status(status)) => panic!("client {} was told {status:?}", self.no),
             }
         }
