@@ -165,6 +165,11 @@ impl Bytes {
         self.content.drop_covered(covers, random);
     }
 
+    /// The host could not write back this change.
+    pub(crate) fn drop_change(&mut self, change: u64, random: &mut Random) {
+        self.content.drop_change(change, random);
+    }
+
     /// The power failed: decides what is left.
     pub(crate) fn power_cut(&mut self, faults: &DiskFaults, random: &mut Random) {
         self.settle_sizes(self.content.latest_spilled());

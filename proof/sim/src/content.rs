@@ -202,13 +202,22 @@ impl Content {
     /// with an even chance. Some pages show it at once, others still read as if it had succeeded.
     pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
         let salt = random.next();
+        self.drop_changes(salt, |change| change <= covers && scatter(salt ^ scatter(change)) & 1 == 0);
+    }
+
+    /// This change was not written back and is lost. Some pages show it at once.
+    pub(crate) fn drop_change(&mut self, lost: u64, random: &mut Random) {
+        self.drop_changes(random.next(), |change| change == lost);
+    }
+
+    fn drop_changes(&mut self, salt: u64, is_lost: impl Fn(u64) -> bool) {
         let sector_bytes = self.sector_bytes;
         let mut shown = Vec::new();
         self.cached.retain(|&page, cached| {
             let mut retained_later = 0;
             let mut dropped = 0;
             for version in cached.versions.iter_mut().rev() {
-                if version.change <= covers && scatter(salt ^ scatter(version.change)) & 1 == 0 {
+                if is_lost(version.change) {
                     dropped |= version.sectors & !retained_later;
                     version.sectors = 0;
                 } else {

@@ -32,6 +32,8 @@ pub struct DiskCounters {
 #[derive(Debug, Default)]
 pub(crate) struct DiskJob {
     pub(crate) fault: Option<Errno>,
+    /// Of a buffered write: the error of its write-back.
+    pub(crate) background: Option<Errno>,
     /// A flush covers all changes up to this one.
     pub(crate) covers: u64,
     /// Numbers and generations of a tree's files, with the changes of them that it covers, too.
@@ -190,7 +192,7 @@ impl Drive {
         let Some(class) = OpClass::of(op) else {
             return Err(Errno::INVALID);
         };
-        job.fault = self.injections.on_start(class, &self.config.faults, &mut self.random);
+        job.fault = self.draw_fault(class);
         let bytes = match op {
             Op::Read { into, .. } => total_len(into),
             Op::Write { from, .. } => total_len(from),
@@ -204,6 +206,10 @@ impl Drive {
         }
         self.count(op, bytes);
         Ok(self.end_of(now, op, bytes))
+    }
+
+    pub(crate) fn draw_fault(&mut self, class: OpClass) -> Option<Errno> {
+        self.injections.on_start(class, &self.config.faults, &mut self.random)
     }
 
     /// Checks a request for what this can do; `range` checks what is zeroed or discarded.

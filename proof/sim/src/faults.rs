@@ -12,6 +12,8 @@ pub enum OpClass {
     Read,
     /// [`Op::Write`], stable or not.
     Write,
+    /// What the host writes back, by itself, of an unstable write to a file of a tree through its page cache.
+    Background,
     Flush,
     WriteBack,
     Zero,
@@ -49,7 +51,8 @@ impl OpClass {
 pub struct DiskFaults {
     /// M5: reads, seeks and a tree's calls that fail with `EIO`.
     pub read_error_permille: u32,
-    /// M5: writes (and discards and zeroings) that fail with `EIO`; half of the zeroings with `ENOSPC`, on the way.
+    /// M5: writes (and discards and zeroings) that fail with `EIO`; half of the zeroings with `ENOSPC`, on the way. Also
+    /// buffered writes to a tree's files of which the host finds that out later (T14).
     pub write_error_permille: u32,
     /// M5: flushes, and writing back before them, that fail with `EIO`.
     pub flush_error_permille: u32,
@@ -94,7 +97,7 @@ impl DiskFaults {
         match class {
             // A call reads directories and attributes before it changes anything.
             OpClass::Read | OpClass::FindData | OpClass::Call => self.read_error_permille,
-            OpClass::Write | OpClass::Zero | OpClass::Discard => self.write_error_permille,
+            OpClass::Write | OpClass::Background | OpClass::Zero | OpClass::Discard => self.write_error_permille,
             OpClass::Flush | OpClass::Sync | OpClass::WriteBack => self.flush_error_permille,
         }
     }

@@ -42,6 +42,7 @@
 //! | T11 | After a failed flush, sync or stable write, each write to the files that it covered that was complete by then may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. |
 //! | T12 | A node that lost its last name is gone (`ESTALE`), after a power cut also one that never had a durable name. A removed file that is open is read and written until it is closed. |
 //! | T13 | With one journal ([`TreeConfig::journal`]): what of a file was on the disk, written directly or written back, both when a successful sync began and when a successful flush of any other file did, survives after both have ended. |
+//! | T14 | What was written through the host's page cache may be lost when the host writes it back. That is told once through each open file, by its next flush, stable write or write-back, and, of those opened later, through the first; a sync is one of these. |
 //!
 //! A sync of a new file or directory does not make its name durable: that takes a sync of its parent. For reads, writes
 //! and flushes of files M1 to M8 hold as on disks. Reads do not change times (`noatime`), and a removed node's number

@@ -47,7 +47,8 @@ impl SimTree {
     }
 
     fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Answer {
-        if let Some(errno) = fault {
+        let told = self.write_back_before_sync(coverage);
+        if let Some(errno) = fault.or(told) {
             self.drop_covered(coverage);
             return Err(errno);
         }

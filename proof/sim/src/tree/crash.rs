@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::errseq::Errors;
 use super::journal::NameChange;
 use super::{Inode, ROOT, SimTree};
 use machine::tree::Kind;
@@ -31,6 +32,8 @@ impl SimTree {
             }
             inode.restore(stat);
             inode.committable.on_power_cut();
+            inode.failing.clear();
+            inode.errors = Errors::default();
             if let Some(bytes) = inode.bytes_mut() {
                 bytes.power_cut(&disk.config.faults, &mut disk.random);
             }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use policy::unit::DiskNo;
+use policy::unit::{DiskNo, Stability};
 
 use super::SimTree;
 use super::in_flight::OpenInode;
 use crate::disk::{Bounds, DiskJob, change_of};
+use crate::faults::OpClass;
 use crate::file::{FileEntry, file_of};
 use crate::world::Inner;
 use machine::tree::Kind;
@@ -40,6 +41,9 @@ impl SimTree {
         if self.config.journal && matches!(op, Op::Flush { .. }) {
             job.others = self.on_disk();
         }
+        if is_buffered(file, op) {
+            job.background = self.disk.draw_fault(OpClass::Background);
+        }
         // SAFETY: guaranteed by the caller.
         unsafe { self.disk.begin(now, op, job) }
     }
@@ -58,12 +62,16 @@ impl SimTree {
         if self.inodes.get(&file.number).is_none_or(|inode| inode.generation != file.generation) {
             return Err(Errno(libc::ESTALE));
         }
+        job.fault = job.fault.or(self.write_back_before(file, op));
         let (size_max, align, room) = (self.config.file_bytes_max, u64::from(file.align), self.room());
         let bounds = Bounds { size_max, beyond: Errno(libc::EFBIG), align, room };
         // SAFETY: guaranteed by the caller.
         let result = self.on_bytes(file.number, |bytes, disk| unsafe { disk.finish(bytes, &bounds, op, job) })?;
         self.note_operation(file, op, job, result);
         let done = result?;
+        if is_buffered(file, op) {
+            self.note_buffered(file, job);
+        }
         if matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. }) {
             self.note_modified(file.number, now);
         }
@@ -102,6 +110,11 @@ impl SimTree {
     }
 }
 
+/// Is it a write that is only in the host's page cache when it ends?
+fn is_buffered(file: &OpenInode, op: &Op) -> bool {
+    file.align == 1 && matches!(op, Op::Write { stability: Stability::Unstable, .. })
+}
+
 impl Inner {
     pub(super) fn open_inode(
         &mut self,
@@ -113,6 +126,7 @@ impl Inner {
         let tree = &mut self.trees[index];
         let inode = &tree.inodes[&number];
         let (generation, kind) = (inode.generation, inode.kind);
+        let told = inode.errors.on_open();
         let Some(size) = inode.bytes().map(|bytes| bytes.size()) else {
             return Err(if kind == Kind::Directory { Errno(libc::EISDIR) } else { Errno::INVALID });
         };
@@ -130,7 +144,8 @@ impl Inner {
         tree.inode_mut(number).open.push((Arc::downgrade(&owner), writable));
         let file = File(self.files.len() as u32);
         let weak = Arc::downgrade(&owner);
-        self.files.push(FileEntry::Node(OpenInode { tree: index, number, generation, align, writable, owner: weak }));
+        let open = OpenInode { tree: index, number, generation, align, writable, owner: weak, told };
+        self.files.push(FileEntry::Node(open));
         Ok(OpenFile { file, facts, tail: None, owner })
     }
 

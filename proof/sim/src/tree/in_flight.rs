@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use machine::Errno;
 
+use super::errseq::Told;
 use super::journal::Coverage;
 
 /// An open regular file of a tree.
@@ -16,6 +17,7 @@ pub(crate) struct OpenInode {
     pub(crate) writable: bool,
     /// Dead once the file was closed, or its process died.
     pub(super) owner: Weak<()>,
+    pub(super) told: Told,
 }
 
 impl OpenInode {

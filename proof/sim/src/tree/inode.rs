@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
+use super::errseq::Errors;
 use crate::bytes::Bytes;
+use machine::Errno;
 use machine::tree::{Kind, Node, Time};
 
 /// Attribute versions that are tracked. A power cut leaves any of them, so an older one may be dropped.
@@ -43,6 +45,9 @@ pub(super) struct Inode {
     pub(super) open: Vec<(Weak<()>, bool)>,
     pub(super) is_executed: bool,
     pub(super) committable: Committable,
+    /// Buffered changes that the host will not be able to write back, and why.
+    pub(super) failing: Vec<(u64, Errno)>,
+    pub(super) errors: Errors,
     /// Changes of its content by other processes.
     pub(super) others: Arc<AtomicU64>,
 }
@@ -96,6 +101,7 @@ impl Inode {
         let others = Arc::default();
         let is_executed = false;
         let committable = Committable::default();
+        let (failing, errors) = (Vec::new(), Errors::default());
         Inode {
             number,
             generation,
@@ -109,6 +115,8 @@ impl Inode {
             open,
             is_executed,
             committable,
+            failing,
+            errors,
             others,
         }
     }

@@ -69,6 +69,13 @@ pub(super) struct Coverage {
     pub(super) nodes: Vec<Captured>,
 }
 
+impl Coverage {
+    /// The nodes of which it covers more than attributes.
+    pub(super) fn numbers_with_content(&self) -> impl Iterator<Item = u64> {
+        self.nodes.iter().filter(|node| node.content > 0).map(|node| node.number)
+    }
+}
+
 impl SimTree {
     /// Changes entries atomically.
     pub(super) fn change_names(

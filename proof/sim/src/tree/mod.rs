@@ -2,10 +2,12 @@
 //! Its assumptions about file systems are numbered in the [module above](super).
 
 mod attributes;
+mod background;
 mod calls;
 mod commit;
 mod config;
 mod crash;
+mod errseq;
 mod files;
 mod in_flight;
 mod inode;

@@ -1,7 +1,7 @@
 //! What of a tree survives a power cut: what must, and what may.
 
 use machine::Errno;
-use machine::tree::{Node, TreeCall};
+use machine::tree::{Node, OpenNode, TreeCall};
 use policy::unit::{Instant, Stability};
 use sim::{DiskConfig, DiskFaults, OpClass, TreeConfig};
 
@@ -401,6 +401,50 @@ fn what_a_failed_flush_or_sync_covered_may_be_lost_whatever_succeeds_later() {
         assert!(found.iter().any(|stamps| stamps[..8] == [Some(1); 8]));
         assert!(found.iter().any(|stamps| stamps[..8] == [Some(2); 8]));
     }
+}
+
+/// A buffered write whose write-back fails, and what is told of that through each of two descriptors.
+fn told_of_a_failed_write_back(rig: &mut TreeRig, tell: impl Fn(&mut TreeRig, &OpenNode) -> Result<(), Errno>) {
+    let file = durable_file(rig, "a");
+    let (open, other) = (rig.open(file).unwrap(), rig.open(file).unwrap());
+    let buffered = open.buffered.as_ref().expect("it is writable").file;
+    rig.world.fail_next_in_tree(rig.tree, OpClass::Background, 1, Errno::IO);
+    rig.write(buffered, 0, stamped(8, 2)).unwrap();
+    assert_eq!(tell(rig, &open), Err(Errno::IO));
+    assert_eq!(tell(rig, &open), Ok(()), "it is told once");
+    assert_eq!(rig.sync(&[file]), Ok(()), "to nobody who comes after");
+    assert_eq!(rig.flush(other.direct.file), Err(Errno::IO), "but to each who was there");
+    rig.write(buffered, 4096, stamped(8, 3)).unwrap();
+    assert_eq!(rig.flush(open.direct.file), Ok(0));
+}
+
+#[test]
+fn what_the_host_could_not_write_back_is_lost_and_told_of_once_through_each_descriptor() {
+    let by_flush = |rig: &mut TreeRig, open: &OpenNode| rig.flush(open.direct.file).map(drop);
+    let by_write_back = |rig: &mut TreeRig, open: &OpenNode| {
+        let file = open.direct.file;
+        let token = rig.side.write_back(file);
+        rig.run();
+        rig.side.take(token).0.map(drop)
+    };
+    let lost = |tell: &dyn Fn(&mut TreeRig, &OpenNode) -> Result<(), Errno>| {
+        let fail = |rig: &mut TreeRig| told_of_a_failed_write_back(rig, tell);
+        let found = after_power_cut(fail, |rig| stamps_of(&rig.content("/a").unwrap()));
+        assert!(found.iter().all(|stamps| stamps[8..] == [Some(3); 8] && stamps[..8] == [Some(1); 8]));
+    };
+    lost(&by_flush);
+    lost(&by_write_back);
+}
+
+#[test]
+fn a_failed_write_back_of_which_nobody_was_told_fails_the_next_sync() {
+    let mut rig = rig(1);
+    let file = durable_file(&mut rig, "a");
+    let open = rig.open(file).unwrap();
+    rig.world.fail_next_in_tree(rig.tree, OpClass::Background, 1, Errno::NO_SPACE);
+    rig.write(open.buffered.as_ref().expect("it is writable").file, 0, stamped(8, 2)).unwrap();
+    assert_eq!(rig.sync(&[file]), Err(Errno::NO_SPACE));
+    assert_eq!(rig.sync(&[file]), Ok(()));
 }
 
 #[test]
