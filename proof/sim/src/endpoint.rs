@@ -83,9 +83,14 @@ impl Network {
         self.endpoints.len() - 1
     }
 
-    /// The open end `connection`, if it is on `host`.
+    /// The end `connection`, if it is on `host`.
+    ///
+    /// # Panics
+    /// When it is closed: on Linux the next connection or file has its number.
     pub(crate) fn find(&mut self, host: HostId, connection: Connection) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(connection.0 as usize).filter(|end| end.host == host && !end.closed)
+        let end = self.endpoints.get_mut(connection.0 as usize).filter(|end| end.host == host)?;
+        assert!(!end.closed, "{connection:?} is used after it was closed");
+        Some(end)
     }
 
     /// `n`, or, in `permille` of a thousand cases, a random part of it.

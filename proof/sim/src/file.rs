@@ -1,5 +1,7 @@
 //! The open files of a world.
 
+use std::sync::Weak;
+
 use machine::{File, Op};
 
 use crate::ids::DiskId;
@@ -7,8 +9,15 @@ use crate::tree::OpenInode;
 
 #[derive(Debug)]
 pub(crate) enum FileEntry {
-    Disk { disk: DiskId, writable: bool, align: u32 },
+    Disk { disk: DiskId, writable: bool, align: u32, owner: Weak<()> },
     Node(OpenInode),
+}
+
+impl FileEntry {
+    pub(crate) fn is_open(&self) -> bool {
+        let (FileEntry::Disk { owner, .. } | FileEntry::Node(OpenInode { owner, .. })) = self;
+        owner.strong_count() > 0
+    }
 }
 
 /// The file of an operation.

@@ -37,8 +37,9 @@ impl World {
         let mut inner = self.0.borrow_mut();
         let Inner { files, disks, .. } = &mut *inner;
         let config = &disks[usize::from(disk.0)].drive.config;
+        let owner = Arc::new(());
         let mut open = |align| {
-            files.push(FileEntry::Disk { disk, writable, align });
+            files.push(FileEntry::Disk { disk, writable, align, owner: Arc::downgrade(&owner) });
             File(files.len() as u32 - 1)
         };
         let file = open(config.align);
@@ -52,7 +53,7 @@ impl World {
             transfer_bytes_max: config.transfer_bytes_max,
             disk: DiskNo(u64::from(disk.0)),
         };
-        OpenFile { file, facts, tail, owner: Arc::new(()) }
+        OpenFile { file, facts, tail, owner }
     }
 
     /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. Calls for the same class
@@ -133,6 +134,13 @@ fn entry_of<'a>(files: &'a [FileEntry], op: &Op) -> Option<&'a FileEntry> {
     files.get(file_of(op)?.0 as usize)
 }
 
+/// The same, which must be open until the operation has ended: on Linux the next file or connection has its number.
+fn open_entry_of<'a>(files: &'a [FileEntry], op: &Op) -> Option<&'a FileEntry> {
+    let entry = entry_of(files, op)?;
+    assert!(entry.is_open(), "a closed file is used: {op:?}");
+    Some(entry)
+}
+
 impl Inner {
     pub(crate) fn submit_file_op(&mut self, of: OpRef) {
         let Inner { operations, processors, disks, trees, files, now, .. } = self;
@@ -141,8 +149,8 @@ impl Inner {
         };
         let host = processors[*processor].host;
         let changes = matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. });
-        let ends = match entry_of(files, op) {
-            Some(FileEntry::Disk { disk, writable, align })
+        let ends = match open_entry_of(files, op) {
+            Some(FileEntry::Disk { disk, writable, align, .. })
                 if disks[usize::from(disk.0)].host == host && (*writable || !changes) =>
             {
                 // SAFETY: the starter of the operation keeps its memory valid until its completion is returned or the
@@ -166,7 +174,7 @@ impl Inner {
         let Some(Operation { op, job, .. }) = operations.get_mut(of) else {
             return;
         };
-        let (result, late_ns) = match entry_of(files, op) {
+        let (result, late_ns) = match open_entry_of(files, op) {
             Some(FileEntry::Disk { disk, .. }) => {
                 let disk = &mut disks[usize::from(disk.0)];
                 // SAFETY: as in `submit_file_op`; the memory of a read is not used by others by the same guarantee.

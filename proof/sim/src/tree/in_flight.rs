@@ -16,7 +16,7 @@ pub(crate) struct OpenInode {
     pub(super) align: u32,
     pub(crate) writable: bool,
     /// Dead once the file was closed, or its process died.
-    pub(super) owner: Weak<()>,
+    pub(crate) owner: Weak<()>,
     pub(super) told: Told,
 }
 

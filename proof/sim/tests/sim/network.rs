@@ -226,6 +226,14 @@ fn a_connection_in_use_must_not_be_closed() {
 }
 
 #[test]
+#[should_panic(expected = "used after it was closed")]
+fn a_closed_connection_must_not_be_used() {
+    let mut pair = Pair::whole(1);
+    pair.server.machine.close(pair.far);
+    pair.server.machine.shutdown(pair.far);
+}
+
+#[test]
 fn a_power_cut_resets_the_peer_and_loses_bytes_in_flight() {
     let mut pair = Pair::whole(1);
     let waiting = pair.client.receive(pair.near, 10);

@@ -1,6 +1,6 @@
 //! Open files of a tree: reads, writes, and how they end.
 
-use libc::{EBADF, EFBIG, EISDIR};
+use libc::{EFBIG, EISDIR};
 use machine::tree::Node;
 use machine::{Errno, FoundRuns};
 use policy::unit::ByteRange;
@@ -118,16 +118,40 @@ fn a_removed_file_is_usable_until_it_is_closed_and_then_frees_its_space() {
 }
 
 #[test]
-fn a_file_is_open_until_it_is_closed_or_its_host_dies() {
+#[should_panic(expected = "a closed file is used")]
+fn a_closed_file_must_not_be_used() {
     let (mut rig, node) = rig(1);
     let open = rig.open(node).unwrap();
     let file = open.direct.file;
     assert_eq!(rig.read(file, 0, 4096).0, Ok(0));
     drop(open);
-    assert_eq!(rig.read(file, 0, 4096).0, Err(Errno(EBADF)));
+    let _ = rig.read(file, 0, 4096);
+}
+
+#[test]
+#[should_panic(expected = "a closed file is used")]
+fn a_file_must_not_be_closed_before_what_was_asked_of_it_has_ended() {
+    let (mut rig, node) = rig(1);
+    let open = rig.open(node).unwrap();
+    rig.side.read(open.direct.file, 0, 4096);
+    rig.side.enter(machine::Park::No);
+    drop(open);
+    rig.run();
+}
+
+#[test]
+#[should_panic(expected = "a closed file is used")]
+fn no_file_of_a_host_is_open_after_its_death() {
+    let (mut rig, node) = rig(1);
     let open = rig.open(node).unwrap();
     rig.kill();
-    assert_eq!(rig.read(open.direct.file, 0, 4096).0, Err(Errno(EBADF)));
+    let _ = rig.read(open.direct.file, 0, 4096);
+}
+
+#[test]
+fn a_tree_stays_open_when_its_host_dies() {
+    let (mut rig, node) = rig(1);
+    rig.kill();
     assert!(rig.open(node).is_ok(), "the tree itself stays open");
     let root = rig.root();
     assert_eq!(rig.open(root).err(), Some(Errno(EISDIR)));

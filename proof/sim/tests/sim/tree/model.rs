@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use machine::tree::{Creation, Kind, Node};
+use machine::tree::{Creation, Kind, Node, OpenNode};
 use policy::unit::Stability;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -269,12 +269,13 @@ impl Model {
     /// Writes through the host's page cache, so that any sector may be the end.
     fn write(&mut self) {
         let (Some(node), change) = (self.some_file(), self.drawn_write()) else { return };
-        self.start_write(node, &change);
+        let _open = self.start_write(node, &change);
         self.rig.run();
         self.file(node).changes.push(change);
     }
 
-    fn start_write(&mut self, node: Node, change: &Change) {
+    /// The file stays open until the write has ended.
+    fn start_write(&mut self, node: Node, change: &Change) -> OpenNode {
         let open = self.rig.open(node).unwrap();
         let file = open.buffered.as_ref().unwrap_or(&open.direct).file;
         if let Change::Write { sectors, stamp, stable } = change {
@@ -282,8 +283,8 @@ impl Model {
             let stability = if *stable { Stability::Stable } else { Stability::Unstable };
             self.rig.side.write(file, sectors.start * 512, bytes, stability);
         }
-        // It is submitted while the file is open.
         self.rig.side.run_slice();
+        open
     }
 
     fn set(&mut self) {
@@ -341,14 +342,16 @@ impl Model {
     }
 
     fn power_cut(&mut self) {
+        let mut open = None;
         if let (0, Some(node)) = (self.below(2), self.some_file()) {
             // In flight, it guarantees nothing.
             let Change::Write { sectors, stamp, .. } = self.drawn_write() else { unreachable!() };
             let change = Change::Write { sectors, stamp, stable: false };
-            self.start_write(node, &change);
+            open = Some(self.start_write(node, &change));
             self.file(node).changes.push(change);
         }
         self.rig.power_cut();
+        drop(open);
         self.check();
     }
 

@@ -247,8 +247,9 @@ impl Link {
 
     /// Replies are ignored from now on.
     fn hang_up(&self) {
-        self.gone.set(true);
-        self.more.wake_all();
-        self.cpu.shutdown(self.connection);
+        if !self.gone.replace(true) {
+            self.more.wake_all();
+            self.cpu.shutdown(self.connection);
+        }
     }
 }
