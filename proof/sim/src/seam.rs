@@ -10,7 +10,7 @@ use policy::unit::{Instant, ProcessorId};
 use crate::ids::HostId;
 use crate::operation::{OpRef, OpState};
 use crate::processor::{Bell, Proc, segments_of};
-use crate::tree::EPOCH_SECONDS;
+use crate::tree::time_of_day;
 use crate::world::{Inner, World};
 use machine::tree::Time;
 use machine::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Segment, Token};
@@ -109,7 +109,8 @@ impl Machine for SimMachine {
     }
 
     fn time_of_day(&self) -> Time {
-        time_of_day(self.now())
+        let inner = self.world.0.borrow();
+        time_of_day(inner.now, inner.clock_steps)
     }
 
     fn memory(&self) -> MemoryFacts {
@@ -187,10 +188,4 @@ impl Inner {
             Park::No => None,
         };
     }
-}
-
-/// The time of day at a time of a world.
-pub(crate) fn time_of_day(now: Instant) -> Time {
-    let since = Duration::from_nanos(now.ns());
-    Time { seconds: EPOCH_SECONDS + since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) seed: u64,
     /// Nanoseconds since the world began.
     pub(crate) now: u64,
+    /// Of the time of day, in nanoseconds.
+    pub(crate) clock_steps: i64,
     pub(crate) operations: Operations,
     /// Including dead ones; `alive` has the indices of the others.
     pub(crate) processors: Vec<Proc>,
@@ -87,6 +89,7 @@ impl World {
         World(Rc::new(RefCell::new(Inner {
             seed,
             now: 0,
+            clock_steps: 0,
             operations: Operations::default(),
             processors: Vec::new(),
             alive: Vec::new(),
@@ -126,6 +129,14 @@ impl World {
     /// Duration of a time slice that does not park, in nanoseconds: 0 unless set.
     pub fn set_slice_ns(&self, ns: u64) {
         self.0.borrow_mut().slice_ns = ns;
+    }
+
+    /// The time of day, also that of files, jumps by so many nanoseconds, on all hosts.
+    pub fn step_time_of_day(&self, by_ns: i64) {
+        let mut inner = self.0.borrow_mut();
+        inner.clock_steps += by_ns;
+        let steps = inner.clock_steps;
+        inner.trees.iter_mut().for_each(|tree| tree.clock_steps = steps);
     }
 
     /// Adds a host with 1 GiB of memory, half of it available.

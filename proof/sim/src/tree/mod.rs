@@ -39,7 +39,14 @@ const ROOT: u64 = 2;
 type Answer = Result<TreeReply, Errno>;
 
 /// The beginning of every world, in seconds since 1970.
-pub(super) const EPOCH_SECONDS: i64 = 1_700_000_000;
+const EPOCH_SECONDS: i64 = 1_700_000_000;
+
+/// The time of day at a time of a world, after these steps of its clock. All in nanoseconds.
+pub(super) fn time_of_day(now: u64, steps: i64) -> Time {
+    let since = now as i64 + steps;
+    let (seconds, nanoseconds) = (since.div_euclid(1_000_000_000), since.rem_euclid(1_000_000_000));
+    Time { seconds: EPOCH_SECONDS + seconds, nanoseconds: nanoseconds as u32 }
+}
 
 pub(super) struct SimTree {
     pub(super) host: HostId,
@@ -63,6 +70,8 @@ pub(super) struct SimTree {
     unsynced: Vec<NameChange>,
     /// Bytes allocated by its files.
     used: u64,
+    /// Of the time of day, in nanoseconds.
+    pub(super) clock_steps: i64,
 }
 
 impl SimTree {
@@ -86,14 +95,13 @@ impl SimTree {
             captures: 0,
             unsynced: Vec::new(),
             used: 0,
+            clock_steps: 0,
         }
     }
 
     /// The time `now` in the resolution of the file system.
     fn time(&self, now: u64) -> Time {
-        let now = now - now % u64::from(self.config.tick_ns.max(1));
-        let (seconds, nanoseconds) = (now / 1_000_000_000, now % 1_000_000_000);
-        Time { seconds: EPOCH_SECONDS + seconds as i64, nanoseconds: nanoseconds as u32 }
+        time_of_day(now - now % u64::from(self.config.tick_ns.max(1)), self.clock_steps)
     }
 
     fn next_change(&mut self) -> u64 {

@@ -30,7 +30,9 @@ impl World {
         let mut inner = self.0.borrow_mut();
         let id = TreeId(inner.trees.len() as u16);
         let random = Random::new(inner.seed, TREE_STREAMS + u64::from(id.0));
-        inner.trees.push(SimTree::new(host, id.0, config, random));
+        let mut tree = SimTree::new(host, id.0, config, random);
+        tree.clock_steps = inner.clock_steps;
+        inner.trees.push(tree);
         id
     }
 

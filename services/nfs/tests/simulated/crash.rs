@@ -50,6 +50,11 @@ fn verify(stage: &Stage, life: &Life, lanes: &Lanes, is_settled: bool) {
     stage.world.sync_tree(stage.tree);
 }
 
+/// The clock is set, by up to two seconds.
+fn step_clock(stage: &Stage, random: &mut Random) {
+    stage.world.step_time_of_day(random.below(4_000_000_000) as i64 - 2_000_000_000);
+}
+
 /// Random requests up to a random moment, and the crash: true if the power was cut.
 fn live(stage: &Stage, life: Life, lanes: &Lanes, random: &mut Random) -> bool {
     let cpu = &stage.clients.processors[0];
@@ -70,6 +75,9 @@ fn live(stage: &Stage, life: Life, lanes: &Lanes, random: &mut Random) -> bool {
     let mut steps = if random.chance(50) { u64::MAX } else { 200 + random.below(12_000) };
     drive(&stage.world, &[&life.host, &stage.clients], || {
         steps -= 1;
+        if random.below(5000) == 0 {
+            step_clock(stage, random);
+        }
         steps == 0 || all_done()
     });
     let power = random.chance(700);
@@ -90,6 +98,9 @@ fn crash_test(seed: u64, faulty: bool) {
         }
         let power = live(&stage, life, &lanes, &mut random);
         stage.world.heal_tree(stage.tree);
+        if random.chance(300) {
+            step_clock(&stage, &mut random);
+        }
         life = stage.begin();
         verify(&stage, &life, &lanes, power || !faulty);
     }
