@@ -11,6 +11,9 @@ impl World {
     /// caches and its trees; each change in flight may or may not have landed, or is torn. Its connections are closed:
     /// peers receive what was sent, then the end, or a reset if it had not received everything.
     ///
+    /// On Linux such a change may land later, but before a successor has the locks, which the requests, rings and threads of
+    /// the dead process hold until then (`machine/src/linux/uring/locks.rs`): whoever starts here has them at once.
+    ///
     /// Memory of operations in flight is not accessed any more. [`World::machine`] may be called again.
     pub fn kill(&self, host: HostId) {
         let mut inner = self.0.borrow_mut();

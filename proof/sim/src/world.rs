@@ -17,7 +17,7 @@ use crate::ids::HostId;
 use crate::operation::{OpRef, OpState, Operation, Operations};
 use crate::processor::Proc;
 use crate::random::{Random, scatter};
-use crate::tree::SimTree;
+use crate::tree::{SimTree, take_reports};
 use machine::Errno;
 
 /// Time slices of processors without any time passing. A kernel that needs more spins for an event that takes time.
@@ -79,6 +79,7 @@ pub(crate) enum EventKind {
     FileOpDone(OpRef),
     TreeCallDone(OpRef),
     Seen(OpRef),
+    Reports,
     Arrive { endpoint: u32, bytes: u32 },
     End { endpoint: u32, reset: bool },
 }
@@ -237,6 +238,7 @@ impl Inner {
                 EventKind::FileOpDone(of) => self.finish_file_op(of),
                 EventKind::TreeCallDone(of) => self.finish_tree_call(of),
                 EventKind::Seen(of) => self.see(of),
+                EventKind::Reports => take_reports(),
                 EventKind::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
                 EventKind::End { endpoint, reset } => self.end(endpoint, reset),
             }

@@ -191,7 +191,7 @@ impl Inner {
         let buffered = if writable && align > 1 { Some(self.open_inode(index, number, 1, true)?) } else { None };
         let tree = &self.trees[index];
         let changes = tree.config.watches.then(|| Arc::clone(&tree.inodes[&number].others));
-        let watch = changes.map(|changes| Watch { changes, take: || (), owner: Arc::new(()) });
+        let watch = changes.map(|changes| Watch { changes, take: super::reports::take, owner: Arc::new(()) });
         Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, attributes, bytes_max: tree.config.file_bytes_max }))
     }
 }

@@ -21,7 +21,7 @@ pub struct TreeConfig {
     pub tick_ns: u32,
     /// One journal for all changes of names: a power cut leaves a prefix of them, and every sync covers all (ext4).
     pub journal: bool,
-    /// The host reports changes of open files by others.
+    /// The host reports changes of open files by others, soon after them.
     pub watches: bool,
 }
 

@@ -16,6 +16,7 @@ mod lifecycle;
 mod naming;
 mod outside;
 mod permission;
+mod reports;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +32,7 @@ use permission::Credentials;
 
 pub use config::{TreeConfig, TreeCounters};
 pub(super) use in_flight::{OpenInode, TreeJob};
+pub(super) use reports::take as take_reports;
 
 /// The number of the root directory.
 const ROOT: u64 = 2;

@@ -1,7 +1,6 @@
 //! A test's access to a tree: from outside the processors, without time and faults.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::journal::Coverage;
 use super::{ROOT, SimTree, TreeConfig, TreeCounters, files};
@@ -11,7 +10,7 @@ use crate::disk::DiskCounters;
 use crate::faults::{DiskFaults, OpClass};
 use crate::ids::{HostId, TreeId};
 use crate::random::Random;
-use crate::world::World;
+use crate::world::{EventKind, World};
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, Tree, TreeCall, TreeReply};
 use policy::unit::{ByteOffset, DiskNo};
@@ -83,10 +82,8 @@ impl World {
         if let (Ok(_), TreeCall::SetAttributes { node, attributes, .. }) = (&done, call)
             && attributes.size.is_some()
         {
-            self.tree(id, |tree| {
-                let number = tree.find(*node);
-                number.map(|number| tree.inodes[&number].others.fetch_add(1, Ordering::Release))
-            })?;
+            let number = self.tree(id, |tree| tree.find(*node))?;
+            self.report(id, number);
         }
         done
     }
@@ -126,16 +123,14 @@ impl World {
         self.tree(id, |tree| Some(tree.inodes.get(&tree.walk_durable(path)?)?.bytes()?.durable()))
     }
 
-    /// Writes `bytes` to the regular file at `path` as another process, at once. Not durable.
+    /// Writes `bytes` to the regular file at `path` as another process, at once. Not durable. It is reported soon after.
     ///
     /// # Panics
     /// When there is no such file.
     pub fn write_tree(&self, id: TreeId, path: &str, at: ByteOffset, bytes: &[u8]) {
         self.write_mapped_tree(id, path, at, bytes);
-        self.tree(id, |tree| {
-            let number = tree.walk(path).expect("just written");
-            tree.inodes[&number].others.fetch_add(1, Ordering::Release);
-        });
+        let number = self.tree(id, |tree| tree.walk(path)).expect("just written");
+        self.report(id, number);
     }
 
     /// As [`World::write_tree`], through a shared mapping, which nobody is told of.
@@ -190,6 +185,14 @@ impl World {
             let coverage: Coverage = tree.capture(&all);
             tree.make_durable(&coverage);
         });
+    }
+
+    /// Reports that another process has changed the content of a file.
+    fn report(&self, id: TreeId, number: u64) {
+        let late_ns = self.tree(id, |tree| tree.queue_report(number));
+        let mut inner = self.0.borrow_mut();
+        let at = inner.now + late_ns;
+        inner.schedule(at, EventKind::Reports);
     }
 
     fn tree<T>(&self, id: TreeId, act: impl FnOnce(&mut SimTree) -> T) -> T {

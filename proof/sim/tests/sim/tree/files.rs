@@ -3,7 +3,7 @@
 use libc::{EFBIG, EISDIR};
 use machine::tree::Node;
 use machine::{Errno, FoundRuns};
-use policy::unit::ByteRange;
+use policy::unit::{ByteOffset, ByteRange};
 use sim::{DiskConfig, DiskFaults, OpClass, TreeConfig};
 
 use super::rig::{TreeRig, size};
@@ -221,4 +221,25 @@ fn short_writes_write_the_length_that_they_report() {
     let len = rig.write(file.file, 0, stamped(64, 1)).unwrap();
     assert!(len < 64 * 512 && len % 4096 == 0);
     assert_eq!(rig.content("/a").unwrap(), stamped(len as usize / 512, 1));
+}
+
+#[test]
+fn changes_by_others_are_reported_late_or_when_they_are_asked_for() {
+    let (mut rig, node) = rig(1);
+    let root = rig.root();
+    let other = rig.create(root, "other").unwrap();
+    let watch = rig.open(node).unwrap().watch.expect("the host reports them");
+    let watch_other = rig.open(other).unwrap().watch.expect("the host reports them");
+    let change = |rig: &TreeRig| rig.world.write_tree(rig.tree, "/a", ByteOffset(0), b"abc");
+    change(&rig);
+    change(&rig);
+    assert_eq!(watch.changes(), 0);
+    rig.run();
+    assert_eq!(watch.changes(), 1, "both in one");
+    for round in 2..300 {
+        change(&rig);
+        (watch.take)();
+        assert_eq!(watch.changes(), round);
+    }
+    assert!((1..20).contains(&watch_other.changes()), "now and then all are said to have changed");
 }
