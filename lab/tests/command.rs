@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use lab::local;
 use papers::{Experiment, experiments, simulated};
@@ -47,6 +47,18 @@ fn every_experiment_is_listed() {
         let line = list.lines().find(|line| line.split_whitespace().next() == Some(experiment.name()));
         let line = line.unwrap_or_else(|| panic!("{} is not in\n{list}", experiment.name()));
         assert!(line.contains(experiment.sheet().title), "{line}");
+    }
+}
+
+#[test]
+fn a_list_whose_reader_ends_is_no_error() {
+    for bench in ["disks", "nfs", "mount"] {
+        let mut list = Command::new(env!("CARGO_BIN_EXE_awase-lab"));
+        let list = list.args(["bench", bench, "--list"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut list = list.spawn().expect("awase-lab");
+        drop(list.stdout.take());
+        let output = list.wait_with_output().expect("its end");
+        assert!(output.status.success(), "{bench}: {output:?}");
     }
 }
 

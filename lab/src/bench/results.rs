@@ -1,7 +1,9 @@
 //! All samples, by workload and contender, and their targets.
 
 use std::fmt;
+use std::io::Write as _;
 
+use awase::tell;
 use papers::parameter::Text;
 use papers::parameter::sheet::text;
 use serde::{Deserialize, Deserializer};
@@ -40,6 +42,20 @@ pub fn retain<S>(workloads: &mut Vec<Workload<S>>, wanted: impl Fn(&Contender) -
         workload.subject.contenders.retain(&wanted);
         !workload.subject.contenders.is_empty()
     });
+}
+
+/// Prints the name, title and targets of each workload.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn list<'a, S: 'a>(workloads: impl IntoIterator<Item = &'a Workload<S>>) -> anyhow::Result<()> {
+    tell::print_by(|output| {
+        workloads.into_iter().try_for_each(|Workload { subject, .. }| {
+            let bounds: Vec<String> = subject.bounds.iter().map(Bound::to_string).collect();
+            let bounds = if bounds.is_empty() { String::new() } else { format!(" ({})", bounds.join(", ")) };
+            writeln!(output, "{:28} {}{bounds}", subject.name, subject.title)
+        })
+    })
 }
 
 /// The samples of one workload: for each contender, in order, one a repetition.

@@ -56,10 +56,7 @@ impl Disks {
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         let (comparison, switches) = self.selected()?;
         if self.list {
-            for Workload { subject, .. } in comparison.iter().chain(&switches) {
-                println!("{:28} {}", subject.name, subject.title);
-            }
-            return Ok(());
+            return results::list(comparison.iter().chain(&switches));
         }
         programs::check()?;
         let awase = match self.peers_only {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
-use crate::bench::results::retain;
+use crate::bench::results::{self, retain};
 use crate::bench::{host, programs, repetitions, report};
 use crate::measure::mounted::has_fuse;
 use crate::measure::process::Interrupted;
@@ -56,8 +56,7 @@ impl Mount {
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         let mut workloads = workloads();
         if self.list {
-            workloads.iter().for_each(|workload| println!("{:24} {}", workload.subject.name, workload.subject.title));
-            return Ok(());
+            return results::list(&workloads);
         }
         let begins = |name: &str, with: &[String]| with.is_empty() || with.iter().any(|one| name.starts_with(one));
         workloads.retain(|workload| begins(&workload.subject.name, &self.only));

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::run::{Directories, Reached, measure};
 use super::workload::{Client, Measure, Setup, Workload, workloads};
-use crate::bench::results::{Bound, Subject, retain};
+use crate::bench::results::{self, Subject, retain};
 use crate::bench::sample::{Sample, show};
 use crate::bench::slow_disk::Disk;
 use crate::bench::{host, programs, repetitions, report};
@@ -85,12 +85,7 @@ pub struct Nfs {
 impl Nfs {
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         if self.list {
-            for Workload { subject, .. } in workloads() {
-                let bounds: Vec<String> = subject.bounds.iter().map(Bound::to_string).collect();
-                let bounds = if bounds.is_empty() { String::new() } else { format!(" ({})", bounds.join(", ")) };
-                println!("{:24} {}{bounds}", subject.name, subject.title);
-            }
-            return Ok(());
+            return results::list(&workloads());
         }
         let workloads = self.workloads()?;
         match &self.server {
