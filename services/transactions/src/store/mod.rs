@@ -58,7 +58,7 @@ use spread::Frozen;
 pub(crate) use tables::FoundTable;
 use tables::Tables;
 pub(crate) use transaction::Searched;
-pub use transaction::{Commit, Transaction};
+pub use transaction::{Commit, Mark, Transaction};
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;

@@ -3,6 +3,7 @@
 //! 1981: backward validation).
 
 mod search;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +13,14 @@ use kernel::rendezvous::Group;
 
 use super::checkpoint::Tree;
 use super::delta::Entry;
-use super::reads::{Mark, Reads};
+use super::reads::{self, Reads};
 use super::{
     CommitError, Conflict, DELTA_BYTES_MAX, Database, FoundTable, FullKey, KEY_BYTES_MAX, ROW_BYTES_MAX, Row, Sequence,
     State, StoreError, TRANSACTION_BYTES_MAX, TableNo, tree,
 };
 pub(crate) use search::Searched;
+pub use undo::Mark;
+use undo::Undo;
 
 /// Pages that changes are not begun without: judged, the path to a leaf several times over.
 const SPARE_PAGES: u64 = 32;
@@ -39,6 +42,7 @@ pub struct Transaction {
     database: Arc<Database>,
     writes: BTreeMap<FullKey, Option<Row>>,
     written_bytes: usize,
+    undo: Undo,
     reads: Reads,
     /// Tables that had no row when they were looked up.
     unstored: BTreeSet<TableNo>,
@@ -57,7 +61,8 @@ pub struct Commit {
 pub(crate) struct Savepoint {
     writes: BTreeMap<FullKey, Option<Row>>,
     written_bytes: usize,
-    reads: Mark,
+    replaced: usize,
+    reads: reads::Mark,
 }
 
 /// Where a row may be found that is not in memory.
@@ -73,6 +78,7 @@ impl Transaction {
             database,
             writes: BTreeMap::new(),
             written_bytes: 0,
+            undo: Undo::default(),
             reads: Reads::default(),
             unstored: BTreeSet::new(),
         }
@@ -166,7 +172,9 @@ impl Transaction {
         if self.written_bytes > TRANSACTION_BYTES_MAX {
             return Err(StoreError::TransactionTooLong);
         }
-        self.writes.insert(FullKey::new(table, key), row);
+        let key = FullKey::new(table, key);
+        self.undo.before(&key, &self.writes);
+        self.writes.insert(key, row);
         Ok(())
     }
 
@@ -183,14 +191,15 @@ impl Transaction {
     /// Where [`Transaction::roll_back`] returns to. `None`: it has written too much to copy that.
     pub(crate) fn savepoint(&self) -> Option<Savepoint> {
         let is_short = self.writes.len() <= SAVED_WRITES_MAX;
-        let (written_bytes, reads) = (self.written_bytes, self.reads.mark());
-        is_short.then(|| Savepoint { writes: self.writes.clone(), written_bytes, reads })
+        let (written_bytes, replaced, reads) = (self.written_bytes, self.undo.len(), self.reads.mark());
+        is_short.then(|| Savepoint { writes: self.writes.clone(), written_bytes, replaced, reads })
     }
 
     /// What was read and written since is forgotten: nobody concluded anything from it.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         self.writes = to.writes;
         self.written_bytes = to.written_bytes;
+        self.undo.truncate(to.replaced);
         self.reads.roll_back(to.reads);
     }
 

@@ -111,7 +111,8 @@ impl Conversation {
             | Statement::Begin { .. }
             | Statement::ReadOnly(_)
             | Statement::Commit
-            | Statement::Rollback => return,
+            | Statement::Rollback
+            | Statement::Savepoint { .. } => return,
         };
         self.complete(tag);
     }

@@ -8,8 +8,9 @@ use kernel::Processor;
 use pgwire::messages::response::TransactionStatus;
 use policy::unit::Instant;
 
+use super::settings::Settings;
 use crate::program::Version;
-use crate::store::Transaction;
+use crate::store::{Mark, Transaction};
 
 /// How often an open transaction's age is looked at.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
@@ -25,10 +26,18 @@ pub enum State {
     },
     /// A statement of it is being executed; it has the transaction.
     Busy { explicit: bool },
-    /// It failed, and its end is awaited.
-    Failed,
+    /// It failed, and its end is awaited; or the return to a savepoint, for which the transaction is kept.
+    Failed(Option<Transaction>),
     /// Its client was idle for too long.
     Expired { explicit: bool },
+}
+
+/// Where its client may return to.
+pub(super) struct Savepoint {
+    pub name: String,
+    pub mark: Mark,
+    /// As they were; shared with the savepoint before if they had not changed.
+    pub settings: Rc<Settings>,
 }
 
 /// A session's transaction block.
@@ -36,6 +45,7 @@ pub enum State {
 pub struct Block {
     pub state: RefCell<State>,
     programs: RefCell<Option<Version>>,
+    pub(super) savepoints: RefCell<Vec<Savepoint>>,
     used: Cell<Option<Instant>>,
     is_watched: Cell<bool>,
     timeout: Cell<Option<Duration>>,
@@ -49,7 +59,7 @@ impl Block {
             return TransactionStatus::Idle;
         }
         match &*self.state.borrow() {
-            State::Failed | State::Expired { .. } => TransactionStatus::Error,
+            State::Failed(_) | State::Expired { .. } => TransactionStatus::Error,
             _ => TransactionStatus::Transaction,
         }
     }
@@ -59,7 +69,7 @@ impl Block {
         match &*self.state.borrow() {
             State::None => false,
             State::Open { explicit, .. } | State::Busy { explicit } | State::Expired { explicit } => *explicit,
-            State::Failed => true,
+            State::Failed(_) => true,
         }
     }
 
@@ -82,9 +92,15 @@ impl Block {
         self.programs.replace(programs);
         let mut state = self.state.borrow_mut();
         // It may have failed meanwhile.
-        if !matches!(&*state, State::Failed) {
-            *state = State::Open { transaction, explicit };
-        }
+        *state = match &*state {
+            State::Failed(_) => State::Failed(self.has_savepoints().then_some(transaction)),
+            _ => State::Open { transaction, explicit },
+        };
+    }
+
+    /// May its client return to what it has written earlier?
+    pub fn has_savepoints(&self) -> bool {
+        !self.savepoints.borrow().is_empty()
     }
 
     /// In which its statements are executed; none before the first.
@@ -95,9 +111,44 @@ impl Block {
     pub fn set(&self, state: State) {
         self.programs.take();
         if matches!(state, State::None) {
+            self.savepoints.take();
             self.ended.set(self.ended.get() + 1);
         }
         self.state.replace(state);
+    }
+
+    /// The block ends. Returns its transaction, if it has one: also that of a block that has failed.
+    pub fn end(&self) -> Option<Transaction> {
+        let state = self.state.take();
+        self.set(State::None);
+        match state {
+            State::Open { transaction, .. } | State::Failed(Some(transaction)) => Some(transaction),
+            _ => None,
+        }
+    }
+
+    /// A statement of it has failed.
+    pub fn fail(&self) {
+        let mut state = self.state.borrow_mut();
+        let kept = match std::mem::take(&mut *state) {
+            State::Open { transaction, .. } if self.has_savepoints() => Some(transaction),
+            State::Failed(kept) => kept,
+            _ => None,
+        };
+        if kept.is_none() {
+            self.programs.take();
+        }
+        *state = State::Failed(kept);
+    }
+
+    /// It has returned to a savepoint.
+    pub(super) fn go_on(&self) {
+        let mut state = self.state.borrow_mut();
+        if let State::Failed(kept) = &mut *state
+            && let Some(transaction) = kept.take()
+        {
+            *state = State::Open { transaction, explicit: true };
+        }
     }
 
     /// How many have ended.
@@ -107,15 +158,15 @@ impl Block {
 
     /// A statement of it was executed, and its client was told of a failure instead: what it read is not durable. So the
     /// block has failed, if it is still the one after `ended` others.
-    pub fn fail(&self, ended: u64) {
+    pub fn fail_since(&self, ended: u64) {
         if self.ended() == ended && matches!(self.status(), TransactionStatus::Transaction) {
-            self.set(State::Failed);
+            self.fail();
         }
     }
 
     /// The client's turn: from now on it has `timeout` until the transaction is given up.
     pub fn await_client(self: &Rc<Self>, cpu: &Processor, timeout: Option<Duration>) {
-        if !matches!(&*self.state.borrow(), State::Open { .. }) {
+        if !matches!(&*self.state.borrow(), State::Open { .. } | State::Failed(Some(_))) {
             return;
         }
         self.used.set(Some(cpu.now()));
@@ -130,9 +181,12 @@ impl Block {
     pub fn expire(&self, cpu: &Processor) {
         let (Some(used), Some(timeout)) = (self.used.get(), self.timeout.get()) else { return };
         let mut state = self.state.borrow_mut();
-        if let State::Open { explicit, .. } = *state
-            && cpu.now() >= used + timeout
-        {
+        let explicit = match &*state {
+            State::Open { explicit, .. } => *explicit,
+            State::Failed(Some(_)) => true,
+            _ => return,
+        };
+        if cpu.now() >= used + timeout {
             *state = State::Expired { explicit };
         }
     }
@@ -148,7 +202,7 @@ impl Block {
     /// Returns when to look again.
     fn look(&self, cpu: &Processor) -> Option<Instant> {
         self.expire(cpu);
-        let is_open = matches!(&*self.state.borrow(), State::Open { .. } | State::Busy { .. });
+        let is_open = matches!(&*self.state.borrow(), State::Open { .. } | State::Busy { .. } | State::Failed(Some(_)));
         let (Some(used), Some(timeout), true) = (self.used.get(), self.timeout.get(), is_open) else {
             self.is_watched.set(false);
             return None;

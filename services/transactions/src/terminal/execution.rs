@@ -10,7 +10,7 @@ use super::prepared::{Bound, Cell};
 use super::refusal::{Refusal, SqlState};
 use super::session::Conversation;
 use super::settings::SHOWN_BYTES_MAX;
-use super::sql::Statement;
+use super::sql::{SavepointAction, Statement};
 use crate::program::Version;
 use crate::store::{Commit, CommitError, Conflict, Transaction};
 use crate::{Aborted, CallError, Value};
@@ -64,11 +64,12 @@ impl From<Failure> for Refusal {
 
 /// What a statement does to the transaction block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Control {
+enum Control<'a> {
     Begin { read_only: Option<bool> },
     ReadOnly(bool),
     Commit,
     Rollback,
+    Savepoint(SavepointAction, &'a str),
 }
 
 /// What becomes of the transaction of a segment outside of a block.
@@ -79,13 +80,14 @@ enum Then {
     Drop,
 }
 
-fn control(item: &Item) -> Option<Control> {
+fn control(item: &Item) -> Option<Control<'_>> {
     let Item::Step(step) = item else { return None };
-    match step.bound.prepared.statement {
-        Statement::Begin { read_only } => Some(Control::Begin { read_only }),
-        Statement::ReadOnly(read_only) => Some(Control::ReadOnly(read_only)),
+    match &step.bound.prepared.statement {
+        Statement::Begin { read_only } => Some(Control::Begin { read_only: *read_only }),
+        Statement::ReadOnly(read_only) => Some(Control::ReadOnly(*read_only)),
         Statement::Commit => Some(Control::Commit),
         Statement::Rollback => Some(Control::Rollback),
+        Statement::Savepoint { action, name } => Some(Control::Savepoint(*action, name)),
         _ => None,
     }
 }
@@ -100,7 +102,8 @@ fn then(next: Option<&Item>, until: Until) -> Then {
         None if until == Until::Sync => Then::Commit,
         None | Some(Some(Control::Begin { .. } | Control::ReadOnly(_))) => Then::Keep,
         Some(Some(Control::Commit)) => Then::Commit,
-        Some(Some(Control::Rollback) | None) => Then::Drop,
+        // Outside of a block there is no savepoint: an error.
+        Some(Some(Control::Rollback | Control::Savepoint(..)) | None) => Then::Drop,
     }
 }
 
@@ -119,8 +122,11 @@ impl Conversation {
             Err((failed, refusal)) => {
                 refusal.write(&mut self.cycle.out);
                 self.cycle.failed = true;
-                let state = if self.block.is_explicit() { State::Failed } else { State::None };
-                self.block.set(state);
+                if self.block.is_explicit() {
+                    self.block.fail();
+                } else {
+                    self.block.set(State::None);
+                }
                 failed
             }
         };
@@ -212,16 +218,17 @@ impl Conversation {
             // What it concluded from reads of two times may be nonsense.
             rows.clear();
         }
-        match executed {
-            Ok(()) | Err(Failure::Call(CallError::Program(_))) if conflicts => {
-                self.monitor.counters().conflict();
-                Err(CallError::from(Conflict).into())
-            }
-            ended => {
-                self.abort(transaction);
-                ended
-            }
+        let is_conflict = conflicts && matches!(executed, Ok(()) | Err(Failure::Call(CallError::Program(_))));
+        if explicit && self.block.has_savepoints() {
+            // Its client may return to one of them.
+            self.await_durable(Some(transaction.read()));
+            self.block.put_back(transaction, explicit, Some(programs));
+        } else if is_conflict {
+            self.monitor.counters().conflict();
+        } else {
+            self.abort(transaction);
         }
+        if is_conflict { Err(CallError::from(Conflict).into()) } else { executed }
     }
 
     /// A transaction ends without a commit. What was read by it is told from here on in the replies.
@@ -337,21 +344,24 @@ impl Conversation {
         .await
     }
 
-    fn refuse_after_failure(&self) -> Result<(), Refusal> {
-        match &*self.block.state.borrow() {
-            State::Failed => Err(Refusal::new(
-                SqlState::IN_FAILED_TRANSACTION,
-                "current transaction is aborted, commands ignored until end of transaction block",
-            )),
-            State::Expired { .. } => Err(Refusal::new(
-                SqlState::IDLE_IN_TRANSACTION_TIMEOUT,
-                "the transaction was idle for longer than idle_in_transaction_session_timeout, and was rolled back",
-            )),
-            _ => Ok(()),
+    pub(super) fn refuse_after_failure(&self) -> Result<(), Refusal> {
+        if matches!(&*self.block.state.borrow(), State::Failed(_)) {
+            let message = "current transaction is aborted, commands ignored until end of transaction block";
+            return Err(Refusal::new(SqlState::IN_FAILED_TRANSACTION, message));
         }
+        self.refuse_after_expiry()
     }
 
-    async fn control(&mut self, control: Control) -> Result<(), Refusal> {
+    pub(super) fn refuse_after_expiry(&self) -> Result<(), Refusal> {
+        if !matches!(&*self.block.state.borrow(), State::Expired { .. }) {
+            return Ok(());
+        }
+        let message =
+            "the transaction was idle for longer than idle_in_transaction_session_timeout, and was rolled back";
+        Err(Refusal::new(SqlState::IDLE_IN_TRANSACTION_TIMEOUT, message))
+    }
+
+    async fn control(&mut self, control: Control<'_>) -> Result<(), Refusal> {
         match control {
             Control::Begin { read_only } => {
                 self.refuse_after_failure()?;
@@ -378,21 +388,20 @@ impl Conversation {
                 self.complete("SET");
             }
             Control::Commit => {
-                if matches!(&*self.block.state.borrow(), State::Expired { .. }) {
-                    self.refuse_after_failure()?;
-                }
+                self.refuse_after_expiry()?;
                 self.commit_block().await?;
             }
             Control::Rollback => {
-                if let Some((transaction, ..)) = self.block.take() {
-                    self.abort(transaction);
-                } else if !self.block.is_explicit() {
-                    self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+                let is_explicit = self.block.is_explicit();
+                match self.block.end() {
+                    Some(transaction) => self.abort(transaction),
+                    None if is_explicit => {}
+                    None => self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress"),
                 }
-                self.block.set(State::None);
                 self.settings.end_block(false, &mut self.cycle.out);
                 self.complete("ROLLBACK");
             }
+            Control::Savepoint(action, name) => self.savepoint(action, name)?,
         }
         Ok(())
     }
@@ -404,7 +413,9 @@ impl Conversation {
             if !has_failed {
                 self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
             }
-            self.block.set(State::None);
+            if let Some(transaction) = self.block.end() {
+                self.abort(transaction);
+            }
             self.settings.end_block(false, &mut self.cycle.out);
             self.complete(if has_failed { "ROLLBACK" } else { "COMMIT" });
             return Ok(());

@@ -65,7 +65,7 @@ impl Exit {
         let is_undecided = has_written || self.until == Until::Flush;
         let refusal = if is_undecided { Refusal::undecided(error) } else { Refusal::from(error) };
         refusal.write(&mut out);
-        self.block.fail(self.ended);
+        self.block.fail_since(self.ended);
         if self.until == Until::Sync {
             ready(&mut out, after_failure(self.status));
         }

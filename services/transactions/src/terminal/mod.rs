@@ -21,6 +21,7 @@ mod protocol;
 mod refusal;
 mod replies;
 mod reply;
+mod savepoints;
 mod scram;
 mod session;
 mod settings;

@@ -107,7 +107,10 @@ impl Prepared {
 
     /// Is it about the transaction block?
     pub fn is_control(&self) -> bool {
-        matches!(self.statement, Statement::Begin { .. } | Statement::Commit | Statement::Rollback)
+        matches!(
+            self.statement,
+            Statement::Begin { .. } | Statement::Commit | Statement::Rollback | Statement::Savepoint { .. }
+        )
     }
 
     /// Must it be executed in a transaction?

@@ -32,6 +32,7 @@ impl SqlState {
     pub const INVALID_PASSWORD: SqlState = SqlState("28P01");
     pub const UNKNOWN_PORTAL: SqlState = SqlState("34000");
     pub const PROGRAM_FAILED: SqlState = SqlState("38000");
+    pub const INVALID_SAVEPOINT: SqlState = SqlState("3B001");
     pub const UNKNOWN_DATABASE: SqlState = SqlState("3D000");
     pub const CONFLICT: SqlState = SqlState("40001");
     pub const SYNTAX: SqlState = SqlState("42601");

@@ -100,7 +100,7 @@ pub enum Lasts {
 }
 
 /// Those of a session.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     changed: Changed,
     /// As the client chose them when it began, to which they are reset.
@@ -112,7 +112,7 @@ pub struct Settings {
 }
 
 /// What they are when the block is over.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct After {
     commit: Changed,
     rollback: Changed,
@@ -203,6 +203,19 @@ impl Settings {
             }
         }
         make(&mut self.changed);
+    }
+
+    /// In memory, about.
+    pub fn bytes(&self) -> usize {
+        let after = self.after.iter().flat_map(|after| [&after.commit, &after.rollback]);
+        let changed = [&self.changed, &self.initial].into_iter().chain(after).flatten();
+        size_of::<Settings>() + changed.map(|own| size_of_val(own) + own.1.len()).sum::<usize>()
+    }
+
+    /// As they were at a savepoint of this block. Appends what the client must be told.
+    pub fn return_to(&mut self, earlier: &Settings, out: &mut BytesMut) {
+        let before = std::mem::replace(self, earlier.clone());
+        self.report_since(&before, out);
     }
 
     /// There is a block from now on, if there was none. `read_only`: `None`: as it would be, or is.

@@ -23,6 +23,10 @@ pub enum Statement {
     ReadOnly(bool),
     Commit,
     Rollback,
+    Savepoint {
+        action: SavepointAction,
+        name: String,
+    },
     /// `None`: its default.
     Set {
         name: String,
@@ -41,6 +45,13 @@ pub enum Statement {
     Nothing(&'static str),
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SavepointAction {
+    Make,
+    Release,
+    RollBackTo,
+}
+
 impl Statement {
     /// In memory beside itself, about.
     pub fn bytes(&self) -> usize {
@@ -51,6 +62,7 @@ impl Statement {
             }
             Statement::Set { name, value, .. } => name.len() + len(value),
             Statement::Show(name) | Statement::Deallocate(name) => len(name),
+            Statement::Savepoint { name, .. } => name.len(),
             _ => 0,
         }
     }

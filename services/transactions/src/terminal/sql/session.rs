@@ -1,8 +1,8 @@
 //! Statements about transactions and the session.
 
-use super::Statement;
 use super::lexer::Token;
 use super::parser::Parser;
+use super::{SavepointAction, Statement};
 use crate::terminal::refusal::{Refusal, SqlState};
 use crate::terminal::settings::{DEFAULT_READ_ONLY, READ_ONLY, switch, word};
 
@@ -16,7 +16,13 @@ impl Parser {
             }
             "start" if self.takes_word("transaction") => Ok(Statement::Begin { read_only: self.modes()? }),
             "commit" | "end" => self.ended().map(|()| Statement::Commit),
-            "rollback" | "abort" => self.ended().map(|()| Statement::Rollback),
+            "rollback" => self.rolled_back(),
+            "abort" => self.ended().map(|()| Statement::Rollback),
+            "savepoint" => self.savepoint(SavepointAction::Make),
+            "release" => {
+                self.takes_word("savepoint");
+                self.savepoint(SavepointAction::Release)
+            }
             "set" => self.set(),
             "reset" if self.takes_word("all") => Ok(Statement::ResetAll),
             "reset" => Ok(Statement::Set { name: self.setting()?, value: None, local: false }),
@@ -71,6 +77,19 @@ impl Parser {
         if is_level { Ok(()) } else { Err(self.unexpected()) }
     }
 
+    fn rolled_back(&mut self) -> Result<Statement, Refusal> {
+        self.takes_any(&["work", "transaction"]);
+        if !self.takes_word("to") {
+            return self.ended().map(|()| Statement::Rollback);
+        }
+        self.takes_word("savepoint");
+        self.savepoint(SavepointAction::RollBackTo)
+    }
+
+    fn savepoint(&mut self, action: SavepointAction) -> Result<Statement, Refusal> {
+        self.name().map(|name| Statement::Savepoint { action, name })
+    }
+
     /// Of COMMIT and ROLLBACK.
     fn ended(&mut self) -> Result<(), Refusal> {
         self.takes_any(&["work", "transaction"]);
@@ -79,9 +98,6 @@ impl Parser {
             |what: &str| Err(Refusal::new(SqlState::NOT_SUPPORTED, format!("{what} is not served")).at(position));
         if self.takes_any(&["prepared"]) {
             return not_served("two-phase commit");
-        }
-        if self.takes_word("to") {
-            return not_served("SAVEPOINT");
         }
         if self.takes_word("and") {
             if self.takes_word("no") && self.takes_word("chain") {

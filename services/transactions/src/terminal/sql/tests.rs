@@ -103,6 +103,7 @@ fn statements_about_transactions_and_the_session_are_known() {
     };
     let (set, set_local) = (lasting(false), lasting(true));
     let begin = |read_only| Statement::Begin { read_only };
+    let savepoint = |action, name: &str| Statement::Savepoint { action, name: name.to_owned() };
     for (query, expected) in [
         ("BEGIN", begin(None)),
         ("begin transaction isolation level read committed, read write", begin(Some(false))),
@@ -116,6 +117,12 @@ fn statements_about_transactions_and_the_session_are_known() {
         ("END", Statement::Commit),
         ("ROLLBACK AND NO CHAIN", Statement::Rollback),
         ("ABORT", Statement::Rollback),
+        ("SAVEPOINT A", savepoint(SavepointAction::Make, "a")),
+        ("savepoint \"A b\"", savepoint(SavepointAction::Make, "A b")),
+        ("RELEASE SAVEPOINT a", savepoint(SavepointAction::Release, "a")),
+        ("RELEASE a", savepoint(SavepointAction::Release, "a")),
+        ("ROLLBACK TO SAVEPOINT a", savepoint(SavepointAction::RollBackTo, "a")),
+        ("ROLLBACK WORK TO a", savepoint(SavepointAction::RollBackTo, "a")),
         ("SET extra_float_digits = 3", set("extra_float_digits", Some("3"))),
         ("SET LOCAL a TO 'x', y, -1", set_local("a", Some("x, y, -1"))),
         ("SET LOCAL TIME ZONE DEFAULT", set_local("timezone", None)),
@@ -158,8 +165,9 @@ fn anything_else_gets_an_error_that_says_what_is_served() {
         ("SELECT f($0)", "42P02", Some(10)),
         ("SELECT $$text$$", "0A000", Some(8)),
         ("BEGIN READ", "42601", Some(11)),
-        ("SAVEPOINT a", "0A000", Some(1)),
-        ("ROLLBACK TO a", "0A000", None),
+        ("SAVEPOINT", "42601", Some(10)),
+        ("ROLLBACK TO 1", "42601", Some(13)),
+        ("COMMIT TO a", "42601", Some(8)),
         ("COMMIT AND CHAIN", "0A000", None),
         ("CALL 1", "42601", Some(6)),
     ] {

@@ -3,6 +3,7 @@
 //! serializable, over every crash.
 
 mod program;
+mod savepoints;
 mod sessions;
 mod terminal;
 mod untold;

@@ -13,17 +13,17 @@ use super::terminal::{Terminal, bind, execute, flush, message, parse, step, sync
 use super::{FEW_KEYS, Scene};
 
 /// Longer than `idle_in_transaction_session_timeout`, which is a minute.
-const TOO_LONG: Duration = Duration::from_secs(61);
+pub const TOO_LONG: Duration = Duration::from_secs(61);
 
 /// A client of a server on which there is nobody else.
-fn alone(seed: u64, client: impl AsyncFnOnce(Processor, Terminal, Arc<Monitor>) + 'static) {
+pub fn alone(seed: u64, client: impl AsyncFnOnce(Processor, Terminal, Arc<Monitor>) + 'static) {
     several(seed, 1, async |cpu, mut terminals, monitor| {
         client(cpu, terminals.pop().expect("one"), monitor).await;
     });
 }
 
 /// The only client, with several sessions.
-fn several(seed: u64, sessions: usize, client: impl AsyncFnOnce(Processor, Vec<Terminal>, Arc<Monitor>) + 'static) {
+pub fn several(seed: u64, sessions: usize, client: impl AsyncFnOnce(Processor, Vec<Terminal>, Arc<Monitor>) + 'static) {
     let scene = Scene::new(seed, FEW_KEYS, &mut Random(seed));
     let life = scene.begin(seed);
     let (world, monitor) = (scene.world.clone(), Arc::clone(&life.monitor));

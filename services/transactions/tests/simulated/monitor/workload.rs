@@ -123,6 +123,19 @@ struct Open {
     totals: Vec<String>,
 }
 
+impl Open {
+    /// Of what was done since the first `before` calls, only what it read of others stays.
+    fn undo(&mut self, before: usize) {
+        let mut changed = Vec::new();
+        for (call, done) in self.calls.iter().zip(&mut self.done).skip(before) {
+            done.retain(|operation| matches!(operation, Operation::Read { key, .. } if !changed.contains(key)));
+            if let Call::Write(key, ..) | Call::Remove(key, _) = call {
+                changed.push(*key);
+            }
+        }
+    }
+}
+
 impl Client {
     /// Transactions one after the other, until the server dies.
     pub async fn work(mut self, transactions: u64) {
@@ -282,21 +295,49 @@ impl Client {
         Ok(())
     }
 
-    /// BEGIN, calls with think times, and COMMIT or ROLLBACK.
+    /// BEGIN, calls with think times, and COMMIT or ROLLBACK; often with savepoints, to which it returns.
     async fn block(&mut self, session: &Terminal) -> Result<(), Gone> {
         let mut open = self.begin();
         // What is not asked to be committed is not.
         self.note(&open, Outcome::Aborted);
         session.ask("BEGIN").await?;
-        let mut failed = None;
+        let has_savepoints = self.random.chance(500);
+        // The calls before each, all of one name.
+        let mut savepoints = Vec::new();
+        let (mut failed, mut conflicts) = (None, false);
         for index in 0..open.calls.len() {
+            if has_savepoints && self.random.chance(300) {
+                let reply = session.ask("SAVEPOINT s").await?;
+                assert_eq!((reply.error, reply.status), (None, b'T'));
+                savepoints.push(index);
+            }
             let reply = session.ask(&open.calls[index].sql()).await?;
-            if let Some(code) = &reply.error {
-                failed = Some(self.failed(code));
+            failed = reply.error.as_ref().map(|code| {
+                conflicts |= code == "40001";
+                self.failed(code)
+            });
+            match failed {
+                Some(_) => open.done.push(Vec::new()),
+                None => self.answered(&mut open, &reply),
+            }
+            let returns = self.random.chance(if failed.is_some() { 800 } else { 200 });
+            match savepoints.last() {
+                Some(&before) if returns => {
+                    let reply = session.ask("ROLLBACK TO s").await?;
+                    assert_eq!((reply.error, reply.status), (None, b'T'));
+                    open.undo(before);
+                    failed = None;
+                }
+                Some(_) if failed.is_none() && self.random.chance(100) => {
+                    savepoints.pop();
+                    assert_eq!(session.ask("RELEASE s").await?.error, None);
+                }
+                _ => {}
+            }
+            self.note(&open, Outcome::Aborted);
+            if failed.is_some() {
                 break;
             }
-            self.answered(&mut open, &reply);
-            self.note(&open, Outcome::Aborted);
             if self.random.chance(300) {
                 self.cpu.sleep(Duration::from_micros(self.random.below(2000))).await;
             }
@@ -311,7 +352,8 @@ impl Client {
             None if reply.tags == ["COMMIT"] => Outcome::Committed,
             None => Outcome::Aborted,
         };
-        assert!(failed.is_none() || outcome != Outcome::Committed, "a block that failed was committed");
+        let must_fail = failed.is_some() || conflicts;
+        assert!(!must_fail || outcome != Outcome::Committed, "a block that failed was committed");
         self.note(&open, outcome);
         Ok(())
     }
