@@ -100,6 +100,18 @@ fn open_files_outlive_their_names() {
 }
 
 #[test]
+fn a_directory_is_empty_once_the_files_that_were_removed_from_it_are_closed() {
+    let Some(f) = Fixture::new("") else { return };
+    for round in 0..100 {
+        fs::create_dir(f.path("d")).expect("mkdir");
+        let file = File::create(f.path("d/a")).expect("create");
+        fs::remove_file(f.path("d/a")).expect("unlink");
+        drop(file);
+        fs::remove_dir(f.path("d")).unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+}
+
+#[test]
 fn removing_and_closing_at_the_same_time_leaves_nothing_behind() {
     let Some(f) = Fixture::new("") else { return };
     std::thread::scope(|scope| {

@@ -3,14 +3,59 @@
 //! NFSv3 has no open files: the server would forget one with its last name. So it gets another name (as the host's client
 //! gives one, and servers know them), which is removed with its last closing.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use futures_util::future::select;
 use kernel::Processor;
+use kernel::wait::WaitList;
 use machine::Errno;
+use parking_lot::Mutex;
 
 use super::Files;
-use crate::node::Node;
+use crate::node::{Node, NodeId};
+
+/// How long a directory that is to be removed waits for removals in it. Ample for a call, but not for a file with other names
+/// whose data the server refuses.
+const REMOVALS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Hidden files that are closed and being removed.
+#[derive(Default)]
+pub(super) struct Removals {
+    /// Of each, in any order.
+    directories: Mutex<Vec<NodeId>>,
+    ended: WaitList,
+}
+
+impl Removals {
+    fn begin(&self, directory: NodeId) -> Removal<'_> {
+        self.directories.lock().push(directory);
+        Removal { removals: self, directory }
+    }
+
+    fn has(&self, directory: NodeId) -> bool {
+        self.directories.lock().contains(&directory)
+    }
+}
+
+/// A removal, until dropped.
+struct Removal<'a> {
+    removals: &'a Removals,
+    directory: NodeId,
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        let mut directories = self.removals.directories.lock();
+        if let Some(at) = directories.iter().position(|directory| *directory == self.directory) {
+            directories.swap_remove(at);
+        }
+        drop(directories);
+        self.removals.ended.wake_all();
+    }
+}
 
 /// An open file whose name another one is about to take, and which lasts by a name of its own.
 pub(super) struct Kept<'a> {
@@ -135,13 +180,20 @@ impl Files {
             // It may have been closed meanwhile.
             if state.opens == 0 { std::mem::take(&mut state.hidden) } else { Vec::new() }
         };
-        for (directory, hidden) in left {
-            self.remove_hidden(cpu, node, &directory, &hidden).await;
-        }
+        self.remove_hidden(cpu, node, left).await;
     }
 
     /// Removes a file that was hidden, at its last closing. What was written and not sent goes with it.
-    pub(super) async fn remove_hidden(&self, cpu: &Processor, node: &Node, directory: &Node, name: &[u8]) {
+    pub(super) async fn remove_hidden(&self, cpu: &Processor, node: &Node, names: Vec<(Arc<Node>, Vec<u8>)>) {
+        let begin = |(directory, name): (Arc<Node>, _)| (self.removals.begin(directory.id), directory, name);
+        // All begin at once: who removes a directory is to wait for the last one, too.
+        let removals: Vec<_> = names.into_iter().map(begin).collect();
+        for (_until_removed, directory, name) in removals {
+            self.remove_hidden_name(cpu, node, &directory, &name).await;
+        }
+    }
+
+    async fn remove_hidden_name(&self, cpu: &Processor, node: &Node, directory: &Node, name: &[u8]) {
         node.ahead.until_done().await;
         if node.known.attributes().links > 1
             && let Some(content) = node.content()
@@ -157,5 +209,16 @@ impl Files {
                 self.host.report(&format!("{name} could not be removed: {errno}"));
             }
         }
+    }
+
+    /// Waits for removals under way in the directory of this name, which is to be removed or replaced, but not for long. They
+    /// begin when the host tells of the last closing, for whose end it does not let close(2) wait.
+    pub(super) async fn until_removed(&self, cpu: &Processor, directory: NodeId, name: &[u8]) {
+        if self.removals.directories.lock().is_empty() {
+            return;
+        }
+        let Some(node) = self.nodes.lock().named(directory, name) else { return };
+        let removed = self.removals.ended.until(|| (!self.removals.has(node.id)).then_some(()));
+        select(pin!(removed), pin!(cpu.sleep(REMOVALS_TIMEOUT))).await;
     }
 }

@@ -32,6 +32,7 @@ use crate::node::{Node, NodeId, Nodes};
 use crate::notice::Notice;
 pub use attributes::{New, NewTime, Wanted};
 pub use content::{Waiting, WriteAhead};
+use hidden::Removals;
 use listing::Streams;
 pub use listing::{Listed, Sink, StreamId};
 pub use names::{Creation, Special};
@@ -106,6 +107,7 @@ pub struct Files {
     nodes: Mutex<Nodes>,
     streams: Mutex<Streams>,
     openings: Mutex<Openings>,
+    removals: Removals,
     /// Files whose content is cached, not open, in the order of their closing.
     closed: Mutex<VecDeque<NodeId>>,
     /// Files that were closed without a commit, to be committed together.
@@ -151,6 +153,7 @@ impl Files {
             nodes: Mutex::new(nodes),
             streams: Mutex::default(),
             openings: Mutex::default(),
+            removals: Removals::default(),
             closed: Mutex::default(),
             due: Mutex::default(),
             room_ahead: Room::default(),

@@ -379,6 +379,7 @@ impl Files {
     /// The server's.
     pub async fn remove_directory(&self, cpu: &Processor, directory: NodeId, name: &[u8]) -> Result<(), Errno> {
         let directory = self.node(directory)?;
+        self.until_removed(cpu, directory.id, name).await;
         let call = self.server.remove_directory(cpu, &directory.handle, name);
         self.change_names(cpu, &directory, call, |change| *change).await?;
         self.nodes.lock().remove_name(directory.id, name);
@@ -396,6 +397,7 @@ impl Files {
         (to, new_name): (NodeId, &[u8]),
     ) -> Result<(), Errno> {
         let (from, to) = (self.node(from)?, self.node(to)?);
+        self.until_removed(cpu, to.id, new_name).await;
         let (moved, replaced) = {
             let nodes = self.nodes.lock();
             (nodes.named(from.id, name), nodes.named(to.id, new_name))

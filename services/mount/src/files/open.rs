@@ -172,9 +172,7 @@ impl Files {
             }
             std::mem::take(&mut state.hidden)
         };
-        for (directory, name) in hidden {
-            self.remove_hidden(cpu, node, &directory, &name).await;
-        }
+        self.remove_hidden(cpu, node, hidden).await;
         if node.content().is_some() || node.ahead.left().0 > 0 {
             self.note_closed(node.id);
         }

@@ -9,6 +9,7 @@ use machine::{Connection, Listener};
 /// Procedures of NFS (RFC 1813).
 pub const GETATTR: u32 = 1;
 pub const LOOKUP: u32 = 3;
+pub const REMOVE: u32 = 12;
 pub const READDIRPLUS: u32 = 17;
 
 /// Ends a record (RFC 5531, section 11).

@@ -1,9 +1,11 @@
 //! Names, and files that lose theirs while they are open.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{Either, join, select};
 use kernel::Processor;
 use machine::Errno;
 use machine::tree::{SetAttributes, TreeCall};
@@ -11,7 +13,12 @@ use mount::{Creation, Files, Found, Listed, LookupCache, NodeId, Options, Sink, 
 use policy::unit::{ByteOffset, ByteRange, Stability};
 use testkit::rounds::for_seeds;
 
+use crate::made_up::REMOVE;
 use crate::scene::{Scene, options};
+
+/// What a server refuses with (RFC 1813, section 2.6).
+const NOT_EMPTY: u32 = 66;
+const JUKEBOX: u32 = 10008;
 
 pub const NEW: Creation = Creation { mode: 0o644, is_exclusive: true, truncates: false };
 
@@ -148,6 +155,59 @@ fn a_file_that_is_removed_while_it_is_open_lasts_until_it_is_closed() {
         assert_eq!(list(&cpu, &files, 100).await.len(), 1, "it has a name of its own");
         files.close_file(&cpu, opening).await;
         assert_eq!(list(&cpu, &files, 100).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_directory_is_empty_once_the_files_that_were_removed_from_it_are_closed() {
+    for_seeds("a_directory_is_empty_once_the_files_that_were_removed_from_it_are_closed", 12, |seed| {
+        let mut scene = Scene::new(seed);
+        let files = scene.mount();
+        scene.run(async move |cpu| {
+            let root = NodeId::ROOT;
+            let directory = files.make_directory(&cpu, root, b"d", 0o755).await.expect("made").id;
+            let (file, opening) = files.create(&cpu, root, b"a", NEW).await.expect("created");
+            files.link(&cpu, file.id, directory, b"a").await.expect("linked");
+            files.unlink(&cpu, root, b"a").await.expect("removed");
+            files.unlink(&cpu, directory, b"a").await.expect("removed");
+            let (_, removed) = join(files.close_file(&cpu, opening), files.remove_directory(&cpu, root, b"d")).await;
+            assert_eq!(removed, Ok(()), "seed {seed}");
+            let directory = files.make_directory(&cpu, root, b"d", 0o755).await.expect("made").id;
+            files.make_directory(&cpu, root, b"other", 0o755).await.expect("made");
+            let (_, opening) = files.create(&cpu, directory, b"a", NEW).await.expect("created");
+            files.unlink(&cpu, directory, b"a").await.expect("removed");
+            let (_, replaced) =
+                join(files.close_file(&cpu, opening), files.rename(&cpu, (root, b"other"), (root, b"d"))).await;
+            assert_eq!(replaced, Ok(()), "seed {seed}");
+        });
+    });
+}
+
+#[test]
+fn a_directory_with_removed_files_that_are_open_or_stay_is_not_waited_for_forever() {
+    let mut scene = Scene::new(9);
+    let files = scene.mount();
+    let own = Arc::clone(&files);
+    let opening = scene.run(async move |cpu| {
+        let directory = own.make_directory(&cpu, NodeId::ROOT, b"d", 0o755).await.expect("made").id;
+        let (_, opening) = own.create(&cpu, directory, b"a", NEW).await.expect("created");
+        own.unlink(&cpu, directory, b"a").await.expect("removed");
+        let begun = cpu.now();
+        let refused = own.remove_directory(&cpu, NodeId::ROOT, b"d").await;
+        assert_eq!(refused, Err(Errno(libc::ENOTEMPTY)));
+        assert!(cpu.now().since(begun) < Duration::from_secs(5), "of an open file there is nothing to wait for");
+        opening
+    });
+    // Without attributes.
+    let refusal = |status: u32| [status, 0, 0].map(u32::to_be_bytes).concat();
+    scene.make_up(move |procedure, _| refusal(if procedure == REMOVE { JUKEBOX } else { NOT_EMPTY }));
+    scene.run(async move |cpu| {
+        let begun = cpu.now();
+        let close = pin!(files.close_file(&cpu, opening));
+        let remove = pin!(files.remove_directory(&cpu, NodeId::ROOT, b"d"));
+        let Either::Right((refused, _)) = select(close, remove).await else { panic!("it is not removed") };
+        assert_eq!(refused, Err(Errno(libc::ENOTEMPTY)));
+        assert!(cpu.now().since(begun) < Duration::from_secs(60));
     });
 }
 
