@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::fixture::{Fixture, shell};
@@ -109,6 +109,34 @@ fn a_directory_is_empty_once_the_files_that_were_removed_from_it_are_closed() {
         drop(file);
         fs::remove_dir(f.path("d")).unwrap_or_else(|error| panic!("round {round}: {error}"));
     }
+}
+
+#[test]
+fn a_file_has_the_servers_number_also_if_a_removed_one_had_it_that_is_still_in_use() {
+    let Some(f) = Fixture::new("") else { return };
+    let names = |kind: &str| (0..64).map(|number| format!("{kind}-{number}")).collect::<Vec<_>>();
+    let (old, new, links) = (names("old"), names("new"), names("link"));
+    let make = |name: &String| _ = File::create(f.path(name)).expect("create");
+    old.iter().for_each(make);
+    // To the host they are not open.
+    let open =
+        |name: &String| OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(f.path(name)).expect("open");
+    let in_use: Vec<File> = old.iter().map(open).collect();
+    old.iter().for_each(|name| fs::remove_file(f.path(name)).expect("unlink"));
+    // File systems such as ext4 give the numbers again at once.
+    new.iter().for_each(make);
+    new.iter().zip(&links).for_each(|(name, link)| fs::hard_link(f.path(name), f.path(link)).expect("link"));
+    let number = |path| fs::metadata(path).expect("stat").ino();
+    let check = || {
+        for (name, link) in new.iter().zip(&links) {
+            assert_eq!([name, link].map(|name| number(f.path(name))), [number(f.served(name)); 2], "{name}");
+        }
+    };
+    check();
+    assert_eq!(fs::read_dir(&f.mount.directory).expect("list").count(), 128);
+    check();
+    drop(in_use);
+    check();
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct Attributes {
     pub used: u64,
     /// Major and minor number.
     pub device: (u32, u32),
+    /// Of the file system, whose objects have numbers of their own.
+    pub fs_id: u64,
     pub file_id: u64,
     pub accessed: Time,
     pub modified: Time,
@@ -61,6 +63,7 @@ impl Attributes {
             size: 0,
             used: 0,
             device: (0, 0),
+            fs_id: 0,
             file_id,
             accessed: time,
             modified: time,
@@ -112,6 +115,7 @@ impl From<&fattr3> for Attributes {
             size: wire.size.min(i64::MAX as u64),
             used: wire.used,
             device: (wire.rdev.specdata1, wire.rdev.specdata2),
+            fs_id: wire.fsid,
             file_id: wire.fileid,
             accessed: wire.atime.into(),
             modified: wire.mtime.into(),

@@ -9,7 +9,7 @@ use policy::unit::Instant;
 use smallvec::SmallVec;
 
 use crate::ahead::Ahead;
-use crate::attributes::Kind;
+use crate::attributes::{Attributes, Kind};
 use crate::client::{Access, Object};
 use crate::content::Content;
 use crate::errors::Errors;
@@ -41,6 +41,8 @@ pub(crate) type Name = (NodeId, Arc<[u8]>);
 
 pub(crate) struct Node {
     pub id: NodeId,
+    /// What programs are told (`st_ino`).
+    pub number: u64,
     /// No other object ever has it: numbers come again.
     serial: u64,
     pub handle: Handle,
@@ -180,15 +182,24 @@ impl Nodes {
     }
 
     /// Adds an object, by the server's number if that is free.
-    pub fn insert(&mut self, handle: &Handle, file_id: u64, kind: Kind, known: Arc<Known>) -> Arc<Node> {
+    pub fn insert(&mut self, handle: &Handle, known: Arc<Known>) -> Arc<Node> {
+        let Attributes { fs_id, file_id, kind, .. } = known.attributes();
         let mut id = if self.by_id.is_empty() { NodeId::ROOT } else { NodeId(file_id) };
+        let mut number = id.0;
         if id.0 == 0
             || id.0 >= ALIASES
             || (id == NodeId::ROOT && !self.by_id.is_empty())
             || self.by_id.contains_key(&id)
         {
+            let other = self.by_id.get(&id).filter(|other| other.number == file_id);
+            let other = other.map(|other| other.known.attributes());
             id = NodeId(ALIASES + self.aliases);
             self.aliases += 1;
+            // In one file system, the other one is removed, and not forgotten yet. Of another one, both may be there, and
+            // programs take what has one number for one file.
+            if other.is_none_or(|other| (other.fs_id, other.file_id) != (fs_id, file_id)) {
+                number = id.0;
+            }
         }
         let (errors, ahead, notices) = (Arc::default(), Ahead::default(), Arc::default());
         let (following, losing_name, state) = (TaskMutex::default(), TaskMutex::default(), Mutex::default());
@@ -196,6 +207,7 @@ impl Nodes {
         let serial = self.serials;
         let node = Arc::new(Node {
             id,
+            number,
             serial,
             handle: handle.clone(),
             kind,
@@ -315,13 +327,12 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::attributes::Attributes;
     use crate::known::Bounds;
 
     pub(crate) fn insert(nodes: &mut Nodes, number: u64, kind: Kind) -> Arc<Node> {
         let bounds = Bounds { min: Duration::ZERO, max: Duration::ZERO };
         let known = Known::new(Instant::ZERO, Attributes::bare(number, kind), bounds);
-        let node = nodes.insert(&Handle::new(&number.to_be_bytes()), number, kind, known);
+        let node = nodes.insert(&Handle::new(&number.to_be_bytes()), known);
         node.state.lock().lookups = 1;
         nodes.set_name(&node, NodeId::ROOT, &number.to_be_bytes());
         node
@@ -360,6 +371,22 @@ pub(crate) mod tests {
         assert!(!nodes.remove(&first), "another one has its number");
         assert!(Arc::ptr_eq(&second, &nodes.get(second.id).expect("it is known")));
         assert_eq!(nodes.dismissible, 1);
+    }
+
+    #[test]
+    fn an_object_has_the_number_of_a_removed_one_that_is_still_known_and_not_that_of_another_file_systems() {
+        let mut nodes = Nodes::default();
+        insert(&mut nodes, 1, Kind::Directory);
+        let mut of = |fs_id: u64, file_id: u64, handle: &[u8]| {
+            let bounds = Bounds { min: Duration::ZERO, max: Duration::ZERO };
+            let attributes = Attributes { fs_id, ..Attributes::bare(file_id, Kind::File) };
+            let node = nodes.insert(&Handle::new(handle), Known::new(Instant::ZERO, attributes, bounds));
+            (node.id.0, node.number)
+        };
+        assert_eq!(of(0, 5, b"removed"), (5, 5));
+        assert_eq!(of(0, 5, b"new"), (ALIASES, 5));
+        assert_eq!(of(7, 5, b"of another file system"), (ALIASES + 1, ALIASES + 1));
+        assert_eq!(of(0, ALIASES + 1, b"high"), (ALIASES + 2, ALIASES + 2));
     }
 
     #[test]

@@ -4,14 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, Request};
+use fuser::{Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, Request};
 use kernel::Processor;
 use machine::Errno;
 use mount::{Files, Flushed, Found, StreamId, WriteAhead};
 
 use super::listing::{Listing, Shared};
 use super::waiting::{Refuse, ThreadId};
-use super::{Adapter, convert, node};
+use super::{Adapter, convert};
 
 impl Adapter {
     /// Does `task` on the mount's processor.
@@ -171,10 +171,9 @@ impl Adapter {
 }
 
 pub(super) fn entry(reply: ReplyEntry, found: &Found) {
-    let attributes = convert::attributes(found.id, &found.attributes);
-    reply.entry_with_ttls(&found.attributes_hold, &found.name_holds, &attributes, Generation(0));
+    reply.entry_with_ttls(&found.attributes_hold, &found.name_holds, &convert::referred(found), Generation(0));
 }
 
-pub(super) fn attributes(reply: ReplyAttr, ino: INodeNo, (attributes, holds): (mount::Attributes, Duration)) {
-    reply.attr(&holds, &convert::attributes(node(ino), &attributes));
+pub(super) fn attributes(reply: ReplyAttr, (attributes, holds): (mount::Attributes, Duration)) {
+    reply.attr(&holds, &convert::attributes(&attributes));
 }

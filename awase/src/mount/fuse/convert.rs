@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use machine::Errno;
-use mount::{Attributes, Kind, NewTime, NodeId, Special, Time};
+use mount::{Attributes, Found, Kind, NewTime, Special, Time};
 
 /// Unit of `st_blocks`. Bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -28,9 +28,14 @@ pub fn file_type(kind: Kind) -> FileType {
     }
 }
 
-pub fn attributes(id: NodeId, from: &Attributes) -> FileAttr {
+/// Of an object to which the host refers from then on: the crate takes its number from here.
+pub fn referred(found: &Found) -> FileAttr {
+    FileAttr { ino: INodeNo(found.id.0), ..attributes(&found.attributes) }
+}
+
+pub fn attributes(from: &Attributes) -> FileAttr {
     FileAttr {
-        ino: INodeNo(id.0),
+        ino: INodeNo(from.file_id),
         size: from.size,
         blocks: from.used.div_ceil(SECTOR_BYTES),
         atime: system_time(from.accessed),
@@ -50,7 +55,7 @@ pub fn attributes(id: NodeId, from: &Attributes) -> FileAttr {
 
 /// An entry of which only number and kind are known.
 pub fn bare(file_id: u64, kind: Kind) -> FileAttr {
-    attributes(NodeId(file_id), &Attributes::bare(file_id, kind))
+    attributes(&Attributes::bare(file_id, kind))
 }
 
 fn system_time(time: Time) -> SystemTime {

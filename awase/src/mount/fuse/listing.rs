@@ -173,7 +173,7 @@ impl Sink for Entries {
             Some(found) => {
                 // There is one time for both.
                 let holds = found.name_holds.min(found.attributes_hold);
-                (convert::attributes(found.id, &found.attributes), holds)
+                (convert::referred(found), holds)
             }
             None => (convert::bare(entry.file_id, kind), Duration::ZERO),
         };

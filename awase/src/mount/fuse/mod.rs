@@ -150,7 +150,7 @@ impl Filesystem for Adapter {
             request,
             reply,
             move |files, cpu| async move { files.attributes(&cpu, node(ino)).await },
-            move |reply, found| attributes(reply, ino, found),
+            attributes,
         );
     }
 
@@ -178,7 +178,7 @@ impl Filesystem for Adapter {
             request,
             reply,
             move |files, cpu| async move { files.set_attributes(&cpu, node(ino), new).await },
-            move |reply, found| attributes(reply, ino, found),
+            attributes,
         );
     }
 
@@ -310,8 +310,7 @@ impl Filesystem for Adapter {
             move |reply, (found, OpeningId(opening))| {
                 // There is one time for both.
                 let holds = found.name_holds.min(found.attributes_hold);
-                let attributes = convert::attributes(found.id, &found.attributes);
-                reply.created(&holds, &attributes, Generation(0), FileHandle(opening), open_flags);
+                reply.created(&holds, &convert::referred(&found), Generation(0), FileHandle(opening), open_flags);
             },
             async |files, cpu, (found, opening): (Found, OpeningId)| {
                 files.close_file(&cpu, opening).await;

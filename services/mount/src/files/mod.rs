@@ -142,7 +142,7 @@ impl Files {
         let queue = cpu.kernel().queue_of_disk(disk, || DiskQueue::new(config));
         let known = Known::new(asked, attributes, options.directories);
         let mut nodes = Nodes::default();
-        nodes.insert(server.root(), attributes.file_id, Kind::Directory, known);
+        nodes.insert(server.root(), known);
         Ok(Arc::new(Files {
             server: Arc::new(server),
             options,
@@ -182,7 +182,7 @@ impl Files {
             return node;
         }
         let known = Known::new(asked, attributes, self.bounds(attributes.kind));
-        let node = nodes.insert(handle, attributes.file_id, attributes.kind, known);
+        let node = nodes.insert(handle, known);
         let dismissed = nodes.dismiss();
         drop(nodes);
         if !dismissed.is_empty() {
@@ -220,15 +220,18 @@ impl Files {
             LookupCache::None => Duration::ZERO,
             LookupCache::Positive | LookupCache::All => directory.known.holds(cpu.now()),
         };
-        Found { id: node.id, attributes: self.shown(node), attributes_hold: node.known.holds(cpu.now()), name_holds }
+        // These replies have one number for both: what programs are told the host is to ask for.
+        let is_told_right = node.number == node.id.0;
+        let attributes_hold = if is_told_right { node.known.holds(cpu.now()) } else { Duration::ZERO };
+        Found { id: node.id, attributes: self.shown(node), attributes_hold, name_holds }
     }
 
-    /// The attributes of a node, with what was written and is not durable: a server that restarts may not have it any more,
-    /// and gets it again.
+    /// The attributes of a node, with its number here, and with what was written and is not durable: a server that restarts may
+    /// not have it any more, and gets it again.
     fn shown(&self, node: &Node) -> Attributes {
         let attributes = node.known.attributes();
         let in_cache = node.content().filter(|content| !content.volume.is_clean());
         let size = in_cache.map_or(0, |content| content.volume.size()).max(node.ahead.left().1);
-        Attributes { size: attributes.size.max(size), ..attributes }
+        Attributes { size: attributes.size.max(size), file_id: node.number, ..attributes }
     }
 }
