@@ -72,16 +72,17 @@ fn percent_encoded(name: &str) -> PercentEncode<'_> {
 
 impl Sockets {
     /// Takes over the sockets that systemd passed (`LISTEN_FDS`); for what it passed none, makes those of the
-    /// configuration. Waits with `deadline` for a server before this one.
+    /// configuration. Waits with `deadline` for a server before this one. Also returns whether any were passed.
     ///
     /// # Errors
     /// When a socket is in use, not permitted or not of a kind that can be served.
-    pub fn open(config: &Config, deadline: Deadline) -> Result<Sockets, Problems> {
+    pub fn open(config: &Config, deadline: Deadline) -> Result<(Sockets, bool), Problems> {
         let mut sockets = activated()?;
+        let any_passed = !sockets.0.is_empty();
         let (settings, any_disks) = (&config.settings, !config.exports.is_empty());
         let made = sockets.make_missing(settings, any_disks, &config.directories, &config.databases, deadline)?;
         sockets.take(made);
-        Ok(sockets)
+        Ok((sockets, any_passed))
     }
 
     /// Makes those of the configuration that are needed for disks, if there are any, for `directories` and for

@@ -41,7 +41,7 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     forward_signals(sender.clone())?;
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not create disks.
-    let sockets = Sockets::open(&config, Deadline::for_takeover())?;
+    let (sockets, any_passed) = Sockets::open(&config, Deadline::for_takeover())?;
     let (metrics, unserved) = Listeners::open(&config.settings)?;
     let (server, notices) = Server::start(&config, sockets)?;
     let (metrics, without_thread) = metrics.serve(server.view());
@@ -49,8 +49,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
     let notices = config.notices.iter().cloned().chain(notices).chain(unserved);
     notices.chain(limits.into_iter().flatten()).for_each(tell);
-    let mut front = Front { server, config, overrides, metrics };
-    print(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
+    let mut front = Front { server, config, overrides, metrics, output_is_ours: !any_passed };
+    front.print(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
     notify(&[NotifyState::Ready]);
     front.run(&events)?;
     notify(&[NotifyState::Stopping]);
@@ -62,6 +62,8 @@ struct Front<'a> {
     config: Config,
     overrides: &'a Overrides,
     metrics: FrontEnd,
+    /// Standard output is not that of a client who has handed over sockets.
+    output_is_ours: bool,
 }
 
 impl Front<'_> {
@@ -102,7 +104,7 @@ impl Front<'_> {
                 for line in
                     report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)).chain(&config.notices)
                 {
-                    print(&format!("{line}\n"));
+                    self.print(&format!("{line}\n"));
                 }
                 self.config.exports = config.exports;
                 self.config.directories = config.directories;
@@ -121,6 +123,16 @@ impl Front<'_> {
             }
         }
         notify(&[NotifyState::Ready]);
+    }
+
+    /// A server goes on where nobody reads what it says. Clients that start their own server write to the standard output that
+    /// it has from them (`nbdcopy -- [ awase serve ] -`).
+    fn print(&self, text: &str) {
+        if self.output_is_ours {
+            let _ = tell::print(text);
+        } else {
+            tell::print_to_stderr(text);
+        }
     }
 
     /// Sets the switches that differ from those of the previous configuration, so a switch that was set on the running
@@ -144,7 +156,9 @@ impl Front<'_> {
     /// Finishes the requests in flight and writes everything to the disks. A second signal ends the process at once.
     fn drain(mut self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
         let begun = Instant::now();
-        print("finishing the requests in flight and writing everything to the disks; a second signal ends at once\n");
+        self.print(
+            "finishing the requests in flight and writing everything to the disks; a second signal ends at once\n",
+        );
         let on_end = move |failures| {
             // The receiver is dropped with the process.
             let _ = sender.send(Event::Drained(failures));
@@ -197,9 +211,4 @@ fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tell(format_args!("systemd cannot be notified: {error}"));
     }
-}
-
-/// A server goes on where nobody reads what it says.
-fn print(text: &str) {
-    let _ = tell::print(text);
 }

@@ -8,9 +8,13 @@ use anyhow::Context as _;
 /// Writes a line to standard error, which may be closed, full or a pipe that nobody reads any more: `eprintln!` panics then,
 /// and a server that panics loses what is not written yet.
 pub fn tell(line: impl Display) {
-    let line = format!("awase: {line}\n");
+    print_to_stderr(&format!("awase: {line}\n"));
+}
+
+/// Writes to standard error where standard output is somebody else's.
+pub fn print_to_stderr(text: &str) {
     // Nobody can be told where this fails.
-    let _ = io::stderr().write_all(line.as_bytes());
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Writes to standard output, where `print!` panics if that is full or nobody reads it any more.

@@ -452,10 +452,16 @@ fn sockets_are_taken_over_from_systemd() {
     let sandbox = Sandbox::new();
     let path = sandbox.file("activated.sock");
     let socket: OwnedFd = UnixListener::bind(&path).expect("bind").into();
-    let server = sandbox.start(activated(&socket, RAM));
+    let mut server = sandbox.start(activated(&socket, RAM));
     assert_eq!(Client::connect(&path, "r").expect("connect").size, 1 << 20);
     assert!(!server.socket().exists(), "the configured socket is not used");
-    server.end();
+    server.signal(libc::SIGHUP);
+    server.await_notice("RELOADING=1");
+    server.await_notice("READY=1");
+    server.signal(libc::SIGTERM);
+    let (status, output, errors) = server.wait();
+    assert!(status.success() && errors.contains("Ctrl-C") && errors.contains("finishing"), "{status}: {errors}");
+    assert_eq!(output, "", "it is its client's");
     assert!(path.exists(), "a socket of systemd stays");
 }
 
