@@ -127,12 +127,16 @@ impl Block {
         }
     }
 
+    pub fn has_failed(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Failed(_))
+    }
+
     /// A statement of it has failed.
     pub fn fail(&self) {
         let mut state = self.state.borrow_mut();
         let kept = match std::mem::take(&mut *state) {
             State::Open { transaction, .. } if self.has_savepoints() => Some(transaction),
-            State::Failed(kept) => kept,
+            State::Failed(kept) => kept.filter(|_| self.has_savepoints()),
             _ => None,
         };
         if kept.is_none() {
@@ -159,7 +163,10 @@ impl Block {
     /// A statement of it was executed, and its client was told of a failure instead: what it read is not durable. So the
     /// block has failed, if it is still the one after `ended` others.
     pub fn fail_since(&self, ended: u64) {
-        if self.ended() == ended && matches!(self.status(), TransactionStatus::Transaction) {
+        let is_open = !matches!(&*self.state.borrow(), State::None | State::Expired { .. });
+        if self.ended() == ended && self.is_explicit() && is_open {
+            // Those that were made after it would bring it back.
+            self.savepoints.take();
             self.fail();
         }
     }

@@ -237,6 +237,12 @@ impl Conversation {
         self.await_durable(Some(transaction.abort()));
     }
 
+    /// That of a block that has failed, and did not return to a savepoint.
+    fn give_up(&self, transaction: &Transaction) {
+        let counters = self.monitor.counters();
+        if transaction.conflicts() { counters.conflict() } else { counters.abort() }
+    }
+
     /// What is replied from here on waits for it.
     pub(super) fn await_durable(&mut self, commit: Option<Commit>) {
         let position = self.cycle.out.len();
@@ -392,8 +398,9 @@ impl Conversation {
                 self.commit_block().await?;
             }
             Control::Rollback => {
-                let is_explicit = self.block.is_explicit();
+                let (is_explicit, has_failed) = (self.block.is_explicit(), self.block.has_failed());
                 match self.block.end() {
+                    Some(transaction) if has_failed => self.give_up(&transaction),
                     Some(transaction) => self.abort(transaction),
                     None if is_explicit => {}
                     None => self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress"),
@@ -414,7 +421,7 @@ impl Conversation {
                 self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
             }
             if let Some(transaction) = self.block.end() {
-                self.abort(transaction);
+                self.give_up(&transaction);
             }
             self.settings.end_block(false, &mut self.cycle.out);
             self.complete(if has_failed { "ROLLBACK" } else { "COMMIT" });

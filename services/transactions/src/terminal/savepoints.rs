@@ -41,7 +41,7 @@ impl Conversation {
 
 impl Block {
     /// # Errors
-    /// If the transaction is too long.
+    /// If the transaction is too long: then no savepoint is left.
     fn make_savepoint(&self, name: &str, settings: &Settings) -> Result<(), Refusal> {
         let mut savepoints = self.savepoints.borrow_mut();
         let before = savepoints.last().map(|last| &last.settings).filter(|before| ***before == *settings);
@@ -50,7 +50,11 @@ impl Block {
             None => (Rc::new(settings.clone()), settings.bytes()),
         };
         let mark = self.with_transaction(|transaction| transaction.mark(name.len() + bytes));
-        let mark = mark.ok_or_else(|| unknown(name))?.map_err(|error| Refusal::from(&error))?;
+        let mark = mark.ok_or_else(|| unknown(name))?.map_err(|error| {
+            // A client that takes an older one of that name for this one would undo what came between without knowing.
+            savepoints.clear();
+            Refusal::from(&error)
+        })?;
         savepoints.push(Savepoint { name: name.to_owned(), mark, settings });
         Ok(())
     }
@@ -61,7 +65,8 @@ impl Block {
     /// If there is none of that name.
     fn release(&self, name: &str) -> Result<(), Refusal> {
         let at = self.find(name)?;
-        self.savepoints.borrow_mut().truncate(at);
+        let forgotten = self.savepoints.borrow_mut().split_off(at);
+        self.with_transaction(|transaction| forgotten.iter().for_each(|one| transaction.forget(one.mark)));
         Ok(())
     }
 

@@ -19,7 +19,9 @@ pub(super) struct Undo(Option<Vec<Replaced>>);
 #[derive(Clone, Copy)]
 pub struct Mark {
     replaced: usize,
+    /// With what the mark counts as.
     written_bytes: usize,
+    own_bytes: usize,
 }
 
 impl Undo {
@@ -48,13 +50,19 @@ impl Transaction {
     /// # Errors
     /// If the transaction is too long.
     pub fn mark(&mut self, bytes: usize) -> Result<Mark, StoreError> {
-        let counted = self.written_bytes + bytes + MARK_BYTES;
-        if counted > TRANSACTION_BYTES_MAX {
+        let own_bytes = bytes + MARK_BYTES;
+        let written_bytes = self.written_bytes + own_bytes;
+        if written_bytes > TRANSACTION_BYTES_MAX {
             return Err(StoreError::TransactionTooLong);
         }
-        self.written_bytes = counted;
+        self.written_bytes = written_bytes;
         let replaced = self.undo.0.get_or_insert_default().len();
-        Ok(Mark { replaced, written_bytes: counted })
+        Ok(Mark { replaced, written_bytes, own_bytes })
+    }
+
+    /// It is not returned to any more: it no longer counts.
+    pub fn forget(&mut self, mark: Mark) {
+        self.written_bytes -= mark.own_bytes;
     }
 
     /// Undoes what was written since; later marks are void. What was read stays read: its client knows it.

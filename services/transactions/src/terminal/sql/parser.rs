@@ -12,7 +12,7 @@ const ITEMS_MAX: usize = 100;
 const CASTS_MAX: usize = 8;
 
 const SERVED: &str = "Served: SELECT f(...), SELECT * FROM f(...), CALL f(...) of installed functions; BEGIN, COMMIT, \
-                      ROLLBACK; SET, RESET, SHOW, DISCARD ALL, DEALLOCATE; SELECT of constants.";
+                      ROLLBACK, SAVEPOINT, RELEASE; SET, RESET, SHOW, DISCARD ALL, DEALLOCATE; SELECT of constants.";
 
 /// The first words of statements that PostgreSQL knows and that are not served.
 const NOT_SERVED: &[&str] = &[
