@@ -4,6 +4,8 @@
 mod bank;
 #[path = "terminals/client.rs"]
 mod client;
+#[path = "terminals/connecting.rs"]
+mod connecting;
 #[path = "terminals/drivers.rs"]
 mod drivers;
 #[path = "terminals/hostile.rs"]

@@ -10,7 +10,7 @@ use super::refusal::{Refusal, SqlState};
 use super::reply::{complete, describe, row};
 use super::session::Conversation;
 use super::settings::{Lasts, report};
-use super::sql::{QueryKind, Statement};
+use super::sql::{Lookup, QueryKind, Statement};
 use super::types::Format;
 use super::wire::put;
 use crate::Value;
@@ -92,6 +92,7 @@ impl Conversation {
                 "RESET"
             }
             Statement::Show(name) => return self.show(name.as_deref(), step),
+            Statement::Lookup(lookup) => return self.look_up(lookup, step),
             Statement::DiscardAll => {
                 self.reset_settings();
                 self.forget_statements();
@@ -137,6 +138,17 @@ impl Conversation {
         let lasts = if self.block.is_explicit() { Lasts::Committed } else { Lasts::Session };
         self.settings.reset_all(lasts);
         self.settings.report_since(&before, &mut self.cycle.out);
+    }
+
+    fn look_up(&mut self, lookup: &Lookup, step: &Step) {
+        let (bound, out) = (&step.bound, &mut self.cycle.out);
+        let Some(columns) = &bound.prepared.columns else { return };
+        if step.describes {
+            describe(out, columns, bound.format());
+        }
+        let rows = lookup.rows(&bound.values);
+        rows.iter().for_each(|values| row(out, columns, values, bound.format()));
+        complete(out, &format!("SELECT {}", rows.len()));
     }
 
     fn show(&mut self, name: Option<&str>, step: &Step) {

@@ -110,7 +110,9 @@ impl Conversation {
     /// Returns whether it is to be executed before more is received.
     fn execute_portal(&mut self, name: &str) -> Result<bool, Refusal> {
         let portal = self.portal(name)?;
-        if std::mem::replace(&mut portal.is_done, true) && portal.bound.prepared.query().is_some() {
+        let prepared = &portal.bound.prepared;
+        let has_rows = prepared.query().is_some() || prepared.columns.is_some();
+        if std::mem::replace(&mut portal.is_done, true) && has_rows {
             complete(self.cycle.reply(), "SELECT 0");
             return Ok(false);
         }

@@ -172,9 +172,11 @@ impl Conversation {
         let mut told = self.cycle.out.len();
         let refused = steps(items).find_map(|(at, step)| {
             let statement = &step.bound.prepared.statement;
-            if matches!(statement, Statement::Show(None)) {
-                told += SHOWN_BYTES_MAX;
-            }
+            told += match statement {
+                Statement::Show(None) => SHOWN_BYTES_MAX,
+                Statement::Lookup(lookup) => lookup.rows_bytes_max(),
+                _ => 0,
+            };
             let refused = self.check(statement).err().or_else(|| (told > CYCLE_BYTES_MAX).then(too_much))?;
             Some((at, refused))
         });

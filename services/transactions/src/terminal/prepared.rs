@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::evaluated::Evaluated;
 use super::refusal::{Refusal, SqlState};
 use super::reply::Column;
-use super::sql::{Call, Constant, Expression, Known, Literal, Query, QueryKind, Statement, no_parameter};
+use super::sql::{Call, Constant, Expression, Known, Literal, LookupColumn, Query, QueryKind, Statement, no_parameter};
 use super::types::{Format, SqlType, argument};
 use crate::counters::Tally;
 use crate::program::{Function, Version};
@@ -78,6 +78,11 @@ impl Prepared {
                 prepared.functions.push(resolved);
             }
             prepared.columns = has_row(query, &columns).then_some(columns);
+        }
+        if let Statement::Lookup(lookup) = &prepared.statement {
+            lookup.parameters.iter().for_each(|number| types.learn_number(*number, SqlType::Text));
+            let column = |column: &LookupColumn| Column { name: column.name.clone(), of: column.of };
+            prepared.columns = Some(lookup.columns.iter().map(column).collect());
         }
         if let Statement::Show(name) = &prepared.statement {
             let column = |name: &str| Column { name: name.to_owned(), of: SqlType::Text };
@@ -368,14 +373,19 @@ impl Types {
     }
 
     fn learn_of(&mut self, constant: &Constant, otherwise: SqlType) {
-        let Literal::Parameter(number) = constant.literal else { return };
+        if let Literal::Parameter(number) = constant.literal {
+            self.learn_number(number, constant.casts.first().copied().unwrap_or(otherwise));
+        }
+    }
+
+    fn learn_number(&mut self, number: u16, of: SqlType) {
         let index = usize::from(number) - 1;
         if self.known.len() <= index {
             self.known.resize(index + 1, None);
         }
         let known = &mut self.known[index];
-        if known.is_none_or(|of| of == SqlType::Unknown) {
-            *known = Some(constant.casts.first().copied().unwrap_or(otherwise));
+        if known.is_none_or(|known| known == SqlType::Unknown) {
+            *known = Some(of);
         }
     }
 
@@ -435,6 +445,9 @@ impl Bound {
                     ..refusal
                 })?,
             });
+        }
+        if let Statement::Lookup(lookup) = &prepared.statement {
+            lookup.check(&bound)?;
         }
         let columns = prepared.columns.as_ref().map_or(0, Vec::len);
         let results = all_formats(results, columns, "result columns")?;

@@ -17,6 +17,7 @@ pub enum SqlType {
     Int2,
     Int4,
     Text,
+    Oid,
     Float4,
     Float8,
     Unknown,
@@ -46,25 +47,35 @@ impl Format {
     }
 }
 
-/// Types with their numbers (`pg_type.oid`), sizes and names, the first of which is shown.
-const TYPES: [(SqlType, u32, i16, &[&str]); 12] = [
-    (SqlType::Bool, 16, 1, &["boolean", "bool"]),
-    (SqlType::Bytea, 17, -1, &["bytea"]),
-    (SqlType::Int8, 20, 8, &["bigint", "int8"]),
-    (SqlType::Int2, 21, 2, &["smallint", "int2"]),
-    (SqlType::Int4, 23, 4, &["integer", "int4", "int"]),
-    (SqlType::Text, 25, -1, &["text"]),
-    (SqlType::Float4, 700, 4, &["real", "float4"]),
-    (SqlType::Float8, 701, 8, &["double precision", "float8", "float"]),
-    (SqlType::Unknown, 705, -2, &["unknown"]),
-    (SqlType::Varchar, 1043, -1, &["character varying", "varchar"]),
-    (SqlType::Numeric, 1700, -1, &["numeric", "decimal"]),
-    (SqlType::Void, 2278, 4, &["void"]),
+/// Types with their numbers and sizes, and their names: in `pg_type` (`oid`, `typlen`, `typname`), as shown, and others.
+const TYPES: [(SqlType, u32, i16, &[&str]); 13] = [
+    (SqlType::Bool, 16, 1, &["bool", "boolean"]),
+    (SqlType::Bytea, 17, -1, &["bytea", "bytea"]),
+    (SqlType::Int8, 20, 8, &["int8", "bigint"]),
+    (SqlType::Int2, 21, 2, &["int2", "smallint"]),
+    (SqlType::Int4, 23, 4, &["int4", "integer", "int"]),
+    (SqlType::Text, 25, -1, &["text", "text"]),
+    (SqlType::Oid, 26, 4, &["oid", "oid"]),
+    (SqlType::Float4, 700, 4, &["float4", "real"]),
+    (SqlType::Float8, 701, 8, &["float8", "double precision", "float"]),
+    (SqlType::Unknown, 705, -2, &["unknown", "unknown"]),
+    (SqlType::Varchar, 1043, -1, &["varchar", "character varying"]),
+    (SqlType::Numeric, 1700, -1, &["numeric", "numeric", "decimal"]),
+    (SqlType::Void, 2278, 4, &["void", "void"]),
 ];
 
 impl SqlType {
+    /// Those of values that there can be.
+    pub fn all() -> impl Iterator<Item = SqlType> {
+        TYPES.iter().map(|(of, ..)| *of).filter(|of| of.has_values())
+    }
+
+    pub fn has_values(self) -> bool {
+        !matches!(self, SqlType::Unknown | SqlType::Void)
+    }
+
     fn row(self) -> &'static (SqlType, u32, i16, &'static [&'static str]) {
-        TYPES.iter().find(|(of, ..)| *of == self).unwrap_or(&TYPES[8])
+        TYPES.iter().find(|(of, ..)| *of == self).unwrap_or(&TYPES[9])
     }
 
     pub fn oid(self) -> u32 {
@@ -76,7 +87,13 @@ impl SqlType {
         self.row().2
     }
 
+    /// As shown.
     pub fn name(self) -> &'static str {
+        self.row().3[1]
+    }
+
+    /// As `pg_type` has it.
+    pub fn typname(self) -> &'static str {
         self.row().3[0]
     }
 
@@ -93,7 +110,7 @@ impl SqlType {
         match self {
             SqlType::Bool => Type::Bool,
             SqlType::Bytea => Type::Bytea,
-            SqlType::Int2 | SqlType::Int4 | SqlType::Int8 => Type::BigInt,
+            SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Oid => Type::BigInt,
             SqlType::Float4 | SqlType::Float8 | SqlType::Numeric => Type::DoublePrecision,
             SqlType::Text | SqlType::Varchar | SqlType::Unknown | SqlType::Void => Type::Text,
         }
@@ -135,6 +152,7 @@ impl SqlType {
         let fitting = match (self, value) {
             (SqlType::Int2, Value::BigInt(number)) if i16::try_from(number).is_err() => None,
             (SqlType::Int4, Value::BigInt(number)) if i32::try_from(number).is_err() => None,
+            (SqlType::Oid, Value::BigInt(number)) if u32::try_from(number).is_err() => None,
             (SqlType::Float4, Value::DoublePrecision(number)) => {
                 let real = number as f32;
                 let is_lost = real.is_infinite() && number.is_finite() || real == 0.0 && number != 0.0;
@@ -154,6 +172,7 @@ impl SqlType {
             SqlType::Bool => Value::Bool(*bytes.first().filter(|_| bytes.len() == 1).ok_or_else(wrong)? != 0),
             SqlType::Int2 => Value::BigInt(i16::from_be_bytes(bytes.try_into().map_err(|_| wrong())?).into()),
             SqlType::Int4 => Value::BigInt(i32::from_be_bytes(bytes.try_into().map_err(|_| wrong())?).into()),
+            SqlType::Oid => Value::BigInt(u32::from_be_bytes(bytes.try_into().map_err(|_| wrong())?).into()),
             SqlType::Int8 => Value::BigInt(i64::from_be_bytes(bytes.try_into().map_err(|_| wrong())?)),
             SqlType::Float4 => {
                 Value::DoublePrecision(f32::from_be_bytes(bytes.try_into().map_err(|_| wrong())?).into())
@@ -200,6 +219,7 @@ impl SqlType {
         match (format, self, value) {
             (Format::Binary, SqlType::Int2, Value::BigInt(number)) => out.put_i16(*number as i16),
             (Format::Binary, SqlType::Int4, Value::BigInt(number)) => out.put_i32(*number as i32),
+            (Format::Binary, SqlType::Oid, Value::BigInt(number)) => out.put_u32(*number as u32),
             (Format::Binary, SqlType::Numeric, Value::BigInt(number)) => numeric::write(*number, out),
             (Format::Binary, SqlType::Numeric, Value::DoublePrecision(number)) => numeric::write_float(*number, out),
             (Format::Binary, SqlType::Float4, Value::DoublePrecision(number)) => out.put_f32(*number as f32),

@@ -1,9 +1,11 @@
 //! The SQL that is served: calls of functions, transactions, and the little that clients send by themselves.
 
+mod catalogue;
 mod lexer;
 mod parser;
 mod session;
 
+pub use catalogue::{Column as LookupColumn, Lookup};
 pub use lexer::no_parameter;
 pub use parser::parse;
 
@@ -15,6 +17,8 @@ pub const STATEMENTS_MAX: usize = 1000;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
     Query(Query),
+    /// A query of PostgreSQL's catalogues.
+    Lookup(Lookup),
     /// `None`: as `default_transaction_read_only`.
     Begin {
         read_only: Option<bool>,
@@ -60,6 +64,7 @@ impl Statement {
             Statement::Query(query) => {
                 query.columns.iter().map(|column| column.what.bytes() + len(&column.alias)).sum()
             }
+            Statement::Lookup(lookup) => lookup.bytes(),
             Statement::Set { name, value, .. } => name.len() + len(value),
             Statement::Show(name) | Statement::Deallocate(name) => len(name),
             Statement::Savepoint { name, .. } => name.len(),

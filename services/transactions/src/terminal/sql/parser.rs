@@ -1,5 +1,6 @@
 //! Parses statements. A parser for all of SQL would be larger than everything else here, and refuse no less in the end.
 
+use super::catalogue::lookup;
 use super::lexer::{Placed, Token, tokens};
 use super::{Call, Column, Constant, Expression, Known, Literal, Query, QueryKind, STATEMENTS_MAX, Statement};
 use crate::terminal::refusal::{Refusal, SqlState};
@@ -143,17 +144,30 @@ impl Parser {
 
     fn statement(&mut self) -> Result<Statement, Refusal> {
         let Some(Token::Word(word)) = self.peek().cloned() else { return Err(self.unexpected()) };
-        if NOT_SERVED.contains(&word.as_str()) {
+        let start = self.at;
+        self.served(&word).or_else(|refusal| {
+            let is_query = matches!(word.as_str(), "select" | "with");
+            let rest = self.tokens.get(start..).filter(|_| is_query).unwrap_or_default();
+            let end = rest.iter().position(|placed| placed.token == Token::Symbol(';')).unwrap_or(rest.len());
+            let found = lookup(&rest[..end], ITEMS_MAX).ok_or(refusal)?;
+            self.at = start + end;
+            Ok(Statement::Lookup(found))
+        })
+    }
+
+    /// What begins with `word`, up to its end, unless it is a query of catalogues.
+    fn served(&mut self, word: &str) -> Result<Statement, Refusal> {
+        if NOT_SERVED.contains(&word) {
             return Err(self.not_served(&word.to_uppercase()));
         }
         self.at += 1;
-        let statement = match word.as_str() {
+        let statement = match word {
             "select" => self.select().map(Statement::Query),
             "call" => self.called().map(Statement::Query),
-            _ => self.session_statement(&word),
+            _ => self.session_statement(word),
         };
         let statement = statement?;
-        if self.is_over() { Ok(statement) } else { Err(self.unexpected_end(&word)) }
+        if self.is_over() { Ok(statement) } else { Err(self.unexpected_end(word)) }
     }
 
     /// What follows a complete statement. SQL of other kinds than is served usually fails here.

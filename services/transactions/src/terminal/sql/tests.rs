@@ -226,6 +226,16 @@ fn what_is_repeated_until_a_message_is_full_is_parsed_in_time_that_grows_with_it
         ("", ";"),
         ("", "SELECT 1;"),
         ("", "$1"),
+        ("SELECT oid FROM pg_class WHERE ", "("),
+        ("SELECT oid FROM pg_class WHERE a", " AND a.oid IN ($1)"),
+        ("SELECT oid FROM pg_class", ", pg_class"),
+        ("SELECT oid FROM pg_type", " JOIN pg_proc ON typinput"),
+        ("SELECT oid FROM pg_type WHERE oid IN (1", ",1"),
+        ("SELECT oid FROM pg_type WHERE true", " AND oid = 1"),
+        ("SELECT oid", ".oid"),
+        ("SELECT oid", "::oid"),
+        ("SELECT max", "(select max(1))"),
+        ("WITH ", "a (b) AS (SELECT c FROM pg_class),"),
     ] {
         let query = format!("{begin}{}", repeated.repeat((MESSAGE_BYTES_MAX - begin.len()) / repeated.len()));
         let begun = Instant::now();

@@ -1,0 +1,44 @@
+//! What clients send by themselves when they connect.
+
+use crate::bank::Bank;
+use crate::client::{Client, message, query};
+
+#[test]
+fn lookups_in_catalogues_are_answered_in_both_protocols() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    let kinds = |messages: &[(u8, Vec<u8>)]| messages.iter().map(|(kind, _)| char::from(*kind)).collect::<String>();
+    for (sql, parameter, rows) in [
+        ("select oid, typbasetype from pg_type where typname = 'lo'", None, 0),
+        ("SELECT c.relname AS name FROM pg_catalog.pg_class c WHERE c.oid = to_regclass($1)", Some("accounts"), 0),
+        ("SELECT oid, typname FROM pg_type WHERE typname = $1", Some("int8"), 1),
+        ("SELECT oid, typname FROM pg_type WHERE typname IN ('int8', 'hstore')", None, 1),
+        ("SELECT count(*) FROM pg_class", None, 1),
+    ] {
+        let given = parameter.map_or(vec![0, 0], |text| [&[0, 1, 0, 0, 0, text.len() as u8], text.as_bytes()].concat());
+        let bind = message(b'B', &[b"\0\0\0\0", &given[..], b"\0\0"].concat());
+        let parse = message(b'P', format!("\0{sql}\0\0\0").as_bytes());
+        let (describe, execute) = (message(b'D', b"S\0"), message(b'E', b"\0\0\0\0\0"));
+        let sync = message(b'S', b"");
+        client.send(&[parse, describe, bind, execute.clone(), execute, sync].concat());
+        let extended = client.until_ready();
+        let data = "D".repeat(rows);
+        assert_eq!(kinds(&extended), format!("1tT2{data}CCZ"), "{sql}");
+        let tag = format!("SELECT {rows}\0");
+        assert_eq!(extended[4 + rows].1, tag.as_bytes(), "{sql}");
+        assert_eq!(extended[5 + rows].1, b"SELECT 0\0", "the portal is at its end");
+        if parameter.is_none() {
+            client.send(&query(sql));
+            let simple = client.until_ready();
+            assert_eq!(kinds(&simple), format!("T{data}CZ"), "{sql}");
+            assert_eq!((&simple[0], &simple[1 + rows].1), (&extended[2], &extended[4 + rows].1), "{sql}");
+        }
+    }
+    // In a block that has failed, as any statement.
+    client.send(&query("BEGIN"));
+    client.until_ready();
+    client.send(&query("SELECT nothing()"));
+    assert_eq!(client.refused(), "42883");
+    client.send(&query("SELECT relname FROM pg_class"));
+    assert_eq!(client.refused(), "25P02");
+}

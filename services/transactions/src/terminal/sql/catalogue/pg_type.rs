@@ -1,0 +1,230 @@
+//! What `pg_type` has of the types that are served, for those who look up all types, or some by their names or numbers.
+
+use super::{Column, Placed, Token, find, is, is_any, is_symbol, name, outermost};
+use crate::Value;
+use crate::terminal::types::SqlType;
+
+/// Its columns, and those that are joined to them.
+const FIELDS: &[(&str, SqlType)] = &[
+    ("oid", SqlType::Oid),
+    ("typname", SqlType::Text),
+    ("typnamespace", SqlType::Oid),
+    ("nspname", SqlType::Text),
+    ("typlen", SqlType::Int2),
+    ("typtype", SqlType::Text),
+    ("typcategory", SqlType::Text),
+    ("typdelim", SqlType::Text),
+    ("typrelid", SqlType::Oid),
+    ("typelem", SqlType::Oid),
+    ("typarray", SqlType::Oid),
+    ("typbasetype", SqlType::Oid),
+    ("typnotnull", SqlType::Bool),
+    ("typtypmod", SqlType::Int4),
+    ("typinput", SqlType::Text),
+    ("proname", SqlType::Text),
+    ("rngsubtype", SqlType::Oid),
+];
+
+/// Of `pg_catalog`.
+const NAMESPACE: i64 = 11;
+
+/// Bytes of a field in a reply, at most: the longest is `numeric_in`, with its length.
+const FIELD_BYTES_MAX: usize = 16;
+
+/// Of all conditions of a query, at most: each is compared whenever it is executed.
+const OPERANDS_MAX: usize = 100;
+
+/// One for each kind of table that may be joined.
+const JOINS_MAX: usize = 3;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    field: String,
+    /// One of which it must be.
+    any: Vec<Operand>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Operand {
+    Literal(String),
+    Parameter(u16),
+}
+
+impl Condition {
+    pub fn bytes(&self) -> usize {
+        let text = |operand: &Operand| if let Operand::Literal(text) = operand { text.len() } else { 0 };
+        size_of::<Self>() + self.field.len() + self.any.iter().map(text).sum::<usize>() + size_of_val(&*self.any)
+    }
+
+    fn is_met(&self, of: SqlType, values: &[Value]) -> bool {
+        let own = field(of, &self.field).filter(|own| *own != Value::Null).map(|own| text(&own));
+        own.is_some_and(|own| {
+            self.any.iter().any(|operand| match operand {
+                Operand::Literal(text) => *text == own,
+                Operand::Parameter(number) => match values.get(usize::from(*number) - 1) {
+                    Some(Value::Text(text)) => *text == own,
+                    Some(value) => text(value) == own,
+                    None => false,
+                },
+            })
+        })
+    }
+}
+
+/// Of a column of a catalogue.
+pub fn type_of(column: &str) -> Option<SqlType> {
+    FIELDS.iter().find(|(name, _)| *name == column).map(|(_, of)| *of)
+}
+
+/// Is it a name or the number of a type that is served?
+pub fn is_served(text: &str) -> bool {
+    let of = text.parse().map_or_else(|_| SqlType::named(text), SqlType::of_oid);
+    of.is_some_and(SqlType::has_values)
+}
+
+pub fn is_of_served(value: &Value) -> bool {
+    match value {
+        Value::Text(text) => is_served(text),
+        Value::BigInt(number) => is_served(&number.to_string()),
+        _ => false,
+    }
+}
+
+/// To compare.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Text(text) => text.clone(),
+        Value::BigInt(number) => number.to_string(),
+        Value::Bool(value) => (if *value { "t" } else { "f" }).to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn field(of: SqlType, name: &str) -> Option<Value> {
+    let text = |text: &str| Some(Value::Text(text.to_owned()));
+    match name {
+        "oid" => Some(Value::BigInt(of.oid().into())),
+        "typname" => text(of.typname()),
+        "typnamespace" => Some(Value::BigInt(NAMESPACE)),
+        "nspname" => text("pg_catalog"),
+        "typlen" => Some(Value::BigInt(of.size().into())),
+        "typtype" => text("b"),
+        "typcategory" => text(match of {
+            SqlType::Bool => "B",
+            SqlType::Bytea => "U",
+            SqlType::Text | SqlType::Varchar => "S",
+            _ => "N",
+        }),
+        "typdelim" => text(","),
+        "typinput" | "proname" if of == SqlType::Numeric => text("numeric_in"),
+        "typinput" | "proname" => text(&format!("{}in", of.typname())),
+        "typrelid" | "typelem" | "typarray" | "typbasetype" => Some(Value::BigInt(0)),
+        "typnotnull" => Some(Value::Bool(false)),
+        "typtypmod" => Some(Value::BigInt(-1)),
+        "rngsubtype" => Some(Value::Null),
+        _ => None,
+    }
+}
+
+pub fn rows_bytes_max(columns: usize) -> usize {
+    SqlType::all().count() * (16 + columns * FIELD_BYTES_MAX)
+}
+
+pub fn rows(columns: &[Column], conditions: &[Condition], values: &[Value]) -> Vec<Vec<Value>> {
+    let fields = |of| {
+        let value = |column: &Column| column.field.as_deref().and_then(|name| field(of, name)).unwrap_or(Value::Null);
+        columns.iter().map(value).collect()
+    };
+    let is_met = |of: &SqlType| conditions.iter().all(|condition| condition.is_met(*of, values));
+    SqlType::all().filter(is_met).map(fields).collect()
+}
+
+/// Those of a query of the served types. `clauses`: from FROM on. `None`: it is not that simple.
+pub fn conditions(columns: &[Column], list: &[Placed], clauses: &[Placed]) -> Option<Vec<Condition>> {
+    let is_known = |column: &Column| column.field.as_deref().is_some_and(|field| type_of(field).is_some());
+    let end = find(clauses, &["order"]).unwrap_or(clauses.len());
+    let clauses = &clauses[..end];
+    if !columns.iter().all(is_known) || find(clauses, &["group", "limit", "offset", "fetch", "window"]).is_some() {
+        return None;
+    }
+    let where_at = find(clauses, &["where"]).unwrap_or(clauses.len());
+    let (from, mut rest) = (&clauses[..where_at], clauses.get(where_at + 1..).unwrap_or_default());
+    let joined = joined(from)?;
+    let is_other = |of: &[Placed]| {
+        is_symbol(of.get(1), '.') && is(of.get(2), "oid") && name(of.first()).is_some_and(|of| joined.contains(&of))
+    };
+    if list.windows(3).chain(rest.windows(3)).any(is_other) {
+        return None;
+    }
+    let (mut conditions, mut operands) = (Vec::new(), 0);
+    while !rest.is_empty() {
+        let (condition, behind) = condition(rest)?;
+        operands += condition.any.len();
+        if operands > OPERANDS_MAX {
+            return None;
+        }
+        conditions.push(condition);
+        rest = match behind {
+            [] => behind,
+            [and, more @ ..] if is(Some(and), "and") && !more.is_empty() => more,
+            _ => return None,
+        };
+    }
+    Some(conditions)
+}
+
+/// What tables that are joined to the first are called. `None`: one has not just one row for each type, or none for any.
+fn joined(from: &[Placed]) -> Option<Vec<&str>> {
+    let joins: Vec<usize> = outermost(from).filter(|at| is(from.get(*at), "join")).collect();
+    if joins.len() > JOINS_MAX || outermost(from).any(|at| is_symbol(from.get(at), ',')) {
+        return None;
+    }
+    let mut names = Vec::new();
+    for (join, end) in joins.iter().zip(joins.iter().skip(1).copied().chain([from.len()])) {
+        let joined = &from[join + 1..end];
+        let joined = if is(joined.first(), "pg_catalog") { joined.get(2..)? } else { joined };
+        let is_by = |field| joined.iter().any(|token| is(Some(token), field));
+        let is_simple = match name(joined.first())? {
+            "pg_proc" => is_by("typinput"),
+            "pg_namespace" => is_by("typnamespace"),
+            "pg_range" => is_any(from.get(join.checked_sub(1)?), &["left", "outer"]) && is_by("rngtypid"),
+            _ => false,
+        };
+        if !is_simple {
+            return None;
+        }
+        names.push(name(joined.get(if is(joined.get(1), "as") { 2 } else { 1 }))?);
+    }
+    Some(names)
+}
+
+/// `field = x` or `field IN (x, ...)`, and what follows.
+fn condition(tokens: &[Placed]) -> Option<(Condition, &[Placed])> {
+    let tokens = if is_symbol(tokens.get(1), '.') { &tokens[2..] } else { tokens };
+    let field = name(tokens.first()).filter(|field| type_of(field).is_some())?.to_owned();
+    if is_symbol(tokens.get(1), '=') {
+        return Some((Condition { field, any: vec![operand(tokens.get(2))?] }, &tokens[3..]));
+    }
+    if !is(tokens.get(1), "in") || !is_symbol(tokens.get(2), '(') {
+        return None;
+    }
+    let (mut any, mut at) = (Vec::new(), 3);
+    loop {
+        any.push(operand(tokens.get(at))?);
+        at += 2;
+        if is_symbol(tokens.get(at - 1), ')') {
+            return Some((Condition { field, any }, &tokens[at..]));
+        }
+        if !is_symbol(tokens.get(at - 1), ',') {
+            return None;
+        }
+    }
+}
+
+fn operand(token: Option<&Placed>) -> Option<Operand> {
+    match &token?.token {
+        Token::Text(text) | Token::Number(text) => Some(Operand::Literal(text.clone())),
+        Token::Parameter(number) => Some(Operand::Parameter(*number)),
+        _ => None,
+    }
+}

@@ -1,0 +1,140 @@
+use super::*;
+use crate::terminal::sql::{Statement, parse};
+
+fn found(query: &str) -> Lookup {
+    match parse(query).unwrap_or_else(|refusal| panic!("{query}: {}", refusal.message)).remove(0) {
+        Statement::Lookup(lookup) => lookup,
+        other => panic!("{query}: {other:?}"),
+    }
+}
+
+fn columns(query: &str) -> Vec<(String, SqlType)> {
+    found(query).columns.into_iter().map(|column| (column.name, column.of)).collect()
+}
+
+fn rows(query: &str, values: &[Value]) -> Vec<Vec<Value>> {
+    let lookup = found(query);
+    lookup.check(values).unwrap_or_else(|refusal| panic!("{query}: {}", refusal.message));
+    lookup.rows(values)
+}
+
+/// psqlODBC, SQLAlchemy, psycopg, postgres.js, Sequelize, psql, JDBC.
+const CLIENTS: &[&str] = &[
+    "select oid, typbasetype from pg_type where typname = 'lo'",
+    "SELECT t.oid, typarray FROM pg_type t JOIN pg_namespace ns ON typnamespace = ns.oid WHERE typname = 'hstore'",
+    "SELECT typname AS name, oid, typarray AS array_oid, oid::regtype::text AS regtype, typdelim AS delimiter \
+     FROM pg_type t WHERE t.oid = to_regtype($1) ORDER BY t.oid",
+    "select b.oid, b.typarray from pg_catalog.pg_type a left join pg_catalog.pg_type b on b.oid = a.typelem \
+     where a.typcategory = 'A' group by b.oid, b.typarray order by b.oid",
+    "WITH ranges AS (SELECT pg_range.rngtypid, pg_type.typname AS rngtypname, pg_type.typarray AS rngtyparray, \
+     pg_range.rngsubtype FROM pg_range LEFT OUTER JOIN pg_type ON pg_type.oid = pg_range.rngtypid) SELECT \
+     pg_type.typname, pg_type.typtype, pg_type.oid, pg_type.typarray, ranges.rngtypname, ranges.rngtypid, \
+     ranges.rngtyparray FROM pg_type LEFT OUTER JOIN ranges ON pg_type.oid = ranges.rngsubtype WHERE \
+     (pg_type.typtype IN('b', 'e'));",
+    "SELECT n.nspname as \"Schema\", CASE c.relkind WHEN 'r' THEN 'table' END as \"Type\" FROM pg_catalog.pg_class c LEFT \
+     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r','') AND n.nspname !~ '^pg_toast' \
+     AND pg_catalog.pg_table_is_visible(c.oid) ORDER BY 1,2",
+    "SELECT NULL AS TABLE_CAT, n.nspname AS TABLE_SCHEM FROM pg_catalog.pg_namespace n, pg_catalog.pg_class c LEFT JOIN \
+     pg_catalog.pg_description d ON (c.oid = d.objoid AND d.objsubid = 0) WHERE c.relnamespace = n.oid AND \
+     (false OR c.relkind = 'r') AND a IS DISTINCT FROM b ORDER BY TABLE_TYPE",
+];
+
+#[test]
+fn what_clients_ask_by_themselves_has_columns_and_no_row() {
+    for query in CLIENTS {
+        assert_eq!(rows(query, &[Value::Text("hstore".into())]), Vec::<Vec<Value>>::new(), "{query}");
+    }
+    let names = |query| columns(query).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(columns(CLIENTS[0]), [("oid".into(), SqlType::Oid), ("typbasetype".into(), SqlType::Oid)]);
+    assert_eq!(names(CLIENTS[2]), ["name", "oid", "array_oid", "regtype", "delimiter"]);
+    assert_eq!(found(CLIENTS[2]).parameters, [1]);
+    assert_eq!(names(CLIENTS[4])[3..], ["typarray", "rngtypname", "rngtypid", "rngtyparray"]);
+    assert_eq!(names(CLIENTS[5]), ["Schema", "Type"]);
+    assert_eq!(names(CLIENTS[6]), ["table_cat", "table_schem"]);
+}
+
+#[test]
+fn columns_are_called_as_by_postgresql() {
+    for (column, name, of) in [
+        ("relname", "relname", SqlType::Text),
+        ("c.oid", "oid", SqlType::Oid),
+        ("oid::int8", "oid", SqlType::Int8),
+        ("1::int8", "int8", SqlType::Int8),
+        ("1::bigint total", "total", SqlType::Int8),
+        ("pg_catalog.format_type(a, b)", "format_type", SqlType::Text),
+        ("f(a).b", "?column?", SqlType::Text),
+        ("relkind = 'r'", "?column?", SqlType::Text),
+        ("relkind = 'r' is_table", "is_table", SqlType::Text),
+        ("CASE WHEN true THEN 1 END", "case", SqlType::Text),
+        ("relhastriggers IS NULL", "?column?", SqlType::Text),
+        ("(SELECT 1 FROM pg_index) x", "x", SqlType::Text),
+        ("relname::pg_catalog.text", "relname", SqlType::Text),
+    ] {
+        assert_eq!(columns(&format!("SELECT {column} FROM pg_class c")), [(name.into(), of)], "{column}");
+    }
+}
+
+#[test]
+fn simple_lookups_of_served_types_have_their_rows() {
+    let text = |text: &str| Value::Text(text.into());
+    let pair = |oid, name: &str| vec![Value::BigInt(oid), text(name)];
+    // Ruby's type maps.
+    let all = rows(
+        "SELECT t.oid, t.typname, t.typelem, t.typdelim, ti.proname AS typinput FROM pg_type as t \
+         JOIN pg_proc as ti ON ti.oid = t.typinput",
+        &[],
+    );
+    assert!(all.contains(&vec![Value::BigInt(20), text("int8"), Value::BigInt(0), text(","), text("int8in")]));
+    assert_eq!(all.len(), SqlType::all().count());
+    // ActiveRecord.
+    let named = "SELECT t.oid, t.typname FROM pg_type as t WHERE t.typname IN ('int8', 'timestamp', 'bool')";
+    assert_eq!(rows(named, &[]), [pair(16, "bool"), pair(20, "int8")]);
+    let numbered = "SELECT t.oid, t.typname, r.rngsubtype FROM pg_type as t LEFT JOIN pg_range as r ON oid = rngtypid \
+                    WHERE t.oid IN (20)";
+    assert_eq!(rows(numbered, &[]), [[pair(20, "int8"), vec![Value::Null]].concat()]);
+    let bound = "SELECT oid, typname FROM pg_catalog.pg_type WHERE typname = $1 AND typtype = 'b' ORDER BY oid";
+    assert_eq!(rows(bound, &[text("text")]), [pair(25, "text")]);
+    assert_eq!(rows(bound, &[text("json")]), Vec::<Vec<Value>>::new());
+}
+
+#[test]
+fn what_would_have_rows_is_refused() {
+    for query in [
+        "SELECT datname FROM pg_database",
+        "SELECT rolname FROM pg_catalog.pg_roles",
+        "SELECT proname FROM pg_proc",
+        "SELECT count(*) FROM pg_stat_activity",
+        "SELECT count(*) FROM pg_type",
+        "SELECT max(oid) FROM pg_class",
+        "SELECT * FROM pg_class",
+        "SELECT c.* FROM pg_class c",
+        "SELECT oid, typsend FROM pg_type",
+        "SELECT typsend FROM pg_type WHERE typname = 'int8'",
+        "SELECT oid FROM pg_type WHERE oid = to_regtype('bigint')",
+        "SELECT oid FROM pg_class UNION SELECT 1",
+        "SELECT relname FROM pg_class FULL JOIN pg_database ON true",
+        "SELECT relname FROM pg_class, accounts",
+        "SELECT relname FROM pg_class, deposit(1, 5)",
+        "SELECT relname FROM pg_class WHERE oid IN (SELECT id FROM accounts)",
+        "SELECT relname FROM public.pg_class",
+        "SELECT relname FROM pg_class WHERE (true",
+        "SELECT relname FROM pg_class WHERE true)",
+        "WITH a AS (DELETE FROM accounts) SELECT relname FROM pg_class",
+        "WITH a AS (SELECT 1) SELECT x FROM a",
+        "SELECT a FROM",
+    ] {
+        assert!(parse(query).is_err(), "{query}");
+    }
+    let other = found("SELECT oid FROM pg_type WHERE oid = to_regtype($1)");
+    assert!(other.check(&[Value::Text("int8".into())]).is_err());
+    assert!(other.check(&[Value::BigInt(25)]).is_err());
+    assert!(other.check(&[Value::Text("hstore".into()), Value::Null]).is_ok());
+}
+
+#[test]
+fn a_count_has_a_row_and_every_function_may_write() {
+    assert_eq!(rows("SELECT count(*) AS n FROM pg_class WHERE relname = 'accounts'", &[]), [[Value::BigInt(0)]]);
+    let volatile = "SELECT count(*) FROM pg_catalog.pg_proc AS p, pg_catalog.pg_namespace AS n WHERE p.proname = 'f' AND \
+                    n.oid = p.pronamespace AND n.nspname ~ '.*' AND p.provolatile = 'v'";
+    assert_eq!(rows(volatile, &[]), [[Value::BigInt(1)]]);
+}
