@@ -1,7 +1,40 @@
 //! What clients send by themselves when they connect.
 
 use crate::bank::Bank;
-use crate::client::{Client, message, query};
+use crate::client::{Client, code, message, query};
+
+/// Of a user alone: the database has the same name.
+fn startup(user: &str) -> Vec<u8> {
+    let body = [&(3_u32 << 16).to_be_bytes()[..], b"user\0", user.as_bytes(), b"\0\0"].concat();
+    [&(body.len() as u32 + 4).to_be_bytes()[..], &body].concat()
+}
+
+/// HAProxy's `pgsql-check` takes the first byte.
+#[test]
+fn who_is_authenticated_is_told_so_before_the_database_is_refused_and_nobody_else_hears_of_databases() {
+    let bank = Bank::open();
+    let mut client = Client::connect(&bank);
+    client.send(&startup("haproxy"));
+    assert_eq!(client.next(), Some((b'R', vec![0; 4])), "AuthenticationOk");
+    let (kind, refused) = client.next().expect("a refusal");
+    assert_eq!((kind, code(&refused).as_str()), (b'E', "3D000"));
+    drop(bank);
+    let bank = Bank::open_with("[[user]]\nname = \"ann\"\npassword = \"secret\"");
+    for user in ["ann", "haproxy"] {
+        let mut client = Client::connect(&bank);
+        client.send(&startup(user));
+        let (kind, asked) = client.next().expect("a question");
+        assert_eq!((kind, &asked[..4]), (b'R', &[0, 0, 0, 10][..]), "AuthenticationSASL");
+        client.send(&message(b'p', b"SCRAM-SHA-256\0\0\0\0\x20n,,n=,r=abcdefghijklmnopqrstuvwx"));
+        let (kind, asked) = client.next().expect("a challenge");
+        assert_eq!((kind, &asked[..4]), (b'R', &[0, 0, 0, 11][..]), "AuthenticationSASLContinue");
+        let nonce = asked[4..].split(|byte| *byte == b',').next().expect("a nonce");
+        let wrong = [b"c=biws,", nonce, b",p=", "A".repeat(43).as_bytes(), b"="].concat();
+        client.send(&message(b'p', &wrong));
+        let (kind, refused) = client.next().expect("a refusal");
+        assert_eq!((kind, code(&refused).as_str()), (b'E', "28P01"), "{user}");
+    }
+}
 
 #[test]
 fn lookups_in_catalogues_are_answered_in_both_protocols() {

@@ -182,6 +182,7 @@ fn of_the_name_of_an_encoding_letters_and_digits_count() {
     for name in ["LATIN1", "'utf-16'", "", "''"] {
         let mut client = Client::connect(&bank);
         client.send(&startup_with(format!("client_encoding\0{name}\0").as_bytes()));
+        assert_eq!(client.next(), Some((b'R', vec![0; 4])), "AuthenticationOk");
         let (kind, body) = client.next().expect("a reply");
         assert_eq!((kind, code(&body)), (b'E', "22023".into()), "{name}");
     }

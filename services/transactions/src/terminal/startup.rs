@@ -138,12 +138,14 @@ async fn begin(terminals: &Terminals, session: &Session) -> Result<Started, Ende
     negotiate_version(&startup, &mut out);
     line.send(&out.split()).await?;
     authenticate(terminals, line, user).await?;
+    // Before the database is looked up, as by PostgreSQL: HAProxy takes a server for up that says this.
+    put(&mut out, &Authentication::Ok);
+    line.send(&out.split()).await?;
     let monitor = terminals.find(database).ok_or_else(|| no_database(terminals, database))?;
     let settings = settings(&startup)?;
     let process = (session.tally().number().0 & 0x7fff_ffff) as i32;
     let key = terminals.cancel_key();
     let registered = terminals.cancels.register(process, key);
-    put(&mut out, &Authentication::Ok);
     settings.report(&mut out);
     super::settings::report(&mut out, "session_authorization", user);
     put(&mut out, &BackendKeyData::new(process, SecretKey::I32(key)));
