@@ -122,11 +122,7 @@ impl Parser {
             return Ok(self.modes()?.map_or(Statement::Nothing("SET"), set));
         }
         if self.takes_word("time") {
-            return if self.takes_word("zone") {
-                self.set_to("timezone".into(), local)
-            } else {
-                Err(self.unexpected())
-            };
+            return if self.takes_word("zone") { self.set_zone(local) } else { Err(self.unexpected()) };
         }
         if self.takes_word("names") {
             return self.set_to("client_encoding".into(), local);
@@ -136,6 +132,28 @@ impl Parser {
             return Err(self.unexpected());
         }
         self.set_to(name, local)
+    }
+
+    /// `LOCAL` is its default, as `DEFAULT`; an interval is shown as the name of the zone that is so far from UTC, as by PostgreSQL.
+    fn set_zone(&mut self, local: bool) -> Result<Statement, Refusal> {
+        let name = "timezone".to_owned();
+        if self.takes_word("local") {
+            return Ok(Statement::Set { name, value: None, local });
+        }
+        if !self.takes_word("interval") {
+            return self.set_to(name, local);
+        }
+        let position = self.position();
+        let Some(Token::Text(text)) = self.next() else { return Err(self.back().unexpected()) };
+        let has_unit = self.takes_word("hour");
+        if has_unit && self.takes_word("to") && !self.takes_word("minute") {
+            return Err(self.unexpected());
+        }
+        let value = zone(&text, has_unit).ok_or_else(|| {
+            let refusal = Refusal::new(SqlState::NOT_SUPPORTED, "this interval is not served as a time zone");
+            refusal.hint("Served: '+hh:mm'.").at(position)
+        })?;
+        Ok(Statement::Set { name, value: Some(value), local })
     }
 
     /// The name of a setting; those of two words are shown as one.
@@ -181,4 +199,20 @@ impl Parser {
             }
         }
     }
+}
+
+/// Of an interval `[+-]hh:mm`, or of hours alone: POSIX's name of the zone, whose sign is the other one.
+fn zone(interval: &str, may_be_hours: bool) -> Option<String> {
+    let (sign, opposite, digits) = match interval.trim().strip_prefix('-') {
+        Some(digits) => ('-', '+', digits),
+        None => ('+', '-', interval.trim().trim_start_matches('+')),
+    };
+    let (hours, minutes) = digits.split_once(':').or_else(|| may_be_hours.then_some((digits, "0")))?;
+    let number = |text: &str| {
+        let is_number = matches!(text.len(), 1..=2) && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u8>().ok().filter(|_| is_number)
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes).filter(|minutes| *minutes < 60)?);
+    let offset = if minutes == 0 { format!("{hours:02}") } else { format!("{hours:02}:{minutes:02}") };
+    Some(format!("<{sign}{offset}>{opposite}{offset}"))
 }
