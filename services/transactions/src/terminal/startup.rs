@@ -234,19 +234,35 @@ fn settings(startup: &Startup) -> Result<Settings, Refusal> {
 
 /// Command line options as libpq's `options`: `-c name=value` and `--name=value`.
 fn set_options(settings: &mut Settings, options: &str) -> Result<(), Refusal> {
-    let mut words = options.split_ascii_whitespace();
+    let mut words = words(options).into_iter();
     while let Some(word) = words.next() {
         let assigned = match word.strip_prefix("-c") {
             Some("") => words.next(),
-            Some(assigned) => Some(assigned),
-            None => word.strip_prefix("--"),
+            Some(assigned) => Some(assigned.to_owned()),
+            None => word.strip_prefix("--").map(str::to_owned),
         };
-        let (name, value) = assigned.and_then(|assigned| assigned.split_once('=')).ok_or_else(|| {
+        let (name, value) = assigned.as_deref().and_then(|assigned| assigned.split_once('=')).ok_or_else(|| {
             Refusal::new(SqlState::SYNTAX, format!("invalid command-line argument for server process: {word}"))
         })?;
         settings.set(&name.replace('-', "_"), Some(value), Lasts::Session)?;
     }
     Ok(())
+}
+
+/// With spaces between them, each of which a backslash protects, as any character (PostgreSQL's `pg_split_opts`).
+fn words(options: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = None::<String>;
+    let mut rest = options.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            c if c.is_ascii_whitespace() => words.extend(word.take()),
+            '\\' => word.get_or_insert_default().extend(rest.next()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
 }
 
 /// Where there are users, the client must be one of them.
@@ -294,3 +310,6 @@ async fn password(
     let mut bytes = BytesMut::from(&[head, rest].concat()[..]);
     PasswordMessageFamily::decode(&mut bytes, &context()).ok().flatten().ok_or(Ended::Malformed)
 }
+
+#[cfg(test)]
+mod tests;
