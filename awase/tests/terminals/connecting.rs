@@ -75,3 +75,11 @@ fn lookups_in_catalogues_are_answered_in_both_protocols() {
     client.send(&query("SELECT relname FROM pg_class"));
     assert_eq!(client.refused(), "25P02");
 }
+
+#[test]
+fn settings_of_one_query_are_seen_by_what_follows_in_it_and_have_a_bound() {
+    let bank = Bank::open();
+    assert!(bank.psql(&["SET app.user = 'ann'; SHOW app.user"]).ends_with("ann\n"));
+    let many: Vec<String> = (0..70).map(|number| format!("SET app.n{number} = 1")).collect();
+    assert!(bank.refusal(&many.join("; ")).contains("54000"));
+}

@@ -9,7 +9,7 @@ use super::prepared::{Bound, Prepared};
 use super::refusal::{Refusal, SqlState};
 use super::reply::{complete, describe, row};
 use super::session::Conversation;
-use super::settings::{Lasts, report};
+use super::settings::{Lasts, Settings, report};
 use super::sql::{Lookup, QueryKind, Statement};
 use super::types::Format;
 use super::wire::put;
@@ -61,13 +61,14 @@ impl Conversation {
         complete(out, if is_call { "CALL" } else { "SELECT 1" });
     }
 
-    /// Would [`Conversation::local`] fail?
-    pub(super) fn check(&self, statement: &Statement) -> Result<(), Refusal> {
+    /// Would [`Conversation::local`] fail? `settings`: as statements before it leave them, if they set some.
+    pub(super) fn check(&self, statement: &Statement, settings: &mut Option<Settings>) -> Result<(), Refusal> {
         match statement {
             Statement::Set { name, value, .. } => {
-                self.settings.clone().set(name, value.as_deref(), Lasts::Session).map(drop)
+                let settings = settings.get_or_insert_with(|| self.settings.clone());
+                settings.set(name, value.as_deref(), Lasts::Session).map(drop)
             }
-            Statement::Show(Some(name)) => self.settings.get(name).map(drop),
+            Statement::Show(Some(name)) => settings.as_ref().unwrap_or(&self.settings).get(name).map(drop),
             Statement::Deallocate(Some(name)) if self.statements.get(name).is_none() => {
                 let message = format!("prepared statement {name:?} does not exist");
                 Err(Refusal::new(SqlState::UNKNOWN_STATEMENT, message))
@@ -161,7 +162,7 @@ impl Conversation {
         let mut shown = 0;
         match name {
             Some(name) => {
-                let value = self.settings.get(name).map_or("", |(_, value)| value);
+                let value = self.settings.get(name).unwrap_or_default();
                 row(out, columns, &[text(value)], step.bound.format());
             }
             None => {

@@ -169,7 +169,7 @@ impl Conversation {
             self.refuse_after_failure().map_err(|refusal| (at, refusal))?;
         }
         // What can fail is tried first: a transaction that is committed is answered as such.
-        let mut told = self.cycle.out.len();
+        let (mut told, mut settings) = (self.cycle.out.len(), None);
         let refused = steps(items).find_map(|(at, step)| {
             let statement = &step.bound.prepared.statement;
             told += match statement {
@@ -177,7 +177,8 @@ impl Conversation {
                 Statement::Lookup(lookup) => lookup.rows_bytes_max(),
                 _ => 0,
             };
-            let refused = self.check(statement).err().or_else(|| (told > CYCLE_BYTES_MAX).then(too_much))?;
+            let refused =
+                self.check(statement, &mut settings).err().or_else(|| (told > CYCLE_BYTES_MAX).then(too_much))?;
             Some((at, refused))
         });
         let end = refused.as_ref().map_or(items.len(), |(at, _)| *at);

@@ -1,5 +1,7 @@
-//! The settings that clients set and ask for by themselves. They change nothing but what is said here.
+//! The settings that clients set and ask for by themselves. They change nothing but what is said here. One with a dot in its
+//! name is a client's own, as in PostgreSQL.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -16,6 +18,10 @@ pub const SHOWN_BYTES_MAX: usize = SETTINGS.len() * (VALUE_BYTES_MAX + 64);
 
 /// What drivers expect of a server of the version that they were written for.
 const SERVER_VERSION: &str = concat!("15.0 (Awase ", env!("CARGO_PKG_VERSION"), ")");
+
+/// Settings of its own that a session has at most, and their longest name, in bytes.
+const OWN_MAX: usize = 16;
+const OWN_NAME_BYTES_MAX: usize = 127;
 
 /// For how long a transaction may wait for its client by default.
 const IDLE_TIMEOUT: &str = "60s";
@@ -62,17 +68,34 @@ const SETTINGS: &[Setting] = &[
     setting("bytea_output", "hex", Takes::Only(&["hex"]), false),
     setting("client_encoding", "UTF8", Takes::Encoding, true),
     setting("client_min_messages", "notice", Takes::Any, false),
+    setting("constraint_exclusion", "partition", Takes::Any, false),
     setting("DateStyle", "ISO, MDY", Takes::Any, true),
+    setting("default_statistics_target", "100", Takes::Any, false),
+    setting("default_transaction_deferrable", "off", Takes::Switch, false),
     setting("default_transaction_isolation", "serializable", Takes::Any, false),
     setting(DEFAULT_READ_ONLY, "off", Takes::Switch, true),
+    setting("effective_cache_size", "4GB", Takes::Any, false),
+    setting("escape_string_warning", "on", Takes::Switch, false),
     setting("extra_float_digits", "1", Takes::Any, false),
+    setting("geqo", "on", Takes::Switch, false),
     setting("idle_in_transaction_session_timeout", IDLE_TIMEOUT, Takes::Time, false),
+    // Sessions do not end by it.
+    setting("idle_session_timeout", "0", Takes::Only(&["0"]), false),
     setting("in_hot_standby", "off", Takes::Nothing, true),
     setting("integer_datetimes", "on", Takes::Nothing, true),
     setting("IntervalStyle", "postgres", Takes::Any, true),
     setting("is_superuser", "off", Takes::Nothing, true),
+    setting("jit", "on", Takes::Switch, false),
+    setting("lc_messages", "C", Takes::Any, false),
+    setting("lc_monetary", "C", Takes::Any, false),
+    setting("lc_numeric", "C", Takes::Any, false),
+    setting("lc_time", "C", Takes::Any, false),
     setting("lock_timeout", "0", Takes::Any, false),
+    setting("maintenance_work_mem", "64MB", Takes::Any, false),
     setting("max_identifier_length", "63", Takes::Nothing, false),
+    setting("max_parallel_workers_per_gather", "2", Takes::Any, false),
+    setting("plan_cache_mode", "auto", Takes::Any, false),
+    setting("random_page_cost", "4", Takes::Any, false),
     setting("row_security", "on", Takes::Any, false),
     setting("search_path", "public", Takes::Any, false),
     setting("server_encoding", "UTF8", Takes::Nothing, true),
@@ -81,13 +104,15 @@ const SETTINGS: &[Setting] = &[
     setting("standard_conforming_strings", "on", Takes::Only(ON), true),
     setting("statement_timeout", "0", Takes::Time, false),
     setting("synchronous_commit", "on", Takes::Any, false),
+    setting("temp_buffers", "8MB", Takes::Any, false),
     setting("TimeZone", "UTC", Takes::Any, true),
     setting("transaction_isolation", "serializable", Takes::Any, false),
     setting(READ_ONLY, "off", Takes::Switch, false),
+    setting("work_mem", "4MB", Takes::Any, false),
 ];
 
-/// Values that differ from their defaults.
-type Changed = Vec<(&'static str, String)>;
+/// Values that differ from their defaults, and a client's own settings.
+type Changed = Vec<(Cow<'static, str>, String)>;
 
 /// How long a change lasts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,16 +143,35 @@ struct After {
     rollback: Changed,
 }
 
-fn find_in<'a>(changed: &'a Changed, setting: &Setting) -> Option<&'a str> {
-    changed.iter().find(|(name, _)| *name == setting.name).map(|(_, value)| value.as_str())
+fn find_in<'a>(changed: &'a Changed, name: &str) -> Option<&'a str> {
+    changed.iter().find(|(own, _)| *own == name).map(|(_, value)| value.as_str())
 }
 
 fn find(name: &str) -> Result<&'static Setting, Refusal> {
-    SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
-        let name: String = name.chars().take(80).collect();
-        Refusal::new(SqlState::UNKNOWN_NAME, format!("unrecognized configuration parameter {name:?}"))
-            .hint("SHOW ALL lists those that there are.")
-    })
+    SETTINGS.iter().find(|setting| setting.name.eq_ignore_ascii_case(name)).ok_or_else(|| unknown(name))
+}
+
+fn unknown(name: &str) -> Refusal {
+    Refusal::new(SqlState::UNKNOWN_NAME, format!("unrecognized configuration parameter {:?}", start_of(name)))
+        .hint("SHOW ALL lists those that there are.")
+}
+
+/// As much of what a client has sent as is quoted.
+fn start_of(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+fn is_own(name: &str) -> bool {
+    name.contains('.')
+}
+
+/// As it is compared. `None`: it is not one of names with dots between them, as in PostgreSQL (`valid_custom_variable_name`).
+fn own_name(name: &str) -> Option<String> {
+    let is_name = |part: &str| {
+        part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && part.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '$'))
+    };
+    (name.len() <= OWN_NAME_BYTES_MAX && name.split('.').all(is_name)).then(|| name.to_lowercase())
 }
 
 impl Settings {
@@ -146,18 +190,17 @@ impl Settings {
         value: Option<&str>,
         lasts: Lasts,
     ) -> Result<Option<(&'static str, String)>, Refusal> {
+        if is_own(name) {
+            return self.set_own(name, value, lasts).map(|()| None);
+        }
         let setting = find(name)?;
-        let invalid = || {
-            let shown: String = value.unwrap_or_default().chars().take(80).collect();
-            let message = format!("invalid value for parameter {:?}: {shown:?}", setting.name);
-            Refusal::new(SqlState::INVALID_PARAMETER_VALUE, message)
-        };
+        let invalid = || invalid(setting.name, value);
         let value = match (setting.takes, value) {
             (Takes::Nothing, _) => {
                 let message = format!("parameter {:?} cannot be changed", setting.name);
                 return Err(Refusal::new(SqlState("55P02"), message));
             }
-            (_, None) => find_in(&self.initial, setting),
+            (_, None) => find_in(&self.initial, setting.name),
             (_, Some(text)) if text.len() > VALUE_BYTES_MAX => return Err(invalid()),
             (Takes::Only(all), Some(text)) => {
                 let is_known = all.iter().any(|one| one.eq_ignore_ascii_case(text));
@@ -181,11 +224,34 @@ impl Settings {
             (Takes::Any, Some(text)) => Some(text),
         };
         let value = value.filter(|value| *value != setting.default).map(str::to_owned);
-        self.change(lasts, |changed| {
-            changed.retain(|(own, _)| *own != setting.name);
-            changed.extend(value.clone().map(|value| (setting.name, value)));
-        });
+        self.put(setting.name.into(), value, lasts);
         Ok(setting.reported.then(|| (setting.name, self.value(setting).to_owned())))
+    }
+
+    fn set_own(&mut self, name: &str, value: Option<&str>, lasts: Lasts) -> Result<(), Refusal> {
+        let name = own_name(name).ok_or_else(|| {
+            let message = format!("invalid configuration parameter name {:?}", start_of(name));
+            Refusal::new(SqlState::INVALID_NAME, message)
+        })?;
+        if value.is_some_and(|text| text.len() > VALUE_BYTES_MAX) {
+            return Err(invalid(&name, value));
+        }
+        let others = self.changed.iter().filter(|(own, _)| is_own(own) && *own != name).count();
+        if value.is_some() && others >= OWN_MAX {
+            let message = format!("more than {OWN_MAX} parameters with a dot in their names");
+            return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
+        }
+        let value = value.or_else(|| find_in(&self.initial, &name)).map(str::to_owned);
+        self.put(name.into(), value, lasts);
+        Ok(())
+    }
+
+    /// `None`: its default.
+    fn put(&mut self, name: Cow<'static, str>, value: Option<String>, lasts: Lasts) {
+        self.change(lasts, |changed| {
+            changed.retain(|(own, _)| *own != name);
+            changed.extend(value.clone().map(|value| (name.clone(), value)));
+        });
     }
 
     pub fn reset_all(&mut self, lasts: Lasts) {
@@ -226,7 +292,7 @@ impl Settings {
     /// May transactions only read?
     pub fn is_read_only(&self) -> bool {
         // What is off is not among those that differ from their defaults.
-        self.read_only.unwrap_or_else(|| self.changed.iter().any(|(name, _)| *name == DEFAULT_READ_ONLY))
+        self.read_only.unwrap_or_else(|| find_in(&self.changed, DEFAULT_READ_ONLY).is_some())
     }
 
     /// The block is over, if there is one. Appends what the client must be told.
@@ -238,12 +304,15 @@ impl Settings {
         self.report_since(&before, out);
     }
 
-    /// Its name as shown, and its value.
+    /// Its value.
     ///
     /// # Errors
     /// If there is none of that name.
-    pub fn get(&self, name: &str) -> Result<(&'static str, &str), Refusal> {
-        find(name).map(|setting| (setting.name, self.value(setting)))
+    pub fn get(&self, name: &str) -> Result<&str, Refusal> {
+        if is_own(name) {
+            return own_name(name).and_then(|own| find_in(&self.changed, &own)).ok_or_else(|| unknown(name));
+        }
+        find(name).map(|setting| self.value(setting))
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &str)> {
@@ -254,25 +323,17 @@ impl Settings {
         if setting.name == READ_ONLY {
             return word(self.is_read_only());
         }
-        find_in(&self.changed, setting).unwrap_or(setting.default)
+        find_in(&self.changed, setting.name).unwrap_or(setting.default)
     }
 
     /// `None`: unlimited.
     pub fn statement_timeout(&self) -> Option<Duration> {
-        self.timeout("statement_timeout")
+        find_in(&self.changed, "statement_timeout").and_then(timeout)
     }
 
     /// `None`: unlimited.
     pub fn idle_timeout(&self) -> Option<Duration> {
-        self.timeout("idle_in_transaction_session_timeout")
-    }
-
-    fn timeout(&self, name: &str) -> Option<Duration> {
-        if self.changed.is_empty() && name == "statement_timeout" {
-            return None;
-        }
-        let (_, value) = self.get(name).ok()?;
-        time(value).filter(|timeout| !timeout.is_zero())
+        timeout(find_in(&self.changed, "idle_in_transaction_session_timeout").unwrap_or(IDLE_TIMEOUT))
     }
 
     /// What a client is told when its session begins.
@@ -307,6 +368,16 @@ pub fn word(is_on: bool) -> &'static str {
     if is_on { ON[0] } else { OFF[0] }
 }
 
+fn invalid(name: &str, value: Option<&str>) -> Refusal {
+    let message = format!("invalid value for parameter {name:?}: {:?}", start_of(value.unwrap_or_default()));
+    Refusal::new(SqlState::INVALID_PARAMETER_VALUE, message)
+}
+
+/// `None`: unlimited.
+fn timeout(value: &str) -> Option<Duration> {
+    time(value).filter(|timeout| !timeout.is_zero())
+}
+
 /// Of a number without unit, milliseconds.
 fn time(text: &str) -> Option<Duration> {
     let text = text.trim();
@@ -322,3 +393,6 @@ fn time(text: &str) -> Option<Duration> {
     };
     number.parse::<u64>().ok()?.checked_mul(ms).filter(|ms| *ms <= i32::MAX as u64).map(Duration::from_millis)
 }
+
+#[cfg(test)]
+mod tests;

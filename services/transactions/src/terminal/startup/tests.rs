@@ -3,7 +3,7 @@ use super::*;
 fn shown(options: &str, name: &str) -> Option<String> {
     let mut settings = Settings::default();
     set_options(&mut settings, options).ok()?;
-    settings.get(name).ok().map(|(_, value)| value.to_owned())
+    settings.get(name).ok().map(str::to_owned)
 }
 
 #[test]
