@@ -144,7 +144,7 @@ impl Prepared {
                 Ok(Cell::Call(function, Arc::clone(&resolved.tally), arguments))
             }
             (Expression::Constant(constant), _) => {
-                constant_value(constant, (values, &self.parameters), evaluated).map(Cell::Value)
+                constant_value(constant, (values, &self.parameters), evaluated).map(|(value, _)| Cell::Value(value))
             }
             (Expression::Known(known), _) => Ok(Cell::Value(facts.value(*known, monitor))),
             (Expression::Call(call), None) => Err(unknown(monitor, programs, call)),
@@ -302,11 +302,12 @@ fn literal_value(literal: &Literal, values: &[Value]) -> Result<Value, Refusal> 
 /// Parameters' values, and their types.
 type Given<'a> = (&'a [Value], &'a [SqlType]);
 
+/// With its type.
 fn constant_value(
     constant: &Constant,
     (values, parameters): Given<'_>,
     evaluated: &Evaluated,
-) -> Result<Value, Refusal> {
+) -> Result<(Value, SqlType), Refusal> {
     let mut value = literal_value(&constant.literal, values)?;
     evaluated.count(&value)?;
     let mut from = match constant.literal {
@@ -319,7 +320,7 @@ fn constant_value(
         evaluated.count(&value)?;
         from = *to;
     }
-    Ok(value)
+    Ok((value, from))
 }
 
 fn arguments(
@@ -332,7 +333,7 @@ fn arguments(
     let value = |(parameter, constant)| {
         let parameter: &crate::Argument = parameter;
         let value = constant_value(constant, given, evaluated);
-        value.and_then(|value| argument(value, parameter.of)).map_err(|refusal| {
+        value.and_then(|(value, of)| argument(of.rounded(value), parameter.of)).map_err(|refusal| {
             let message = format!("argument {:?} of {}: {}", parameter.name, call.function, refusal.message);
             Refusal { message, ..refusal }.at(call.position)
         })

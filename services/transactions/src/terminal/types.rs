@@ -140,8 +140,10 @@ impl SqlType {
         {
             return Ok(Value::BigInt(whole));
         }
-        let value = text::read(self.held_as(), self.name(), text)?;
-        self.narrowed(value)
+        match text::read(self.held_as(), self.name(), text)? {
+            Value::DoublePrecision(number) if self == SqlType::Numeric => text::numeric(number, text.trim()),
+            value => self.narrowed(value),
+        }
     }
 
     /// `value` in as many bits as this type has.
@@ -186,11 +188,23 @@ impl SqlType {
         })
     }
 
+    /// `value`, of this type, as programs have numbers: a numeric may have more digits ([`text::numeric`]).
+    pub fn rounded(self, value: Value) -> Value {
+        match value {
+            Value::Text(text) if self == SqlType::Numeric => {
+                text.parse().map_or(Value::Text(text), Value::DoublePrecision)
+            }
+            value => value,
+        }
+    }
+
     /// `value`, of type `from`, converted by a cast to this type.
     ///
     /// # Errors
     /// If that is not possible.
     pub fn cast(self, value: Value, from: SqlType) -> Result<Value, Refusal> {
+        let keeps_digits = self == SqlType::Numeric || self.held_as() == Type::Text;
+        let value = if keeps_digits { value } else { from.rounded(value) };
         let value = match (value, self.held_as()) {
             (Value::Null, _) => return Ok(Value::Null),
             (Value::Text(text), _) => return self.read_as_text(&text),
@@ -222,6 +236,7 @@ impl SqlType {
             (Format::Binary, SqlType::Oid, Value::BigInt(number)) => out.put_u32(*number as u32),
             (Format::Binary, SqlType::Numeric, Value::BigInt(number)) => numeric::write(*number, out),
             (Format::Binary, SqlType::Numeric, Value::DoublePrecision(number)) => numeric::write_float(*number, out),
+            (Format::Binary, SqlType::Numeric, Value::Text(text)) => numeric::write_text(text, out),
             (Format::Binary, SqlType::Float4, Value::DoublePrecision(number)) => out.put_f32(*number as f32),
             (Format::Binary, _, Value::BigInt(number)) => out.put_i64(*number),
             (Format::Binary, _, Value::DoublePrecision(number)) => out.put_f64(*number),

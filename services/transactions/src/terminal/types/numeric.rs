@@ -55,9 +55,25 @@ pub fn write_float(number: f64, out: &mut BytesMut) {
     }
     let text = format!("{:e}", number.abs());
     let (decimals, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    put_decimals(decimals, exponent.parse().unwrap_or(0_i16) + 1, sign, out);
+}
+
+/// A decimal number without an exponent, of not much more than 1000 digits.
+pub fn write_text(text: &str, out: &mut BytesMut) {
+    let (sign, unsigned) = text.strip_prefix('-').map_or((0, text), |rest| (NEGATIVE, rest));
+    let (before, behind) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+    let whole = if before == "0" {
+        behind.trim_start_matches('0').len() as i16 - behind.len() as i16
+    } else {
+        before.len() as i16
+    };
+    put_decimals(unsigned.trim_start_matches(['0', '.']), whole, sign, out);
+}
+
+/// `decimals`: the first is not 0; a point among them means nothing. `whole`: how many are before the point; if negative,
+/// there are as many zeroes behind it.
+fn put_decimals(decimals: &str, whole: i16, sign: u16, out: &mut BytesMut) {
     let decimals: Vec<u16> = decimals.bytes().filter(u8::is_ascii_digit).map(|digit| u16::from(digit - b'0')).collect();
-    // Decimal digits before the point; if negative, zeroes behind it.
-    let whole = exponent.parse().unwrap_or(0_i16) + 1;
     let weight = (whole - 1).div_euclid(4);
     let zeroes = 4 * (weight + 1) - whole;
     let aligned: Vec<u16> = std::iter::repeat_n(0, zeroes as usize).chain(decimals.iter().copied()).collect();

@@ -254,3 +254,42 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_numeric_keeps_the_digits_that_a_double_has_not() {
+    let numeric = |text: &str| SqlType::Numeric.read_as_text(text).expect("a numeric");
+    for (given, expected) in [
+        ("12345678901234567890", "12345678901234567890"),
+        ("-12345678901234567.250", "-12345678901234567.25"),
+        ("0.12345678901234567890", "0.1234567890123456789"),
+        ("00012.5e-1", "1.25"),
+        ("1e20", "100000000000000000000"),
+        ("-.5e-7", "-0.00000005"),
+        ("1.5", "1.5"),
+        ("0.10", "0.1"),
+        ("-Infinity", "-Infinity"),
+    ] {
+        let value = numeric(given);
+        assert_eq!(text(SqlType::Numeric, &value), expected, "{given}");
+        let cast = |to: SqlType| to.cast(value.clone(), SqlType::Numeric);
+        assert_eq!(cast(SqlType::Text), Ok(Value::Text(expected.into())), "{given}");
+        assert_eq!(cast(SqlType::Numeric), Ok(value.clone()), "{given}");
+        // As a numeric is sent, it is read.
+        let binary = SqlType::Numeric.read(Format::Binary, &binary(SqlType::Numeric, &value));
+        assert_eq!(binary.map(|read| text(SqlType::Numeric, &read)), Ok(expected.to_owned()), "{given}");
+    }
+    let long = numeric("12345678901234567.25");
+    assert_eq!(
+        SqlType::Float8.cast(long.clone(), SqlType::Numeric),
+        Ok(Value::DoublePrecision(12_345_678_901_234_568.0))
+    );
+    let state = |result: Result<Value, Refusal>| result.map_err(|refusal| refusal.state.0);
+    assert_eq!(state(SqlType::Int8.cast(long.clone(), SqlType::Numeric)), Err("0A000"));
+    let near = numeric("2.50000000000000000001");
+    assert_eq!(SqlType::Int8.cast(near.clone(), SqlType::Numeric), Ok(Value::BigInt(3)));
+    assert_eq!(state(SqlType::Bool.cast(near.clone(), SqlType::Numeric)), Err("42804"));
+    assert_eq!(state(argument(SqlType::Numeric.rounded(near.clone()), Type::Text)), Err("42804"));
+    assert_eq!(argument(SqlType::Numeric.rounded(near), Type::DoublePrecision), Ok(Value::DoublePrecision(2.5)));
+    assert_eq!(state(SqlType::Numeric.read_as_text("1e400")), Err("22003"));
+    assert_eq!(state(SqlType::Numeric.read_as_text("1e1")), Ok(Value::BigInt(10)));
+}

@@ -84,6 +84,48 @@ pub fn whole(text: &str) -> Option<i64> {
     }
 }
 
+/// A numeric that was read as `number`: as that if it is written so, else as its text. A double has 15 to 17 digits.
+///
+/// # Errors
+/// If it has too many for that, too.
+pub fn numeric(number: f64, text: &str) -> Result<Value, Refusal> {
+    /// As PostgreSQL's `NUMERIC_MAX_PRECISION`.
+    const DIGITS_MAX: usize = 1000;
+    let value = Value::DoublePrecision(number);
+    if !number.is_finite() {
+        return Ok(value);
+    }
+    let plain = plain(text);
+    if plain.len() > DIGITS_MAX {
+        let message = format!("a numeric has more than {DIGITS_MAX} digits");
+        return Err(Refusal::new(SqlState::OUT_OF_RANGE, message));
+    }
+    Ok(if plain == written(&value) { value } else { Value::Text(plain) })
+}
+
+/// A decimal number without an exponent, and without zeroes that mean nothing. It must be one that a double can be.
+fn plain(text: &str) -> String {
+    let (sign, unsigned) = text.strip_prefix('-').map_or(("", text.trim_start_matches('+')), |rest| ("-", rest));
+    let (decimals, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let (before, behind) = decimals.split_once('.').unwrap_or((decimals, ""));
+    let digits = format!("{before}{behind}");
+    let from_first = digits.trim_start_matches('0');
+    let significant = from_first.trim_end_matches('0');
+    if significant.is_empty() {
+        return "0".to_owned();
+    }
+    // Digits before the point; if negative, zeroes behind it.
+    let whole = before.len() as i64 - (digits.len() - from_first.len()) as i64 + exponent.parse::<i64>().unwrap_or(0);
+    let zeroes = |count: i64| "0".repeat(count.max(0) as usize);
+    if whole <= 0 {
+        return format!("{sign}0.{}{significant}", zeroes(-whole));
+    }
+    match significant.split_at_checked(whole as usize) {
+        Some((before, behind)) if !behind.is_empty() => format!("{sign}{before}.{behind}"),
+        _ => format!("{sign}{significant}{}", zeroes(whole - significant.len() as i64)),
+    }
+}
+
 fn bytes(text: &str) -> Option<Vec<u8>> {
     match text.strip_prefix("\\x") {
         Some(digits) => hex(digits),
