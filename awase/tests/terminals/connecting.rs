@@ -83,3 +83,19 @@ fn settings_of_one_query_are_seen_by_what_follows_in_it_and_have_a_bound() {
     let many: Vec<String> = (0..70).map(|number| format!("SET app.n{number} = 1")).collect();
     assert!(bank.refusal(&many.join("; ")).contains("54000"));
 }
+
+#[test]
+fn a_column_that_is_only_a_cast_is_called_as_its_type() {
+    let bank = Bank::open();
+    let mut client = Client::session(&bank);
+    client.send(&query("SELECT 1::bigint, CAST('a' AS character varying), 5, 1::text::real, true::bool AS b"));
+    let answer = client.until_ready();
+    let mut fields = &answer[0].1[2..];
+    let mut names = Vec::new();
+    while let Some(end) = fields.iter().position(|byte| *byte == 0) {
+        names.push(String::from_utf8_lossy(&fields[..end]).into_owned());
+        // Numbers follow.
+        fields = &fields[end + 19..];
+    }
+    assert_eq!(names, ["int8", "varchar", "?column?", "float4", "b"]);
+}

@@ -246,7 +246,7 @@ fn has_row(query: &Query, columns: &[Column]) -> bool {
 fn default_name(what: &Expression) -> String {
     match what {
         Expression::Call(call) => call.function.clone(),
-        Expression::Constant(_) => "?column?".into(),
+        Expression::Constant(constant) => constant.casts.last().map_or("?column?", |of| of.typname()).into(),
         Expression::Known(known) => match known {
             Known::Version => "version",
             Known::Database => "current_database",
