@@ -275,7 +275,7 @@ impl Settings {
     pub fn bytes(&self) -> usize {
         let after = self.after.iter().flat_map(|after| [&after.commit, &after.rollback]);
         let changed = [&self.changed, &self.initial].into_iter().chain(after).flatten();
-        size_of::<Settings>() + changed.map(|own| size_of_val(own) + own.1.len()).sum::<usize>()
+        size_of::<Settings>() + changed.map(|own| size_of_val(own) + own.0.len() + own.1.len()).sum::<usize>()
     }
 
     /// As they were at a savepoint of this block. Appends what the client must be told.
