@@ -100,7 +100,8 @@ fn a_failed_flush_of_files_that_nobody_commits_changes_the_verifier_and_is_repea
                 seen.fail_next_in_tree(id, class, failing, Errno::IO);
                 cpu.sleep(Duration::from_millis(1900)).await;
                 assert_eq!(tree.verifier() != verifier, is_told, "{class:?}");
-                cpu.sleep(Duration::from_secs(4)).await;
+                // What a failed sync has lost of a file, its next flush tells, through each descriptor.
+                cpu.sleep(Duration::from_secs(12)).await;
                 assert_eq!(durable(&seen, id), usize::from(FILES), "{class:?}");
                 assert_eq!(tree.commit(&cpu, &files[0], context()).await, Ok(()));
             });

@@ -156,13 +156,14 @@ impl Bytes {
         self.content.flush(covers);
     }
 
-    /// Such a flush failed, and what it covered may be lost; only what was cut off does not return.
-    pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
+    /// Such a flush failed, and what it covered may be lost; only what was cut off does not return. Returns whether anything
+    /// is lost.
+    pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) -> bool {
         let covered = self.sizes.partition_point(|size| size.change <= covers);
         if let Some(last) = self.sizes[..covered].iter().rev().find(|size| size.cut) {
             self.settle_sizes(last.change);
         }
-        self.content.drop_covered(covers, random);
+        self.content.drop_covered(covers, random)
     }
 
     /// The host could not write back this change.

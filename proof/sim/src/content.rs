@@ -199,10 +199,10 @@ impl Content {
     }
 
     /// A flush that covers everything up to change number `covers` failed, and each change that it covered may be lost,
-    /// with an even chance. Some pages show it at once, others still read as if it had succeeded.
-    pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
+    /// with an even chance. Some pages show it at once, others still read as if it had succeeded. Returns whether any is.
+    pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) -> bool {
         let salt = random.next();
-        self.drop_changes(salt, |change| change <= covers && scatter(salt ^ scatter(change)) & 1 == 0);
+        self.drop_changes(salt, |change| change <= covers && scatter(salt ^ scatter(change)) & 1 == 0)
     }
 
     /// This change was not written back and is lost. Some pages show it at once.
@@ -210,8 +210,9 @@ impl Content {
         self.drop_changes(random.next(), |change| change == lost);
     }
 
-    fn drop_changes(&mut self, salt: u64, is_lost: impl Fn(u64) -> bool) {
+    fn drop_changes(&mut self, salt: u64, is_lost: impl Fn(u64) -> bool) -> bool {
         let sector_bytes = self.sector_bytes;
+        let mut any = false;
         let mut shown = Vec::new();
         self.cached.retain(|&page, cached| {
             let mut retained_later = 0;
@@ -225,6 +226,7 @@ impl Content {
                 }
             }
             cached.versions.retain(|version| version.sectors != 0);
+            any |= dropped != 0;
             cached.dropped |= dropped;
             if dropped != 0 && scatter(salt ^ page) & 2 == 0 {
                 cached.dropped = 0;
@@ -239,6 +241,7 @@ impl Content {
         for (page, image) in shown {
             self.set_live(page, image);
         }
+        any
     }
 
     /// The process that issued `in_flight` died: each change landed, did not land, or was torn.

@@ -39,7 +39,7 @@
 //! | T8 | No rename to another directory and no link survives without the names of that directory and its parents. |
 //! | T9 | A node is restored with its attributes of some time since the durable ones; if they were never synced perhaps with those of its creation (kind, mode, owner; a regular file empty). |
 //! | T10 | A file is restored with one of its sizes since the durable one. Content that did not reach the medium reads as older content or as zeroes, never as what was cut off before. |
-//! | T11 | After a failed flush, sync or stable write, each write to the files that it covered that was complete by then may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. |
+//! | T11 | After a failed flush, sync or stable write, each write to the files that it covered that was complete by then may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. With one journal, a failed sync may also lose such writes to any other file, which is told as in T14. |
 //! | T12 | A node that lost its last name is gone (`ESTALE`), after a power cut also one that never had a durable name. A removed file that is open is read and written until it is closed. |
 //! | T13 | With one journal ([`TreeConfig::journal`]): what of a file was on the disk, written directly or written back, both when a successful sync began and when a successful flush of any other file did, survives after both have ended. |
 //! | T14 | What was written through the host's page cache may be lost when the host writes it back. That is told once through each open file, by its next flush, stable write or write-back, and, of those opened later, through the first; a sync is one of these. |

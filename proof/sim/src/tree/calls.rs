@@ -49,7 +49,7 @@ impl SimTree {
     fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Answer {
         let told = self.write_back_before_sync(coverage);
         if let Some(errno) = fault.or(told) {
-            self.drop_covered(coverage);
+            self.drop_covered(coverage, errno);
             return Err(errno);
         }
         if !self.disk.random.permille(self.disk.config.faults.flush_lie_permille) {

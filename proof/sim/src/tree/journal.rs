@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::inode::{Inode, Slot, Stat};
 use super::{ROOT, SimTree};
+use machine::Errno;
 use machine::tree::Time;
 
 /// A change of one or more entries that survives as a whole or not at all.
@@ -143,7 +144,8 @@ impl SimTree {
         self.forget_nameless();
     }
 
-    pub(super) fn drop_covered(&mut self, coverage: &Coverage) {
+    /// The sync failed with `errno`. What is lost of files that only shared its journal, their next flushes tell.
+    pub(super) fn drop_covered(&mut self, coverage: &Coverage, errno: Errno) {
         if !self.disk.config.faults.failed_flush_drops {
             return;
         }
@@ -151,10 +153,13 @@ impl SimTree {
             if self.captured(captured).is_some_and(|inode| inode.bytes().is_some()) {
                 let drop = |bytes: &mut super::Bytes, disk: &mut super::Drive| {
                     let covers = disk.dropped_by_failure(captured.content, bytes.latest_change());
-                    bytes.drop_covered(covers, &mut disk.random);
+                    bytes.drop_covered(covers, &mut disk.random)
                 };
                 // Fails only for other nodes than regular files.
-                let _ = self.on_bytes(captured.number, drop);
+                let has_lost = self.on_bytes(captured.number, drop) == Ok(true);
+                if has_lost && captured.content == 0 {
+                    self.inode_mut(captured.number).errors.add(errno);
+                }
             }
         }
     }

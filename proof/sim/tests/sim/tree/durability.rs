@@ -403,6 +403,25 @@ fn what_a_failed_flush_or_sync_covered_may_be_lost_whatever_succeeds_later() {
     }
 }
 
+#[test]
+fn what_a_failed_sync_loses_of_another_file_by_its_journal_is_told_by_that_files_next_flush() {
+    let mut told = 0;
+    for seed in 0..100 {
+        let mut rig = TreeRig::new(seed, TreeConfig { journal: true, ..TreeConfig::new() });
+        let (root, file) = (rig.root(), durable_file(&mut rig, "a"));
+        let open = rig.open(file).unwrap();
+        rig.write(open.direct.file, 0, stamped(8, 2)).unwrap();
+        rig.world.fail_next_in_tree(rig.tree, OpClass::Sync, 1, Errno::IO);
+        assert_eq!(rig.sync(&[root]), Err(Errno::IO));
+        let flushed = rig.flush(open.direct.file);
+        rig.power_cut();
+        let is_there = rig.content("/a") == Some(stamped(8, 2));
+        assert!(is_there || flushed == Err(Errno::IO), "seed {seed}");
+        told += usize::from(!is_there);
+    }
+    assert!((5..95).contains(&told), "{told}");
+}
+
 /// A buffered write whose write-back fails, and what is told of that through each of two descriptors.
 fn told_of_a_failed_write_back(rig: &mut TreeRig, tell: impl Fn(&mut TreeRig, &OpenNode) -> Result<(), Errno>) {
     let file = durable_file(rig, "a");
