@@ -47,10 +47,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Network, disk and switches are drawn from the seed.
+    /// Network, file system, disk and switches are drawn from the seed.
     pub fn drawn(seed: u64) -> Setup {
         let mut random = Random(seed ^ 0x57a9e);
-        let tree = TreeConfig { tick_ns: [1, 1, 4_000_000][random.below(3) as usize], ..TreeConfig::drawn(seed) };
+        let tick_ns = [1, 1, 4_000_000][random.below(3) as usize];
+        let tree = TreeConfig { tick_ns, journal: seed % 4 >= 2, ..TreeConfig::drawn(seed) };
         Setup {
             seed,
             cache: [512 << 10, 2 << 20][random.below(2) as usize],
