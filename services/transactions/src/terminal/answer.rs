@@ -68,6 +68,10 @@ impl Conversation {
                 let settings = settings.get_or_insert_with(|| self.settings.clone());
                 settings.set(name, value.as_deref(), Lasts::Session).map(drop)
             }
+            Statement::ResetAll => {
+                settings.get_or_insert_with(|| self.settings.clone()).reset_all(Lasts::Session);
+                Ok(())
+            }
             Statement::Show(Some(name)) => settings.as_ref().unwrap_or(&self.settings).get(name).map(drop),
             Statement::Deallocate(Some(name)) if self.statements.get(name).is_none() => {
                 let message = format!("prepared statement {name:?} does not exist");
@@ -77,6 +81,7 @@ impl Conversation {
                 let message = "DISCARD ALL cannot run inside a transaction block";
                 Err(Refusal::new(SqlState::ACTIVE_TRANSACTION, message))
             }
+            Statement::DiscardAll => self.check(&Statement::ResetAll, settings),
             _ => Ok(()),
         }
     }

@@ -236,8 +236,10 @@ impl Settings {
         if value.is_some_and(|text| text.len() > VALUE_BYTES_MAX) {
             return Err(invalid(&name, value));
         }
-        let others = self.changed.iter().filter(|(own, _)| is_own(own) && *own != name).count();
-        if value.is_some() && others >= OWN_MAX {
+        let others = |changed: &Changed| changed.iter().filter(|(own, _)| is_own(own) && *own != name).count();
+        let after = self.after.iter().flat_map(|after| [&after.commit, &after.rollback]);
+        let others = [&self.changed].into_iter().chain(after).map(others).max();
+        if value.is_some() && others.is_some_and(|others| others >= OWN_MAX) {
             let message = format!("more than {OWN_MAX} parameters with a dot in their names");
             return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
         }

@@ -2,8 +2,9 @@
 //! type `hstore` or `lo`, which types are arrays, enumerations or ranges.
 //!
 //! There are no tables here, and no types but those that are served. So those catalogues that would tell of others
-//! ([`EMPTY`]) are empty: such a query has its columns and no row, and is not evaluated. What it asks of a served type is
-//! answered if it is simple ([`pg_type`]), else refused. So is what is not empty: databases, users, sessions, functions.
+//! ([`EMPTY`]) are empty: such a query has its columns and no row, and is not evaluated. What it asks of types is answered if
+//! it is simple, or if no served type can meet it ([`pg_type`]), else refused. So is what is not empty: databases, users,
+//! sessions, functions.
 
 mod columns;
 mod pg_type;
@@ -69,6 +70,11 @@ const AGGREGATES: &[&str] = &[
     "sum",
 ];
 
+/// Of a query that is looked at: clients send some hundred by themselves, and to look is not linear in all that may be sent.
+const TOKENS_MAX: usize = 2048;
+/// Queries of WITH.
+const COMMON_MAX: usize = 16;
+
 /// What ends a FROM clause.
 const AFTER_FROM: &[&str] = &["where", "group", "having", "window", "order", "limit", "offset", "fetch"];
 
@@ -94,7 +100,7 @@ enum Rows {
     Count(i64),
     /// Of the served types, those that meet all of these.
     Types(Vec<Condition>),
-    /// None, unless a parameter is the name or number of a served type.
+    /// None, as no served type meets one of its conditions; unless a parameter is the name or number of one.
     OtherTypes,
 }
 
@@ -173,6 +179,9 @@ fn find(tokens: &[Placed], words: &[&str]) -> Option<usize> {
 /// `statement`: from SELECT or WITH to its end. `None`: it is no query of these catalogues alone, or none that can be
 /// answered, or has more columns than `columns_max`.
 pub fn lookup(statement: &[Placed], columns_max: usize) -> Option<Lookup> {
+    if statement.len() > TOKENS_MAX {
+        return None;
+    }
     let (common, select) = common_tables(statement)?;
     let writes = statement.iter().any(|placed| is_any(Some(placed), &["insert", "update", "delete", "merge"]));
     if writes || !is(select.first(), "select") || !are_catalogues(statement, &common) {
@@ -188,15 +197,14 @@ pub fn lookup(statement: &[Placed], columns_max: usize) -> Option<Lookup> {
     let columns = columns(list, columns_max)?;
     let where_at = find(clauses, &["where"]).unwrap_or(clauses.len());
     let rows = match (aggregates(list) && find(clauses, &["group"]).is_none(), table) {
-        // pgpool asks so whether a function may write, and would cache or spread its calls if not. All may.
-        (true, "pg_proc") if is_count(list) && clauses.iter().any(|token| is(Some(token), "provolatile")) => {
-            Rows::Count(1)
-        }
+        // pgpool asks so whether a function may write, and would cache or spread its calls if not. All are volatile.
+        (true, "pg_proc") if is_count(list) => Rows::Count(i64::from(is_volatile(clauses)?)),
         (true, _) if is_count(list) && table != "pg_type" && EMPTY.contains(&table) => Rows::Count(0),
-        (false, "pg_type") => match pg_type::conditions(&columns, list, clauses) {
+        (false, "pg_type") => match pg_type::conditions(&columns, list, clauses, &common) {
             Some(conditions) => Rows::Types(conditions),
-            None if where_at == clauses.len() || clauses[where_at..].iter().any(names_served) => return None,
-            None => Rows::OtherTypes,
+            None if clauses[where_at..].iter().any(names_served) => return None,
+            None if pg_type::finds_none(&clauses[where_at..]) => Rows::OtherTypes,
+            None => return None,
         },
         (false, _) if EMPTY.contains(&table) => Rows::None,
         _ => return None,
@@ -233,7 +241,8 @@ fn common_tables(statement: &[Placed]) -> Option<(Vec<&str>, &[Placed])> {
         };
         name(with.get(end.checked_sub(1)?))
     });
-    Some((named.collect(), &statement[select..]))
+    let named: Vec<&str> = named.take(COMMON_MAX + 1).collect();
+    (named.len() <= COMMON_MAX).then_some((named, &statement[select..]))
 }
 
 /// Between two parentheses, or outside of all.
@@ -291,6 +300,15 @@ fn table(statement: &[Placed], at: usize, common: &[&str]) -> Option<usize> {
     };
     let is_known = name.starts_with("pg_") || next == at + 1 && common.contains(&name);
     (is_known || is_symbol(statement.get(next), '(')).then_some(next)
+}
+
+/// Of `... provolatile = 'v' ...`, is it true? `None`: it is no such condition.
+fn is_volatile(clauses: &[Placed]) -> Option<bool> {
+    let at = clauses.iter().position(|token| is(Some(token), "provolatile"))?;
+    match clauses.get(at + 2).map(|placed| &placed.token) {
+        Some(Token::Text(of)) if is_symbol(clauses.get(at + 1), '=') => Some(of == "v"),
+        _ => None,
+    }
 }
 
 fn aggregates(list: &[Placed]) -> bool {

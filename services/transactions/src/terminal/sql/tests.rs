@@ -244,6 +244,8 @@ fn what_is_repeated_until_a_message_is_full_is_parsed_in_time_that_grows_with_it
         ("SELECT oid", "::oid"),
         ("SELECT max", "(select max(1))"),
         ("WITH ", "a (b) AS (SELECT c FROM pg_class),"),
+        ("WITH ", ")as"),
+        ("WITH a AS () SELECT a FROM a", ",a"),
     ] {
         let query = format!("{begin}{}", repeated.repeat((MESSAGE_BYTES_MAX - begin.len()) / repeated.len()));
         let begun = Instant::now();

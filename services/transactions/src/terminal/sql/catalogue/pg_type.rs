@@ -1,6 +1,6 @@
 //! What `pg_type` has of the types that are served, for those who look up all types, or some by their names or numbers.
 
-use super::{Column, Placed, Token, find, is, is_any, is_symbol, name, outermost};
+use super::{AFTER_FROM, Column, Placed, Token, find, is, is_any, is_symbol, name, outermost};
 use crate::Value;
 use crate::terminal::types::SqlType;
 
@@ -23,6 +23,10 @@ const FIELDS: &[(&str, SqlType)] = &[
     ("typinput", SqlType::Text),
     ("proname", SqlType::Text),
     ("rngsubtype", SqlType::Oid),
+    // As Sequelize calls them in a query of WITH.
+    ("rngtypname", SqlType::Text),
+    ("rngtypid", SqlType::Oid),
+    ("rngtyparray", SqlType::Oid),
 ];
 
 /// Of `pg_catalog`.
@@ -78,7 +82,9 @@ pub fn type_of(column: &str) -> Option<SqlType> {
 
 /// Is it a name or the number of a type that is served?
 pub fn is_served(text: &str) -> bool {
-    let of = text.parse().map_or_else(|_| SqlType::named(text), SqlType::of_oid);
+    let folded = text.to_lowercase().replace(['"', '{', '}'], "");
+    let name = folded.strip_prefix("pg_catalog.").unwrap_or(&folded);
+    let of = name.parse().map_or_else(|_| SqlType::named(name), SqlType::of_oid);
     of.is_some_and(SqlType::has_values)
 }
 
@@ -121,7 +127,7 @@ fn field(of: SqlType, name: &str) -> Option<Value> {
         "typrelid" | "typelem" | "typarray" | "typbasetype" => Some(Value::BigInt(0)),
         "typnotnull" => Some(Value::Bool(false)),
         "typtypmod" => Some(Value::BigInt(-1)),
-        "rngsubtype" => Some(Value::Null),
+        "rngsubtype" | "rngtypname" | "rngtypid" | "rngtyparray" => Some(Value::Null),
         _ => None,
     }
 }
@@ -140,7 +146,7 @@ pub fn rows(columns: &[Column], conditions: &[Condition], values: &[Value]) -> V
 }
 
 /// Those of a query of the served types. `clauses`: from FROM on. `None`: it is not that simple.
-pub fn conditions(columns: &[Column], list: &[Placed], clauses: &[Placed]) -> Option<Vec<Condition>> {
+pub fn conditions(columns: &[Column], list: &[Placed], clauses: &[Placed], common: &[&str]) -> Option<Vec<Condition>> {
     let is_known = |column: &Column| column.field.as_deref().is_some_and(|field| type_of(field).is_some());
     let end = find(clauses, &["order"]).unwrap_or(clauses.len());
     let clauses = &clauses[..end];
@@ -149,12 +155,18 @@ pub fn conditions(columns: &[Column], list: &[Placed], clauses: &[Placed]) -> Op
     }
     let where_at = find(clauses, &["where"]).unwrap_or(clauses.len());
     let (from, mut rest) = (&clauses[..where_at], clauses.get(where_at + 1..).unwrap_or_default());
-    let joined = joined(from)?;
+    let joined = joined(from, common)?;
     let is_other = |of: &[Placed]| {
         is_symbol(of.get(1), '.') && is(of.get(2), "oid") && name(of.first()).is_some_and(|of| joined.contains(&of))
     };
     if list.windows(3).chain(rest.windows(3)).any(is_other) {
         return None;
+    }
+    if let [open, inside @ .., close] = rest
+        && is_symbol(Some(open), '(')
+        && is_symbol(Some(close), ')')
+    {
+        rest = inside;
     }
     let (mut conditions, mut operands) = (Vec::new(), 0);
     while !rest.is_empty() {
@@ -173,8 +185,37 @@ pub fn conditions(columns: &[Column], list: &[Placed], clauses: &[Placed]) -> Op
     Some(conditions)
 }
 
+/// Does no served type meet a WHERE clause, unless a parameter is its name or number? `false`: that is not seen.
+pub fn finds_none(clause: &[Placed]) -> bool {
+    let Some((_, rest)) = clause.split_first() else { return false };
+    let rest = &rest[..find(rest, AFTER_FROM).unwrap_or(rest.len())];
+    if find(rest, &["or"]).is_some() {
+        return false;
+    }
+    let ands = outermost(rest).filter(|at| is(rest.get(*at), "and"));
+    let mut begin = 0;
+    ands.chain([rest.len()]).any(|end| is_never_met(&rest[std::mem::replace(&mut begin, end + 1)..end]))
+}
+
+/// `field = x` that no served type meets; `oid = to_regtype(x)` of another.
+fn is_never_met(condition: &[Placed]) -> bool {
+    if let Some((condition, [])) = self::condition(condition) {
+        let is_identity = matches!(&*condition.field, "oid" | "typname");
+        let is_literal = condition.any.iter().all(|operand| matches!(operand, Operand::Literal(_)));
+        return (is_identity || is_literal) && SqlType::all().all(|of| !condition.is_met(of, &[]));
+    }
+    let condition = if is_symbol(condition.get(1), '.') { &condition[2..] } else { condition };
+    matches!(condition, [oid, equals, to_regtype, open, of, close]
+        if is(Some(oid), "oid")
+            && is_symbol(Some(equals), '=')
+            && is(Some(to_regtype), "to_regtype")
+            && is_symbol(Some(open), '(')
+            && operand(Some(of)).is_some()
+            && is_symbol(Some(close), ')'))
+}
+
 /// What tables that are joined to the first are called. `None`: one has not just one row for each type, or none for any.
-fn joined(from: &[Placed]) -> Option<Vec<&str>> {
+fn joined<'a>(from: &'a [Placed], common: &[&str]) -> Option<Vec<&'a str>> {
     let joins: Vec<usize> = outermost(from).filter(|at| is(from.get(*at), "join")).collect();
     if joins.len() > JOINS_MAX || outermost(from).any(|at| is_symbol(from.get(at), ',')) {
         return None;
@@ -183,19 +224,38 @@ fn joined(from: &[Placed]) -> Option<Vec<&str>> {
     for (join, end) in joins.iter().zip(joins.iter().skip(1).copied().chain([from.len()])) {
         let joined = &from[join + 1..end];
         let joined = if is(joined.first(), "pg_catalog") { joined.get(2..)? } else { joined };
-        let is_by = |field| joined.iter().any(|token| is(Some(token), field));
+        let on = joined.iter().position(|token| is(Some(token), "on"))?;
+        let condition = &joined[on + 1..];
+        let words = condition.iter().rev().take_while(|token| is_any(Some(token), &["left", "inner", "outer"])).count();
+        let condition = &condition[..condition.len() - words];
+        let is_by = |field| condition.iter().any(|token| is(Some(token), field));
+        let is_left = is_any(from.get(join.checked_sub(1)?), &["left", "outer"]);
         let is_simple = match name(joined.first())? {
             "pg_proc" => is_by("typinput"),
             "pg_namespace" => is_by("typnamespace"),
-            "pg_range" => is_any(from.get(join.checked_sub(1)?), &["left", "outer"]) && is_by("rngtypid"),
+            "pg_range" => is_left && is_by("rngtypid"),
+            // No range is of a served type.
+            other if common.contains(&other) => is_left && is_by("rngsubtype"),
             _ => false,
         };
-        if !is_simple {
+        if !is_simple || !is_equality(condition) {
             return None;
         }
-        names.push(name(joined.get(if is(joined.get(1), "as") { 2 } else { 1 }))?);
+        let alias = if is(joined.get(1), "as") { 2 } else { usize::from(on != 1) };
+        names.push(name(joined.get(alias))?);
     }
     Some(names)
+}
+
+/// `a.b = c.d`, or without the names of tables.
+fn is_equality(condition: &[Placed]) -> bool {
+    let sides = condition.split(|placed| placed.token == Token::Symbol('='));
+    let is_field = |side: &[Placed]| match side {
+        [field] => name(Some(field)).is_some(),
+        [table, dot, field] => name(Some(table)).is_some() && is_symbol(Some(dot), '.') && name(Some(field)).is_some(),
+        _ => false,
+    };
+    sides.clone().count() == 2 && sides.into_iter().all(is_field)
 }
 
 /// `field = x` or `field IN (x, ...)`, and what follows.
