@@ -8,7 +8,7 @@ use machine::Errno;
 use parking_lot::Mutex;
 use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange};
 
-use super::{Device, DeviceFacts, DeviceRef, FoundData, Work};
+use super::{DATA_RUNS_MAX, Device, DeviceFacts, DeviceRef, FoundData, Work};
 use crate::block_set::BlockSet;
 use crate::frame::Frames;
 use crate::processor::Processor;
@@ -264,13 +264,16 @@ impl Device for Overlay {
 
     fn find_data<'a>(&'a self, cpu: &'a Processor, within: ByteRange, runs_max: usize) -> Work<'a, FoundData> {
         Box::pin(async move {
+            // Runs that touch are joined: it may take more of them to have as many.
+            let wanted = runs_max.max(DATA_RUNS_MAX);
             // Before it is looked at below: what is forgotten after that is there already.
-            let changed: Vec<ChangedRun> = self.changed.lock().runs_within(within.blocks()).take(runs_max).collect();
+            let changed: Vec<ChangedRun> = self.changed.lock().runs_within(within.blocks()).take(wanted).collect();
             let known = match changed.last() {
-                Some(last) if changed.len() == runs_max => within.at.to(last.blocks.end.start().min(within.end())),
+                Some(last) if changed.len() == wanted => within.at.to(last.blocks.end.start().min(within.end())),
                 _ => within,
             };
-            let FoundData { runs: below, end } = self.below.find_data(cpu, known, runs_max).await?;
+            let below_max = runs_max.saturating_add(changed.len()).min(wanted);
+            let FoundData { runs: below, end } = self.below.find_data(cpu, known, below_max).await?;
             let (mut runs, mut at) = (Vec::new(), within.at);
             for ChangedRun { blocks, is_zero } in changed {
                 let bytes = blocks.start.start().max(at).min(end).to(blocks.end.start().min(end));
@@ -280,6 +283,11 @@ impl Device for Overlay {
             }
             runs.extend(parts_within(&below, at.to(end)));
             runs.retain(|run| run.len > 0);
+            runs.dedup_by(|next, run| {
+                let touches = run.end() == next.at;
+                run.len += if touches { next.len } else { 0 };
+                touches
+            });
             let is_all = runs.len() <= runs_max;
             runs.truncate(runs_max);
             let end = runs.last().filter(|_| !is_all).map_or(end, |last| last.end());

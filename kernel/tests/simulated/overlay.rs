@@ -341,3 +341,23 @@ fn data_among_many_changes_is_found_with_few_requests_to_the_disk() {
         assert!(requests <= 60, "{requests}");
     });
 }
+
+#[test]
+fn one_extent_of_data_goes_on_over_what_was_changed_in_it() {
+    let server = Server::with_disk(1, DiskConfig::new(BLOCKS * BLOCK_BYTES));
+    number_blocks(&server);
+    let volume = server.volume_on(over(&server, BLOCKS), ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
+        for number in (1..BLOCKS).step_by(4) {
+            fill(&cpu, &volume, block(number), 2, stable()).await.expect("a disk that works");
+        }
+        volume.discard(&cpu, block(BLOCKS - 1), stable()).await.expect("a disk that works");
+        volume.flush(&cpu, context()).await.expect("a disk that works");
+        for first in 0..BLOCKS - 1 {
+            let range = block(first).at.to(block(BLOCKS).at);
+            let found = volume.extents(&cpu, range, 1).await.expect("a disk that works");
+            let data = Extent { range: block(first).at.to(block(BLOCKS - 1).at), allocated: true, zero: false };
+            assert_eq!(found, [data]);
+        }
+    });
+}
