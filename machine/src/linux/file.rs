@@ -271,22 +271,35 @@ impl Target<'_> {
     }
 
     /// Enables direct I/O where it is wanted and works. Returns the alignment that it needs; `None` when it is off.
+    ///
+    /// What refuses it is found, not what ignores it (ext4 with inline data before Linux 6.1).
     fn choose_direct(&self, file: &StdFile, disk: &Disk) -> Result<Option<u32>, OpenError> {
         let direct = match self.options.direct {
             DirectIo::Never => None,
             DirectIo::Auto | DirectIo::Always => disk::direct_align(file, disk),
         };
-        let align =
-            direct.filter(|&align| set_status(file, libc::O_DIRECT).is_ok() && disk::direct_reads_work(file, align));
-        if align.is_none() {
-            // What is in memory only one host has.
-            let is_needed = self.options.is_common && !disk::is_in_memory(file);
-            if self.options.direct == DirectIo::Always || is_needed {
-                return Err(OpenError::NoDirectIo(self.path.to_owned()));
+        let tried = direct.ok_or(Errno::INVALID).and_then(|align| {
+            set_status(file, libc::O_DIRECT)?;
+            disk::try_direct_read(file, align).map(|()| align)
+        });
+        // What is in memory only one host has.
+        let is_needed = || self.options.is_common && !disk::is_in_memory(file);
+        match tried {
+            Ok(align) => Ok(Some(align)),
+            Err(errno) if self.options.direct == DirectIo::Always || is_needed() => Err(self.without_direct(errno)),
+            Err(_) => {
+                set_status(file, 0).map_err(|errno| self.errno("set up", errno))?;
+                Ok(None)
             }
-            set_status(file, 0).map_err(|errno| self.errno("set up", errno))?;
         }
-        Ok(align)
+    }
+
+    /// Direct I/O is needed, and to try it out has failed: it is refused, or the medium is in trouble.
+    fn without_direct(&self, errno: Errno) -> OpenError {
+        match errno {
+            Errno::INVALID | Errno::NOT_SUPPORTED => OpenError::NoDirectIo(self.path.to_owned()),
+            _ => self.errno("read", errno),
+        }
     }
 }
 

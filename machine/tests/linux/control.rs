@@ -15,6 +15,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use tempfile::{TempDir, tempdir};
 use testkit::skip;
 
+use crate::tree_at_once::reports_direct_io;
 use crate::tree_file_systems::{Kind, Mounted};
 
 fn directory() -> TempDir {
@@ -150,6 +151,10 @@ fn a_file_that_others_write_is_not_opened_where_direct_io_is_refused() {
     let common = OpenOptions { is_common: true, ..writable() };
     let (large, small) = (mounted.path().join("large"), mounted.path().join("small"));
     drop(open(&large, creating(1 << 20)).expect("created"));
+    // Before, ext4 takes direct I/O and does buffered I/O where it has none.
+    if !reports_direct_io(&large) {
+        return;
+    }
     assert!(open(&large, common).expect("opened").facts.direct);
     // Its content is in the inode, which has no direct I/O.
     fs::write(&small, [1; 50]).expect("written");

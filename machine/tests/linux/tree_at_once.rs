@@ -74,17 +74,26 @@ fn what_the_host_did_to_a_new_file_counts_when_it_is_opened(mut served: ServedTr
     assert_eq!(opened(&mut served, gone, false).err(), Some(ESTALE));
 }
 
-/// To read it changes the time of access, which may wait for a journal.
-fn a_new_file_is_not_read_when_it_is_opened(mut served: ServedTree) {
-    let node = made(&mut served, "file");
+/// Otherwise the test is noted as skipped.
+pub fn reports_direct_io(path: &Path) -> bool {
     // SAFETY: all zeroes is a valid value of the structure, which has integers only.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let path = CString::new(served.path("file").as_os_str().as_bytes()).expect("no zero");
+    let path = CString::new(path.as_os_str().as_bytes()).expect("no zero");
     // SAFETY: the path is a C string, and the call fills `found`.
     let asked = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, libc::STATX_DIOALIGN, &raw mut found) };
     assert_eq!(asked, 0);
-    if found.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return note_kernel("the file system does not report whether direct I/O works (Linux 6.1)");
+    let is_reported = found.stx_mask & libc::STATX_DIOALIGN != 0;
+    if !is_reported {
+        note_kernel("the file system does not report whether direct I/O works (Linux 6.1)");
+    }
+    is_reported
+}
+
+/// To read it changes the time of access, which may wait for a journal.
+fn a_new_file_is_not_read_when_it_is_opened(mut served: ServedTree) {
+    let node = made(&mut served, "file");
+    if !reports_direct_io(&served.path("file")) {
+        return;
     }
     let long_ago = Time { seconds: 5, nanoseconds: 0 };
     let accessed = Some(SetTime::To(long_ago));

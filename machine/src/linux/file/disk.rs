@@ -174,26 +174,32 @@ fn sector_size(file: &File) -> Option<u32> {
 }
 
 /// Reads the first block by direct I/O. Some file systems (FUSE, network) accept the flag and refuse the I/O.
-pub(super) fn direct_reads_work(file: &File, align: u32) -> bool {
-    let Ok(layout) = Layout::from_size_align(align as usize, ALIGN_MAX as usize) else {
-        return false;
-    };
+pub(super) fn try_direct_read(file: &File, align: u32) -> Result<(), Errno> {
+    let layout = Layout::from_size_align(align as usize, ALIGN_MAX as usize).map_err(|_| Errno::INVALID)?;
     // SAFETY: the layout's size is not 0, since an alignment is at least 1.
     let buffer = unsafe { alloc_zeroed(layout) };
     if buffer.is_null() {
-        return false;
+        return Err(Errno::NO_MEMORY);
     }
     // SAFETY: the buffer has as many bytes as are requested.
     let count = unsafe { libc::pread(file.as_raw_fd(), buffer.cast(), align as usize, 0) };
+    let result = if count < 0 { Err(syscall::errno(&io::Error::last_os_error())) } else { Ok(()) };
     // SAFETY: it was allocated above with this layout and has no other owner.
     unsafe { dealloc(buffer, layout) };
-    count >= 0
+    result
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_direct_read_that_fails_says_why() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let unreadable = File::open(root.path()).expect("opened");
+        assert_eq!(try_direct_read(&unreadable, ALIGN_MAX), Err(Errno(libc::EISDIR)));
+    }
 
     #[test]
     fn a_partition_has_the_number_and_properties_of_its_disk() {

@@ -66,8 +66,8 @@ impl TreeDisk {
     fn reads_work(&self, file: &StdFile, align: u32, size: u64) -> bool {
         match self.direct_reads_work.get() {
             Some(&known) => known,
-            None if size == 0 => disk::direct_reads_work(file, align),
-            None => *self.direct_reads_work.get_or_init(|| disk::direct_reads_work(file, align)),
+            None if size == 0 => disk::try_direct_read(file, align).is_ok(),
+            None => *self.direct_reads_work.get_or_init(|| disk::try_direct_read(file, align).is_ok()),
         }
     }
 
