@@ -99,8 +99,9 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
             }), "\"memory\", or the path of a file, which is created if it does not exist")),
         "Shared disks: where this node stores the blocks whose home it is; this or `shared_device` is required";
     shared_device: optional(path("the path of a device, or of a file, that every node reaches")),
-        "Shared disks: a device that every node reaches (Ceph RBD, a multi-attach cloud disk, iSCSI), or a file. Any node \
-         stores any block there, and others go on when one dies. Needs `cluster.etcd`";
+        "Shared disks: a device that every node reaches (Ceph RBD, a multi-attach cloud disk, iSCSI), or a file, with \
+         direct I/O, unless it is in memory. Any node stores any block there, and others go on when one dies. Needs \
+         `cluster.etcd`";
     latency: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"17ms\"")),
         "The time that each operation of a testdev takes (default 17ms, as in the paper)";
     delay: optional(time(Duration::ZERO..=DELAY_MAX, "a time from 0s to 60s such as \"5ms\"")),
