@@ -10,6 +10,7 @@ mod parking;
 mod rig;
 mod sockets;
 mod tree_at_once;
+mod tree_births;
 mod tree_content;
 mod tree_contract;
 mod tree_file_systems;

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, UNIX_EPOCH};
 
 use machine::tree::{Creation, Node, SetAttributes, TreeCall};
 use machine::{Errno, Op};
@@ -223,45 +222,6 @@ fn changes_of_files_with_the_same_handle_on_two_file_systems_are_reported_each()
             }
         });
     });
-}
-
-/// Without handles only the time of birth distinguishes a node from the next one with its number, and that has the steps of
-/// the host's clock.
-#[test]
-fn a_node_without_a_handle_does_not_free_its_number_in_the_step_of_the_clock_in_which_it_was_made() {
-    crate::tree_rig::searched(|rig| {
-        let Some(mounted) = Mounted::new(Kind::Overlay) else { return };
-        let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
-        let root = served.root;
-        let born = |served: &ServedTree| {
-            let found = fs::symlink_metadata(served.path("young")).expect("it exists");
-            found.created().expect("it has a time of birth").duration_since(UNIX_EPOCH).expect("later")
-        };
-        for _ in 0..10 {
-            served.file("young");
-            let birth = born(&served);
-            assert!(served.remove(root, "young").is_ok());
-            assert!(clock() > birth, "removed");
-            served.make_directory("young", 0o755);
-            let birth = born(&served);
-            assert!(served.ask(None, remove_directory(root, "young")).is_ok());
-            assert!(clock() > birth, "a directory removed");
-            served.file("other");
-            served.file("young");
-            let birth = born(&served);
-            assert!(served.ask(None, rename(root, "other", root, "young")).is_ok());
-            assert!(clock() > birth, "replaced");
-            assert!(served.remove(root, "young").is_ok());
-        }
-    });
-}
-
-/// The clock that times of birth are taken from.
-fn clock() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills `now`.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) }, 0);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn names_reach_the_reported_length(served: &mut ServedTree) {

@@ -132,23 +132,25 @@ impl HostTree {
         let _names = self.name_locks.of_both(from.0, to.0);
         self.require(caller, from_dir.as_fd(), SEARCH)?;
         self.require(caller, to_dir.as_fd(), CHANGE)?;
-        let _moving = self.search.as_ref().map(Search::moving);
         let _acting = self.identity.act_as(caller)?;
         let moved = self.child(from_dir.as_fd(), &from_name)?;
         self.require_removal(caller, from_dir.as_fd(), &moved)?;
         let replaced = self.child_if_any(to_dir.as_fd(), &to_name)?;
         if let Some(replaced) = &replaced {
             self.require_removal(caller, to_dir.as_fd(), replaced)?;
-            self.outlive_birth(replaced);
         }
         if from.0 != to.0 && moved.is_directory() {
             // Its `..` changes.
             self.require(caller, moved.fd(), WRITE)?;
         }
-        call::rename((from_dir.as_fd(), &from_name), (to_dir.as_fd(), &to_name))
-            .map_err(|errno| in_directory(to_dir.as_fd(), errno))?;
         // Two names of one node: the host leaves both.
         let replaced = replaced.filter(|replaced| replaced.node != moved.node);
+        if let Some(replaced) = &replaced {
+            self.outlive_birth(replaced);
+        }
+        let _moving = self.search.as_ref().map(Search::moving);
+        call::rename((from_dir.as_fd(), &from_name), (to_dir.as_fd(), &to_name))
+            .map_err(|errno| in_directory(to_dir.as_fd(), errno))?;
         if let Some(replaced) = &replaced {
             self.lost_name(to_dir.as_fd(), &to_name, replaced);
         }
@@ -183,9 +185,10 @@ impl HostTree {
         Ok(TreeReply::Attributes(found.attributes()))
     }
 
-    /// Before a node loses a name. See [`Search::outlive_birth`].
+    /// Before a node loses a name, which may be its last one. See [`Search::outlive_birth`].
     fn outlive_birth(&self, found: &Found) {
-        if let Some(search) = &self.search {
+        let is_last = found.is_directory() || found.status.stx_nlink <= 1;
+        if let Some(search) = self.search.as_ref().filter(|_| is_last) {
             search.outlive_birth(&found.status);
         }
     }
