@@ -4,11 +4,15 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::measure::load::Endpoint;
 use crate::measure::process::{Interrupted, Process};
+
+/// For so long a mount may be busy: a program that another thread starts has our files open until it is executed.
+const BUSY_MAX: Duration = Duration::from_secs(2);
 
 /// Can file systems be mounted here?
 pub fn has_fuse() -> bool {
@@ -54,7 +58,11 @@ impl Mounted {
 
     /// Unmounts it. What was written is stored when this returns.
     pub fn end(mut self) -> Result<()> {
-        ensure!(self.unmount(false), "{} cannot be unmounted", self.directory.display());
+        let begun = Instant::now();
+        while !self.unmount(false) {
+            ensure!(begun.elapsed() < BUSY_MAX, "{} cannot be unmounted", self.directory.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
         self.process.take().map_or(Ok(()), Process::stop)
     }
 
