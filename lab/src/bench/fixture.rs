@@ -4,16 +4,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{Advice, fadvise, statfs};
+use machine::linux::file_system::FileSystem;
+use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
 use crate::bench::contender::{Contender, Export, Order, Server};
 use crate::measure::process::Interrupted;
 
 pub const MIB: f64 = 1048576.0;
-
-/// `f_type` of file systems that are not on a disk (statfs(2)).
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// The directory of all measurements; removed with its content at the end.
 pub struct Fixture {
@@ -26,8 +24,8 @@ impl Fixture {
     /// Makes it below `directory`, which must lie on a disk. `awase`: the program.
     pub fn new(directory: &Path, awase: &Path, interrupted: &Interrupted) -> Result<Fixture> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        if statfs(directory).with_context(|| directory.display().to_string())?.f_type as i64 == TMPFS_MAGIC {
-            bail!("{} lies in memory (tmpfs): give a directory on a disk with --directory", directory.display());
+        if FileSystem::at(directory).lives_in_memory() {
+            bail!("{} lies in memory: give a directory on a disk with --directory", directory.display());
         }
         let directory = tempfile::Builder::new().prefix("bench-").tempdir_in(fs::canonicalize(directory)?)?;
         Ok(Fixture { directory, awase: awase.to_owned(), interrupted: interrupted.clone() })

@@ -31,7 +31,7 @@ pub(super) fn execute(
     comes_again: bool,
 ) -> Result<Option<Returned>, ProgramError> {
     let Some(attempts) = callee.attempts.filter(|attempts| attempts.is_worth(comes_again)) else { return Ok(None) };
-    let Some(savepoint) = transaction.savepoint() else { return Ok(None) };
+    let Some(attempt) = transaction.attempt() else { return Ok(None) };
     let Some(mut instance) = CallInstance::take(cpu, callee.program) else { return Ok(None) };
     let (names, own) = (Arc::clone(&callee.program.names), transaction.take());
     let requests = Requests::new(callee.read_only);
@@ -54,7 +54,7 @@ pub(super) fn execute(
         }
         Err(_) if is_given_up => {
             attempts.given_up(comes_again);
-            transaction.roll_back(savepoint);
+            transaction.give_up(attempt);
             Ok(None)
         }
         Err(error) => Err(reason(&error)),

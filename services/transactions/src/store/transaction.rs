@@ -35,8 +35,8 @@ const PAGE_FILLED_BYTES: u64 = 1800;
 /// smallest one.
 const WRITE_BYTES_MIN: usize = 2;
 
-/// Writes that a savepoint copies, at most.
-const SAVED_WRITES_MAX: usize = 64;
+/// Writes that are copied before an attempt, at most.
+const COPIED_WRITES_MAX: usize = 64;
 
 pub struct Transaction {
     database: Arc<Database>,
@@ -57,8 +57,9 @@ pub struct Commit {
     at: Sequence,
 }
 
-/// What a transaction has read and written up to some time.
-pub(crate) struct Savepoint {
+/// What a transaction had read and written before something that may be given up, without a trace. (What its client returns
+/// to is a [`Mark`].)
+pub(crate) struct Attempt {
     writes: BTreeMap<FullKey, Option<Row>>,
     written_bytes: usize,
     replaced: usize,
@@ -188,19 +189,19 @@ impl Transaction {
         self.reads.have_changed(state) || state.tables.have_forgotten(&self.unstored)
     }
 
-    /// Where [`Transaction::roll_back`] returns to. `None`: it has written too much to copy that.
-    pub(crate) fn savepoint(&self) -> Option<Savepoint> {
-        let is_short = self.writes.len() <= SAVED_WRITES_MAX;
+    /// Before what may be given up. `None`: it has written too much to copy that.
+    pub(crate) fn attempt(&self) -> Option<Attempt> {
+        let is_short = self.writes.len() <= COPIED_WRITES_MAX;
         let (written_bytes, replaced, reads) = (self.written_bytes, self.undo.len(), self.reads.mark());
-        is_short.then(|| Savepoint { writes: self.writes.clone(), written_bytes, replaced, reads })
+        is_short.then(|| Attempt { writes: self.writes.clone(), written_bytes, replaced, reads })
     }
 
     /// What was read and written since is forgotten: nobody concluded anything from it.
-    pub(crate) fn roll_back(&mut self, to: Savepoint) {
-        self.writes = to.writes;
-        self.written_bytes = to.written_bytes;
-        self.undo.truncate(to.replaced);
-        self.reads.roll_back(to.reads);
+    pub(crate) fn give_up(&mut self, attempt: Attempt) {
+        self.writes = attempt.writes;
+        self.written_bytes = attempt.written_bytes;
+        self.undo.truncate(attempt.replaced);
+        self.reads.roll_back(attempt.reads);
     }
 
     /// Moves it; what remains is one of the same database that has read and written nothing.
