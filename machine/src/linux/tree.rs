@@ -114,7 +114,6 @@ struct HostTree {
     directories: Recent<OwnedFd>,
     /// Some calls wait for nothing.
     answers_at_once: bool,
-    reports_all_changes: bool,
     slow_opens: SlowOpens,
     listings: Listings,
     name_locks: NameLocks,
@@ -232,7 +231,6 @@ fn open_as(
         readers: Readers::default(),
         directories: Recent::new(DIRECTORIES_MAX),
         answers_at_once,
-        reports_all_changes: file_system.reports_all_changes(),
         slow_opens: SlowOpens::default(),
         listings: Listings::default(),
         name_locks: NameLocks::new(),

@@ -107,7 +107,7 @@ impl HostTree {
 
     /// `None` where the host may not report all changes by others.
     fn watch(&self, file: &OpenFile) -> Option<Watch> {
-        if self.reports_all_changes { watch::watch(file) } else { None }
+        if self.file_system.reports_all_changes() { watch::watch(file) } else { None }
     }
 
     /// A file that was made just now, open for reading. It waits for nothing. `None`: it is not open any more, or the host
