@@ -34,10 +34,15 @@ pub enum State {
 
 /// Where its client may return to.
 pub(super) struct Savepoint {
-    pub name: String,
+    /// As the settings, shared with the savepoint before if it is the same.
+    pub name: Rc<str>,
     pub mark: Mark,
-    /// As they were; shared with the savepoint before if they had not changed.
+    /// As they were.
     pub settings: Rc<Settings>,
+    /// So many of this name that were made one after the other without a change in between.
+    pub times: usize,
+    /// In memory, of it and all before it, about.
+    pub bytes: usize,
 }
 
 /// A session's transaction block.

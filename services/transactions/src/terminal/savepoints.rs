@@ -9,9 +9,13 @@ use super::settings::Settings;
 use super::sql::SavepointAction;
 use crate::store::Transaction;
 
+/// What a block's savepoints may take. Bytes. Those of one name with nothing changed in between are one: some drivers (JDBC's
+/// `autosave`) make one before each statement, and never release it.
+const SAVEPOINTS_BYTES_MAX: usize = 1 << 20;
+
 impl Conversation {
     /// # Errors
-    /// If there is no block, or no savepoint of that name, or the transaction is too long.
+    /// If there is no block, or no savepoint of that name, or there are too many.
     pub(super) fn savepoint(&mut self, action: SavepointAction, name: &str) -> Result<(), Refusal> {
         let (statement, tag) = match action {
             SavepointAction::Make => ("SAVEPOINT", "SAVEPOINT"),
@@ -41,21 +45,35 @@ impl Conversation {
 
 impl Block {
     /// # Errors
-    /// If the transaction is too long: then no savepoint is left.
+    /// If there are too many: then no savepoint is left.
     fn make_savepoint(&self, name: &str, settings: &Settings) -> Result<(), Refusal> {
+        let mark = self.with_transaction(Transaction::mark).ok_or_else(|| unknown(name))?;
         let mut savepoints = self.savepoints.borrow_mut();
-        let before = savepoints.last().map(|last| &last.settings).filter(|before| ***before == *settings);
-        let (settings, bytes) = match before {
-            Some(before) => (Rc::clone(before), 0),
-            None => (Rc::new(settings.clone()), settings.bytes()),
-        };
-        let mark = self.with_transaction(|transaction| transaction.mark(name.len() + bytes));
-        let mark = mark.ok_or_else(|| unknown(name))?.map_err(|error| {
+        let (mut bytes, mut shared) = (size_of::<Savepoint>(), (None, None));
+        if let Some(last) = savepoints.last_mut() {
+            let (same_name, same_settings) = (*last.name == *name, *last.settings == *settings);
+            if same_name && same_settings && last.mark == mark {
+                last.times += 1;
+                return Ok(());
+            }
+            bytes += last.bytes;
+            shared = (same_name.then(|| Rc::clone(&last.name)), same_settings.then(|| Rc::clone(&last.settings)));
+        }
+        let name = shared.0.unwrap_or_else(|| {
+            bytes += name.len();
+            name.into()
+        });
+        let settings = shared.1.unwrap_or_else(|| {
+            bytes += settings.bytes();
+            Rc::new(settings.clone())
+        });
+        if bytes > SAVEPOINTS_BYTES_MAX {
             // A client that takes an older one of that name for this one would undo what came between without knowing.
             savepoints.clear();
-            Refusal::from(&error)
-        })?;
-        savepoints.push(Savepoint { name: name.to_owned(), mark, settings });
+            let message = format!("the savepoints of a block take more than {SAVEPOINTS_BYTES_MAX} bytes");
+            return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
+        }
+        savepoints.push(Savepoint { name, mark, settings, times: 1, bytes });
         Ok(())
     }
 
@@ -65,8 +83,10 @@ impl Block {
     /// If there is none of that name.
     fn release(&self, name: &str) -> Result<(), Refusal> {
         let at = self.find(name)?;
-        let forgotten = self.savepoints.borrow_mut().split_off(at);
-        self.with_transaction(|transaction| forgotten.iter().for_each(|one| transaction.forget(one.mark)));
+        let mut savepoints = self.savepoints.borrow_mut();
+        savepoints[at].times -= 1;
+        let left = at + usize::from(savepoints[at].times > 0);
+        savepoints.truncate(left);
         Ok(())
     }
 
@@ -87,7 +107,7 @@ impl Block {
 
     /// The newest of that name.
     fn find(&self, name: &str) -> Result<usize, Refusal> {
-        self.savepoints.borrow().iter().rposition(|savepoint| savepoint.name == name).ok_or_else(|| unknown(name))
+        self.savepoints.borrow().iter().rposition(|savepoint| *savepoint.name == *name).ok_or_else(|| unknown(name))
     }
 
     fn with_transaction<T>(&self, with: impl FnOnce(&mut Transaction) -> T) -> Option<T> {

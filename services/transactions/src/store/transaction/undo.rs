@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{FullKey, Row, StoreError, TRANSACTION_BYTES_MAX};
+use super::super::{FullKey, Row};
 use super::Transaction;
-
-/// What a mark counts as of the transaction, beside what its maker keeps with it. Bytes.
-const MARK_BYTES: usize = 64;
 
 /// A key, and what the transaction had written there before.
 type Replaced = (FullKey, Option<Option<Row>>);
@@ -15,13 +12,11 @@ type Replaced = (FullKey, Option<Option<Row>>);
 #[derive(Default)]
 pub(super) struct Undo(Option<Vec<Replaced>>);
 
-/// What a transaction had written at some time.
-#[derive(Clone, Copy)]
+/// What a transaction had written at some time. Two are the same if nothing was written in between.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     replaced: usize,
-    /// With what the mark counts as.
     written_bytes: usize,
-    own_bytes: usize,
 }
 
 impl Undo {
@@ -44,25 +39,10 @@ impl Undo {
 }
 
 impl Transaction {
-    /// From here on it can return to what it has written up to now. The mark counts as written, with `bytes` that are kept
-    /// for it elsewhere.
-    ///
-    /// # Errors
-    /// If the transaction is too long.
-    pub fn mark(&mut self, bytes: usize) -> Result<Mark, StoreError> {
-        let own_bytes = bytes + MARK_BYTES;
-        let written_bytes = self.written_bytes + own_bytes;
-        if written_bytes > TRANSACTION_BYTES_MAX {
-            return Err(StoreError::TransactionTooLong);
-        }
-        self.written_bytes = written_bytes;
+    /// From here on it can return to what it has written up to now.
+    pub fn mark(&mut self) -> Mark {
         let replaced = self.undo.0.get_or_insert_default().len();
-        Ok(Mark { replaced, written_bytes, own_bytes })
-    }
-
-    /// It is not returned to any more: it no longer counts.
-    pub fn forget(&mut self, mark: Mark) {
-        self.written_bytes -= mark.own_bytes;
+        Mark { replaced, written_bytes: self.written_bytes }
     }
 
     /// Undoes what was written since; later marks are void. What was read stays read: its client knows it.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use transactions::store::TRANSACTION_BYTES_MAX;
 
 use super::program::found;
 use super::sessions::{TOO_LONG, alone, several};
@@ -124,23 +123,22 @@ fn savepoints_are_of_blocks_have_bounds_and_end_with_an_idle_block() {
         ask("BEGIN").await;
         let mut made = 0;
         let refused = loop {
-            match ask("SAVEPOINT a").await.error {
-                None => made += 1,
+            match ask(&"SAVEPOINT a; SAVEPOINT b;".repeat(100)).await.error {
+                None => made += 200,
                 refused => break refused,
             }
         };
         assert_eq!(refused.as_deref(), Some("54000"));
-        // Each counts as 65 bytes, the first with the settings.
-        let most = TRANSACTION_BYTES_MAX / 65;
-        assert!((most - 20..=most).contains(&made), "{made} of {most}");
+        // Each is some 60 bytes of 1 MiB.
+        assert!((10_000..20_000).contains(&made), "{made}");
         // A client could take an older one for that which it did not get.
         let reply = ask("ROLLBACK TO a").await;
         assert_eq!((reply.error.as_deref(), reply.status), (Some("3B001"), b'E'));
         assert_eq!(ask("COMMIT").await.tags, ["ROLLBACK"]);
         // What was released does not count.
         ask("BEGIN").await;
-        for _ in 0..most {
-            let reply = ask("SAVEPOINT a; SAVEPOINT b; RELEASE a").await;
+        for _ in 0..made / 100 {
+            let reply = ask(&"SAVEPOINT a; SAVEPOINT b; RELEASE a;".repeat(100)).await;
             assert_eq!((reply.error, reply.status), (None, b'T'));
         }
         ask("ROLLBACK").await;
@@ -154,5 +152,23 @@ fn savepoints_are_of_blocks_have_bounds_and_end_with_an_idle_block() {
         let reply = ask("BEGIN; ROLLBACK TO a").await;
         assert_eq!(reply.error.as_deref(), Some("3B001"));
         ask("ROLLBACK").await;
+    });
+}
+
+#[test]
+fn a_savepoint_before_each_statement_of_a_long_block_does_not_end_it() {
+    alone(1, async |_, terminal, _| {
+        let ask = async |text: &str| terminal.ask(text).await.expect("a reply");
+        ask("BEGIN").await;
+        for text in ["SELECT 1", "SELECT write(1, 1, 16)"] {
+            for _ in 0..30 {
+                let reply = ask(&format!("SAVEPOINT a; {text};").repeat(100)).await;
+                assert_eq!((reply.error, reply.status), (None, b'T'));
+            }
+        }
+        let reply = ask("SELECT transfer(1, 2, 1000)").await;
+        assert_eq!((reply.error.as_deref(), reply.status), (Some("P0001"), b'E'));
+        assert_eq!(ask("ROLLBACK TO a; COMMIT").await.tags, ["ROLLBACK", "COMMIT"]);
+        assert!(found(ask("SELECT look(1)").await.values[0].as_deref()).is_some());
     });
 }
