@@ -39,6 +39,8 @@ pub(super) struct Savepoint {
     pub mark: Mark,
     /// As they were.
     pub settings: Rc<Settings>,
+    /// Portals with a name that were made before it.
+    pub portals: u64,
     /// So many of this name that were made one after the other without a change in between.
     pub times: usize,
     /// In memory, of it and all before it, about.

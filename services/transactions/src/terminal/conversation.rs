@@ -71,7 +71,9 @@ impl Conversation {
         let bound = Bound::new(prepared, &bind.formats, bind.values(), &bind.results)?;
         // The statement is kept by the portal, also when its name is another's.
         let bytes = bound.prepared.bytes() + bound.values.iter().map(Value::bytes).sum::<usize>();
-        self.portals.insert(&self.cpu, name, Portal { bound, is_done: false }, bytes)?;
+        self.portals_made += u64::from(!name.is_empty());
+        let portal = Portal { bound, is_done: false, made: self.portals_made };
+        self.portals.insert(&self.cpu, name, portal, bytes)?;
         put(self.cycle.reply(), &BindComplete::new());
         Ok(())
     }

@@ -31,10 +31,11 @@ impl Conversation {
             return Err(Refusal::new(SqlState::NO_ACTIVE_TRANSACTION, message));
         }
         match action {
-            SavepointAction::Make => self.block.make_savepoint(name, &self.settings)?,
+            SavepointAction::Make => self.block.make_savepoint(name, &self.settings, self.portals_made)?,
             SavepointAction::Release => self.block.release(name)?,
             SavepointAction::RollBackTo => {
-                let settings = self.block.roll_back_to(name)?;
+                let (settings, portals) = self.block.roll_back_to(name)?;
+                self.portals.retain_named(|portal| portal.made <= portals);
                 self.settings.return_to(&settings, &mut self.cycle.out);
             }
         }
@@ -46,13 +47,13 @@ impl Conversation {
 impl Block {
     /// # Errors
     /// If there are too many: then no savepoint is left.
-    fn make_savepoint(&self, name: &str, settings: &Settings) -> Result<(), Refusal> {
+    fn make_savepoint(&self, name: &str, settings: &Settings, portals: u64) -> Result<(), Refusal> {
         let mark = self.with_transaction(Transaction::mark).ok_or_else(|| unknown(name))?;
         let mut savepoints = self.savepoints.borrow_mut();
         let (mut bytes, mut shared) = (size_of::<Savepoint>(), (None, None));
         if let Some(last) = savepoints.last_mut() {
             let (same_name, same_settings) = (*last.name == *name, *last.settings == *settings);
-            if same_name && same_settings && last.mark == mark {
+            if same_name && same_settings && last.mark == mark && last.portals == portals {
                 last.times += 1;
                 return Ok(());
             }
@@ -73,7 +74,7 @@ impl Block {
             let message = format!("the savepoints of a block take more than {SAVEPOINTS_BYTES_MAX} bytes");
             return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
         }
-        savepoints.push(Savepoint { name, mark, settings, times: 1, bytes });
+        savepoints.push(Savepoint { name, mark, settings, portals, times: 1, bytes });
         Ok(())
     }
 
@@ -90,19 +91,20 @@ impl Block {
         Ok(())
     }
 
-    /// Returns to it, and forgets later ones; the block goes on if it had failed. Returns the settings that it had.
+    /// Returns to it, and forgets later ones; the block goes on if it had failed. Returns the settings that it had, and
+    /// how many portals with a name had been made.
     ///
     /// # Errors
     /// If there is none of that name.
-    fn roll_back_to(&self, name: &str) -> Result<Rc<Settings>, Refusal> {
+    fn roll_back_to(&self, name: &str) -> Result<(Rc<Settings>, u64), Refusal> {
         let at = self.find(name)?;
         let mut savepoints = self.savepoints.borrow_mut();
         savepoints.truncate(at + 1);
-        let Savepoint { mark, settings, .. } = &savepoints[at];
+        let Savepoint { mark, settings, portals, .. } = &savepoints[at];
         let returned = self.with_transaction(|transaction| transaction.return_to(*mark));
         returned.ok_or_else(|| unknown(name))?;
         self.go_on();
-        Ok(Rc::clone(settings))
+        Ok((Rc::clone(settings), *portals))
     }
 
     /// The newest of that name.

@@ -64,6 +64,17 @@ impl<T> Names<T> {
         self.bytes - self.unnamed.as_ref().map_or(0, |(_, bytes)| *bytes.min(&UNNAMED_BYTES_GRANTED))
     }
 
+    /// Of those with a name.
+    pub fn retain_named(&mut self, is_kept: impl Fn(&T) -> bool) {
+        let bytes = &mut self.bytes;
+        self.named.retain(|_, (value, own)| {
+            let stays = is_kept(value);
+            *bytes -= if stays { 0 } else { *own };
+            stays
+        });
+        self.share.release(self.shared());
+    }
+
     pub fn clear(&mut self) {
         self.unnamed = None;
         self.named.clear();
@@ -96,6 +107,8 @@ pub(super) struct Portal {
     pub bound: Bound,
     /// A portal has one row: it is executed once.
     pub is_done: bool,
+    /// How many with a name were made before it, or with it.
+    pub made: u64,
 }
 
 /// A session, which handles its client's messages.
@@ -106,6 +119,8 @@ pub struct Conversation {
     pub(super) settings: Settings,
     pub(super) statements: Names<Rc<Prepared>>,
     pub(super) portals: Names<Portal>,
+    /// Portals with a name that were made.
+    pub(super) portals_made: u64,
     pub(super) block: Rc<Block>,
     pub(super) cycle: Cycle,
     pub(super) registered: Registered,
@@ -125,6 +140,7 @@ impl Conversation {
             settings,
             statements: Names::new(&budgets.statements),
             portals: Names::new(&budgets.portals),
+            portals_made: 0,
             block: Rc::default(),
             cycle: Cycle::default(),
             registered,

@@ -7,6 +7,7 @@ use testkit::rounds::for_seeds;
 
 use super::program::found;
 use super::sessions::{TOO_LONG, alone, several};
+use super::terminal::{message, parse, step, sync};
 
 const KEYS: u64 = 4;
 const NAMES: [&str; 3] = ["a", "b", "\"A\""];
@@ -170,5 +171,37 @@ fn a_savepoint_before_each_statement_of_a_long_block_does_not_end_it() {
         assert_eq!((reply.error.as_deref(), reply.status), (Some("P0001"), b'E'));
         assert_eq!(ask("ROLLBACK TO a; COMMIT").await.tags, ["ROLLBACK", "COMMIT"]);
         assert!(found(ask("SELECT look(1)").await.values[0].as_deref()).is_some());
+    });
+}
+
+#[test]
+fn a_portal_ends_with_the_savepoint_after_which_it_was_made() {
+    alone(1, async |_, terminal, _| {
+        let ask = async |asked: Vec<u8>| {
+            terminal.send([asked, sync()].concat()).await.expect("sent");
+            terminal.reply().await.expect("a reply")
+        };
+        ask(parse("s", "SELECT 1")).await;
+        let made = |name: &str| message(b'B', format!("{name}\0s\0\0\0\0\0\0\0").as_bytes());
+        for (last, end, left) in [
+            ("b", "ROLLBACK TO b", "pq"),
+            ("b", "ROLLBACK TO a", "p"),
+            ("a", "ROLLBACK TO a", "pq"),
+            ("b", "RELEASE b", "pqr"),
+            ("b", "RELEASE b; ROLLBACK TO a", "p"),
+            ("a", "RELEASE a; ROLLBACK TO a", "p"),
+            ("b", "RELEASE a", "pqr"),
+        ] {
+            let first = [step("BEGIN"), made("p"), step("SAVEPOINT a"), made("q")];
+            let asked = [first.concat(), step(&format!("SAVEPOINT {last}")), made("r")].concat();
+            assert_eq!(ask(asked).await.error, None);
+            assert_eq!(terminal.ask(end).await.expect("a reply").error, None, "{end}");
+            for portal in ["p", "q", "r"] {
+                let described = ask(message(b'D', format!("P{portal}\0").as_bytes())).await;
+                let gone = (!left.contains(portal)).then_some("34000");
+                assert_eq!(described.error.as_deref(), gone, "{portal} after {end}");
+            }
+            terminal.ask("ROLLBACK").await.expect("a reply");
+        }
     });
 }
