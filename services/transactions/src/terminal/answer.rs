@@ -115,6 +115,7 @@ impl Conversation {
             Statement::Nothing("") => return put(&mut self.cycle.out, &EmptyQueryResponse::new()),
             Statement::Nothing(tag) => tag,
             Statement::Query(_)
+            | Statement::Refused(_)
             | Statement::Begin { .. }
             | Statement::ReadOnly(_)
             | Statement::Commit

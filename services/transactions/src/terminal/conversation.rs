@@ -28,17 +28,15 @@ impl Conversation {
         if statements.is_empty() {
             put(self.cycle.reply(), &EmptyQueryResponse::new());
         }
-        // All names are looked up before anything is executed, as in PostgreSQL all is parsed before.
         let programs = self.programs();
-        let mut steps = Vec::with_capacity(statements.len());
         for statement in statements {
+            // What comes before one that is refused is executed.
             let prepared = Prepared::new(&self.monitor, &programs, statement, &[])?;
             if !prepared.parameters.is_empty() {
                 return Err(super::sql::no_parameter(&prepared.parameters.len()));
             }
-            steps.push(Step { bound: Bound::plain(Rc::new(prepared)), describes: true });
+            self.cycle.items.push(Item::Step(Step { bound: Bound::plain(Rc::new(prepared)), describes: true }));
         }
-        self.cycle.items.extend(steps.into_iter().map(Item::Step));
         Ok(())
     }
 

@@ -60,6 +60,9 @@ impl Prepared {
         mut statement: Statement,
         declared: &[u32],
     ) -> Result<Prepared, Refusal> {
+        if let Statement::Refused(refusal) = statement {
+            return Err(refusal);
+        }
         drop_results(&mut statement, declared);
         let mut types = Types::new(declared)?;
         let (parameters, functions) = (Vec::new(), Vec::new());

@@ -9,6 +9,7 @@ pub use catalogue::{Column as LookupColumn, Lookup};
 pub use lexer::no_parameter;
 pub use parser::parse;
 
+use super::refusal::Refusal;
 use super::types::SqlType;
 
 /// Statements of one query at most.
@@ -47,6 +48,8 @@ pub enum Statement {
     Deallocate(Option<String>),
     /// What is accepted though there is nothing to do; its tag.
     Nothing(&'static str),
+    /// Well-formed as far as is seen, and not served. What comes before it in a query is executed.
+    Refused(Refusal),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

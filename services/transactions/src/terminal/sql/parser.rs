@@ -60,10 +60,10 @@ pub struct Parser {
     end: usize,
 }
 
-/// Parses a query: statements with `;` between them.
+/// Parses a query: statements with `;` between them, up to the first that is not served.
 ///
 /// # Errors
-/// If any of them is not served.
+/// If it is the first of all, or a syntax error, with which PostgreSQL executes nothing of the query.
 pub fn parse(query: &str) -> Result<Vec<Statement>, Refusal> {
     let mut parser = Parser { tokens: tokens(query)?, at: 0, end: query.chars().count() + 1 };
     let mut statements = Vec::new();
@@ -76,7 +76,15 @@ pub fn parse(query: &str) -> Result<Vec<Statement>, Refusal> {
             let message = format!("a query holds more than {STATEMENTS_MAX} statements");
             return Err(Refusal::new(SqlState::LIMIT_EXCEEDED, message));
         }
-        statements.push(parser.statement()?);
+        match parser.statement() {
+            Ok(statement) => statements.push(statement),
+            Err(refusal) if statements.is_empty() || refusal.state == SqlState::SYNTAX => return Err(refusal),
+            Err(refusal) => {
+                // What follows may be a part of it.
+                statements.push(Statement::Refused(refusal));
+                return Ok(statements);
+            }
+        }
         if parser.peek().is_some() && !parser.takes_symbol(';') {
             return Err(parser.unexpected());
         }

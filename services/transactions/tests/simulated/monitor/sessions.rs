@@ -122,6 +122,34 @@ fn a_read_only_transaction_reads_and_its_writes_are_refused() {
 }
 
 #[test]
+fn what_comes_before_a_statement_that_is_refused_has_happened_unless_it_is_a_syntax_error() {
+    alone(1, async |_, terminal, _| {
+        let ask = async |text: &str| terminal.ask(text).await.expect("a reply");
+        // The second is the tag of the first, too.
+        let (write, select) = ("SELECT write(1, 1, 16)", "SELECT 1");
+        for (text, tags, error, status, is_written) in [
+            ("BEGIN; SELECT nosuch()", &["BEGIN"][..], "42883", b'E', false),
+            ("BEGIN; SELECT nosuch; SELECT 1", &["BEGIN"], "42703", b'E', false),
+            ("BEGIN; INSERT INTO t VALUES (1); COMMIT", &["BEGIN"], "0A000", b'E', false),
+            (&format!("{write}; SELECT nosuch()"), &[select], "42883", b'I', false),
+            (&format!("{write}; SELECT $1; COMMIT"), &[select], "42P02", b'I', false),
+            (&format!("{write}; COMMIT; SELECT look(1, 2)"), &[select, "COMMIT"], "42883", b'I', true),
+            (&format!("BEGIN; {write}; COMMIT; SELECT 1::money"), &["BEGIN", select, "COMMIT"], "42704", b'I', true),
+            (&format!("{write}; BEGIN; SELECT nosuch()"), &[select, "BEGIN"], "42883", b'E', false),
+            (&format!("BEGIN; {write}; COMMIT; SELEC 1"), &[], "42601", b'I', false),
+            (&format!("{write}; SELECT nosuch(); SELECT 'a"), &[], "42601", b'I', false),
+            ("SELECT nosuch(); BEGIN", &[], "42883", b'I', false),
+        ] {
+            let reply = ask(text).await;
+            assert_eq!((reply.error.as_deref(), reply.status), (Some(error), status), "{text}");
+            assert_eq!(reply.tags, tags, "{text}");
+            ask("ROLLBACK").await;
+            assert_eq!(ask("SELECT remove(1)").await.values[0].is_some(), is_written, "{text}");
+        }
+    });
+}
+
+#[test]
 fn as_many_statements_without_a_sync_are_executed_as_the_refusal_of_more_says() {
     alone(1, async |_, terminal, _| {
         for (statements, refused) in [(4096, None), (4097, Some("54000"))] {
