@@ -67,7 +67,7 @@ fn constants_may_stand_in_parentheses() {
     for (query, state) in [
         (deep(100_000).as_str(), "54000"),
         (format!("SELECT f({}1)", "- ".repeat(100_000)).as_str(), "54000"),
-        ("SELECT f((1 + 2))", "0A000"),
+        ("SELECT f((1 / 2))", "0A000"),
         ("SELECT f(-('5'))", "0A000"),
         ("SELECT f(-(5::int4))", "0A000"),
         ("SELECT f((SELECT 1))", "0A000"),
@@ -157,7 +157,7 @@ fn anything_else_gets_an_error_that_says_what_is_served() {
         ("INSERT INTO t VALUES (1)", "0A000", Some(1)),
         ("SELECT f(1) FROM t", "0A000", Some(13)),
         ("SELECT f(1) + 1", "0A000", Some(13)),
-        ("SELECT f(1 + 1)", "0A000", Some(12)),
+        ("SELECT f(1 / 1)", "0A000", Some(12)),
         ("SELECT f(g(1))", "0A000", Some(10)),
         ("SELECT abalance FROM pgbench_accounts", "42703", Some(8)),
         ("SELECT * FROM pgbench_accounts", "42703", Some(15)),
@@ -186,6 +186,39 @@ fn anything_else_gets_an_error_that_says_what_is_served() {
         }
     }
     assert!(refusal("INSERT INTO t VALUES (1)").hint.is_some_and(|hint| hint.contains("SELECT f(...)")));
+}
+
+#[test]
+fn integers_are_calculated_as_by_postgresql() {
+    let number = |text: &str| literals(&format!("SELECT f({text})"))[0].clone();
+    for (text, result) in [
+        ("1+1", "2"),
+        ("1 - -2", "3"),
+        ("2 -1", "1"),
+        ("1 + 2 * 3 - 4", "3"),
+        ("(1 + 2) * -3", "-9"),
+        ("-(2 - 5) - 1 - 1", "1"),
+        ("2 * 3 * 4 + 5 * 6", "54"),
+        ("-2147483647 - 1", "-2147483648"),
+    ] {
+        assert_eq!(number(text), Literal::Number(result.into()), "{text}");
+    }
+    assert_eq!(one("SELECT 1+1 AS result"), one("SELECT 2 AS result"));
+    for (text, state) in [
+        ("2147483647 + 1", "22003"),
+        ("1 + 65536 * 65536", "22003"),
+        ("2147483648 - 1", "0A000"),
+        ("1.5 + 1", "0A000"),
+        ("1 / 1", "0A000"),
+        ("1 + '1'", "0A000"),
+        ("1::int8 + 1", "0A000"),
+        ("1 + $1", "0A000"),
+        ("1 + g(1)", "0A000"),
+    ] {
+        for query in [format!("SELECT {text}"), format!("SELECT f({text})")] {
+            assert_eq!(refusal(&query).state.0, state, "{query}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Constants and parameters, with their casts.
+//! Constants and parameters, with their casts, and integers that are calculated from others.
 
 use super::super::lexer::Token;
 use super::super::{Constant, Literal};
@@ -22,6 +22,44 @@ impl Parser {
 
     /// `depth`: how many others it is in.
     pub(super) fn constant(&mut self, depth: usize) -> Result<Constant, Refusal> {
+        let constant = self.operand(depth)?;
+        match self.peek() {
+            Some(Token::Symbol('+' | '-' | '*')) => self.arithmetic(constant, depth, 1),
+            _ => Ok(constant),
+        }
+    }
+
+    /// `left` and what follows it, while both are of `integer` (`SELECT 1 + 1` is what some clients ask first); other
+    /// operators are left where they are. `least`: how tightly they bind.
+    fn arithmetic(&mut self, mut left: Constant, depth: usize, least: u8) -> Result<Constant, Refusal> {
+        while let Some(Token::Symbol(operator @ ('+' | '-' | '*'))) = self.peek() {
+            let (operator, start, position) = (*operator, self.at, self.position());
+            let binds = if operator == '*' { 2 } else { 1 };
+            if binds < least {
+                break;
+            }
+            self.at += 1;
+            let right = match self.operand(depth) {
+                Ok(right) => Some(self.arithmetic(right, depth, binds + 1)?),
+                Err(_) => None,
+            };
+            let (Some(one), Some(other)) = (integer(&left), right.as_ref().and_then(integer)) else {
+                self.at = start;
+                break;
+            };
+            let result = match operator {
+                '+' => one.checked_add(other),
+                '-' => one.checked_sub(other),
+                _ => one.checked_mul(other),
+            };
+            let out_of_range = || Refusal::new(SqlState::OUT_OF_RANGE, "integer out of range").at(position);
+            left =
+                Constant { literal: Literal::Number(result.ok_or_else(out_of_range)?.to_string()), casts: Vec::new() };
+        }
+        Ok(left)
+    }
+
+    fn operand(&mut self, depth: usize) -> Result<Constant, Refusal> {
         let mut constant = self.uncast(depth)?;
         while self.peek() == Some(&Token::Cast) {
             self.at += 1;
@@ -127,6 +165,14 @@ impl Parser {
             return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).at(position));
         }
         Ok(of)
+    }
+}
+
+/// Of type `integer`, by which PostgreSQL calculates.
+fn integer(constant: &Constant) -> Option<i32> {
+    match &constant.literal {
+        Literal::Number(text) if constant.casts.is_empty() => text.parse().ok(),
+        _ => None,
     }
 }
 
