@@ -65,13 +65,9 @@ const TYPES: [(SqlType, u32, i16, &[&str]); 13] = [
 ];
 
 impl SqlType {
-    /// Those of values that there can be.
+    /// Those of results.
     pub fn all() -> impl Iterator<Item = SqlType> {
-        TYPES.iter().map(|(of, ..)| *of).filter(|of| of.has_values())
-    }
-
-    pub fn has_values(self) -> bool {
-        !matches!(self, SqlType::Unknown | SqlType::Void)
+        TYPES.iter().map(|(of, ..)| *of).filter(|of| *of != SqlType::Unknown)
     }
 
     fn row(self) -> &'static (SqlType, u32, i16, &'static [&'static str]) {

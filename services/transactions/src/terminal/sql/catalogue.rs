@@ -10,7 +10,7 @@ mod columns;
 mod pg_type;
 
 use columns::columns;
-use pg_type::Condition;
+use pg_type::{Condition, Field};
 
 use super::lexer::{Placed, Token};
 use crate::Value;
@@ -90,8 +90,8 @@ pub struct Lookup {
 pub struct Column {
     pub name: String,
     pub of: SqlType,
-    /// Of the catalogue, if it is no other expression.
-    field: Option<String>,
+    /// If it is known of each served type.
+    field: Option<Field>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +108,7 @@ impl Lookup {
     /// In memory beside itself, about.
     pub fn bytes(&self) -> usize {
         let column =
-            |column: &Column| size_of::<Column>() + column.name.len() + column.field.as_ref().map_or(0, String::len);
+            |column: &Column| size_of::<Column>() + column.name.len() + column.field.as_ref().map_or(0, Field::bytes);
         let conditions = if let Rows::Types(conditions) = &self.rows { &conditions[..] } else { &[] };
         self.columns.iter().map(column).sum::<usize>()
             + size_of_val(&*self.parameters)
@@ -192,15 +192,15 @@ pub fn lookup(statement: &[Placed], columns_max: usize) -> Option<Lookup> {
     if find(clauses, &["union", "intersect", "except", "having", "for", "into"]).is_some() {
         return None;
     }
-    let table = if is(clauses.get(1), "pg_catalog") && is_symbol(clauses.get(2), '.') { 3 } else { 1 };
-    let table = name(clauses.get(table))?;
-    let columns = columns(list, columns_max)?;
+    let table = first_table(clauses)?;
+    let joined = pg_type::joined(&clauses[..find(clauses, AFTER_FROM).unwrap_or(clauses.len())], &common);
+    let columns = columns(list, joined.as_ref().map_or(&[][..], |joined| &joined.absent[..]), columns_max)?;
     let where_at = find(clauses, &["where"]).unwrap_or(clauses.len());
     let rows = match (aggregates(list) && find(clauses, &["group"]).is_none(), table) {
         // pgpool asks so whether a function may write, and would cache or spread its calls if not. All are volatile.
         (true, "pg_proc") if is_count(list) => Rows::Count(i64::from(is_volatile(clauses)?)),
         (true, _) if is_count(list) && table != "pg_type" && EMPTY.contains(&table) => Rows::Count(0),
-        (false, "pg_type") => match pg_type::conditions(&columns, list, clauses, &common) {
+        (false, "pg_type") => match joined.and_then(|joined| pg_type::conditions(&columns, &joined, list, clauses)) {
             Some(conditions) => Rows::Types(conditions),
             None if clauses[where_at..].iter().any(names_served) => return None,
             None if pg_type::finds_none(&clauses[where_at..]) => Rows::OtherTypes,
@@ -214,6 +214,12 @@ pub fn lookup(statement: &[Placed], columns_max: usize) -> Option<Lookup> {
     parameters.sort_unstable();
     parameters.dedup();
     Some(Lookup { columns, parameters, rows })
+}
+
+/// Of a FROM clause.
+fn first_table(clauses: &[Placed]) -> Option<&str> {
+    let at = if is(clauses.get(1), "pg_catalog") && is_symbol(clauses.get(2), '.') { 3 } else { 1 };
+    name(clauses.get(at))
 }
 
 fn names_served(placed: &Placed) -> bool {

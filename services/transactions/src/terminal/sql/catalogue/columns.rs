@@ -1,6 +1,8 @@
 //! What the columns of such a query are called, as by PostgreSQL, and of which types they are.
 
-use super::{Column, Placed, Token, is, is_any, is_symbol, name, outermost, pg_type};
+use super::pg_type::{self, Field, is_of};
+use super::{Column, EMPTY, Placed, Token, find, first_table, is, is_any, is_from, is_symbol, name, outermost};
+use crate::Value;
 use crate::terminal::types::SqlType;
 
 /// Words after which none is an alias.
@@ -9,8 +11,8 @@ const INSIDE: &[&str] =
 /// Words that end an expression.
 const ENDS: &[&str] = &["end", "null", "true", "false"];
 
-/// `None`: the list has all columns of a table, or more than `max`.
-pub fn columns(list: &[Placed], max: usize) -> Option<Vec<Column>> {
+/// `absent`: tables of which no served type has a row. `None`: the list has all columns of a table, or more than `max`.
+pub fn columns(list: &[Placed], absent: &[&str], max: usize) -> Option<Vec<Column>> {
     let list = list.split_at(usize::from(is_any(list.first(), &["all", "distinct"]))).1;
     let mut columns = Vec::new();
     let commas = outermost(list).filter(|at| is_symbol(list.get(*at), ','));
@@ -20,22 +22,60 @@ pub fn columns(list: &[Placed], max: usize) -> Option<Vec<Column>> {
         if item.is_empty() || is_symbol(item.last(), '*') || columns.len() == max {
             return None;
         }
-        columns.push(column(item));
+        columns.push(column(item, absent));
         begin = end + 1;
     }
     Some(columns)
 }
 
-fn column(item: &[Placed]) -> Column {
+fn column(item: &[Placed], absent: &[&str]) -> Column {
     let before = |from_end: usize| item.len().checked_sub(from_end).and_then(|at| item.get(at));
     let (what, alias) = match name(item.last()) {
         Some(alias) if is(before(2), "as") => (&item[..item.len() - 2], Some(alias)),
         Some(alias) if ends(before(2)) && !is_any(item.last(), ENDS) => (&item[..item.len() - 1], Some(alias)),
         _ => (item, None),
     };
-    let field = path(what).map(str::to_owned);
     let name = alias.map_or_else(|| default_name(what).to_owned(), str::to_owned);
-    Column { name, of: type_of(what), field }
+    let field = field(what, absent);
+    let of = match (call(what), &field) {
+        (Some("coalesce"), Some(Field::Own(name))) => pg_type::type_of(name).unwrap_or(SqlType::Text),
+        (Some("coalesce"), Some(Field::Same(_))) => SqlType::Oid,
+        _ => type_of(what),
+    };
+    Column { name, of, field }
+}
+
+/// `None`: it is none that is known.
+fn field(what: &[Placed], absent: &[&str]) -> Option<Field> {
+    match call(what) {
+        Some("coalesce") => {
+            let inner = what.get(2..what.len() - 1).filter(|_| is_symbol(what.get(1), '('))?;
+            let all = inner.split(|placed| placed.token == Token::Symbol(',')).map(|of| match of {
+                [Placed { token: Token::Number(number), .. }] if number == "0" => Some(Field::Same(Value::BigInt(0))),
+                of => plain(of, absent),
+            });
+            let all: Vec<Field> = all.collect::<Option<_>>()?;
+            Some(all.into_iter().find(|field| !field.is_null()).unwrap_or(Field::Same(Value::Null)))
+        }
+        Some("array") if is_empty(what.get(2..what.len() - 1)?) => Some(Field::Same(Value::Text("{}".into()))),
+        _ => plain(what, absent),
+    }
+}
+
+fn plain(what: &[Placed], absent: &[&str]) -> Option<Field> {
+    if is_of(absent, what) && what.len() == 3 || what.len() == 1 && is(what.first(), "null") {
+        return Some(Field::Same(Value::Null));
+    }
+    path(what).filter(|name| pg_type::type_of(name).is_some()).map(|name| Field::Own(name.to_owned()))
+}
+
+/// `SELECT a.b FROM c ...`, of a catalogue that is empty.
+fn is_empty(query: &[Placed]) -> bool {
+    let from = outermost(query).find(|at| is_from(query, *at)).filter(|_| is(query.first(), "select"));
+    from.is_some_and(|from| {
+        let table = first_table(&query[from..]).filter(|table| *table != "pg_type" && EMPTY.contains(table));
+        table.is_some() && path(&query[1..from]).is_some() && find(query, &["union", "intersect", "except"]).is_none()
+    })
 }
 
 /// Can an expression end so?

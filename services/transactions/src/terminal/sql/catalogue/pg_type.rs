@@ -21,6 +21,9 @@ const FIELDS: &[(&str, SqlType)] = &[
     ("typnotnull", SqlType::Bool),
     ("typtypmod", SqlType::Int4),
     ("typinput", SqlType::Text),
+    ("typoutput", SqlType::Text),
+    ("typreceive", SqlType::Text),
+    ("typsend", SqlType::Text),
     ("proname", SqlType::Text),
     ("rngsubtype", SqlType::Oid),
     // As Sequelize calls them in a query of WITH.
@@ -32,14 +35,39 @@ const FIELDS: &[(&str, SqlType)] = &[
 /// Of `pg_catalog`.
 const NAMESPACE: i64 = 11;
 
-/// Bytes of a field in a reply, at most: the longest is `numeric_in`, with its length.
+/// Bytes of a field in a reply, at most: the longest is `numeric_send`, with its length.
 const FIELD_BYTES_MAX: usize = 16;
 
 /// Of all conditions of a query, at most: each is compared whenever it is executed.
 const OPERANDS_MAX: usize = 100;
 
 /// One for each kind of table that may be joined.
-const JOINS_MAX: usize = 3;
+const JOINS_MAX: usize = 4;
+
+/// What a column has of each served type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Field {
+    /// What `pg_type` has in the column of this name, or a table that is joined to it.
+    Own(String),
+    /// The same for all.
+    Same(Value),
+}
+
+impl Field {
+    pub fn is_null(&self) -> bool {
+        match self {
+            Field::Own(name) => field(SqlType::Bool, name) == Some(Value::Null),
+            Field::Same(value) => *value == Value::Null,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self {
+            Field::Own(name) => name.len(),
+            Field::Same(value) => value.bytes(),
+        }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
@@ -85,7 +113,7 @@ pub fn is_served(text: &str) -> bool {
     let folded = text.to_lowercase().replace(['"', '{', '}'], "");
     let name = folded.strip_prefix("pg_catalog.").unwrap_or(&folded);
     let of = name.parse().map_or_else(|_| SqlType::named(name), SqlType::of_oid);
-    of.is_some_and(SqlType::has_values)
+    of.is_some_and(|of| SqlType::all().any(|served| served == of))
 }
 
 pub fn is_of_served(value: &Value) -> bool {
@@ -108,22 +136,27 @@ fn text(value: &Value) -> String {
 
 fn field(of: SqlType, name: &str) -> Option<Value> {
     let text = |text: &str| Some(Value::Text(text.to_owned()));
+    let separator = if matches!(of, SqlType::Numeric | SqlType::Void) { "_" } else { "" };
+    let function = |does: &str| text(&format!("{}{separator}{does}", of.typname()));
     match name {
         "oid" => Some(Value::BigInt(of.oid().into())),
         "typname" => text(of.typname()),
         "typnamespace" => Some(Value::BigInt(NAMESPACE)),
         "nspname" => text("pg_catalog"),
         "typlen" => Some(Value::BigInt(of.size().into())),
-        "typtype" => text("b"),
+        "typtype" => text(if of == SqlType::Void { "p" } else { "b" }),
         "typcategory" => text(match of {
+            SqlType::Void => "P",
             SqlType::Bool => "B",
             SqlType::Bytea => "U",
             SqlType::Text | SqlType::Varchar => "S",
             _ => "N",
         }),
         "typdelim" => text(","),
-        "typinput" | "proname" if of == SqlType::Numeric => text("numeric_in"),
-        "typinput" | "proname" => text(&format!("{}in", of.typname())),
+        "typinput" | "proname" => function("in"),
+        "typoutput" => function("out"),
+        "typreceive" => function("recv"),
+        "typsend" => function("send"),
         "typrelid" | "typelem" | "typarray" | "typbasetype" => Some(Value::BigInt(0)),
         "typnotnull" => Some(Value::Bool(false)),
         "typtypmod" => Some(Value::BigInt(-1)),
@@ -138,7 +171,11 @@ pub fn rows_bytes_max(columns: usize) -> usize {
 
 pub fn rows(columns: &[Column], conditions: &[Condition], values: &[Value]) -> Vec<Vec<Value>> {
     let fields = |of| {
-        let value = |column: &Column| column.field.as_deref().and_then(|name| field(of, name)).unwrap_or(Value::Null);
+        let value = |column: &Column| match &column.field {
+            Some(Field::Own(name)) => field(of, name).unwrap_or(Value::Null),
+            Some(Field::Same(value)) => value.clone(),
+            None => Value::Null,
+        };
         columns.iter().map(value).collect()
     };
     let is_met = |of: &SqlType| conditions.iter().all(|condition| condition.is_met(*of, values));
@@ -146,43 +183,55 @@ pub fn rows(columns: &[Column], conditions: &[Condition], values: &[Value]) -> V
 }
 
 /// Those of a query of the served types. `clauses`: from FROM on. `None`: it is not that simple.
-pub fn conditions(columns: &[Column], list: &[Placed], clauses: &[Placed], common: &[&str]) -> Option<Vec<Condition>> {
-    let is_known = |column: &Column| column.field.as_deref().is_some_and(|field| type_of(field).is_some());
+pub fn conditions(
+    columns: &[Column],
+    joined: &Joined<'_>,
+    list: &[Placed],
+    clauses: &[Placed],
+) -> Option<Vec<Condition>> {
     let end = find(clauses, &["order"]).unwrap_or(clauses.len());
     let clauses = &clauses[..end];
-    if !columns.iter().all(is_known) || find(clauses, &["group", "limit", "offset", "fetch", "window"]).is_some() {
+    let is_known = columns.iter().all(|column| column.field.is_some());
+    if !is_known || find(clauses, &["group", "limit", "offset", "fetch", "window"]).is_some() {
         return None;
     }
     let where_at = find(clauses, &["where"]).unwrap_or(clauses.len());
-    let (from, mut rest) = (&clauses[..where_at], clauses.get(where_at + 1..).unwrap_or_default());
-    let joined = joined(from, common)?;
-    let is_other = |of: &[Placed]| {
-        is_symbol(of.get(1), '.') && is(of.get(2), "oid") && name(of.first()).is_some_and(|of| joined.contains(&of))
-    };
-    if list.windows(3).chain(rest.windows(3)).any(is_other) {
+    let rest = unparenthesized(clauses.get(where_at + 1..).unwrap_or_default());
+    let is_other = |of: &[Placed]| is_of(&joined.names, of) && is(of.get(2), "oid");
+    if list.windows(3).chain(rest.windows(3)).any(is_other) || rest.windows(3).any(|of| is_of(&joined.absent, of)) {
         return None;
     }
-    if let [open, inside @ .., close] = rest
-        && is_symbol(Some(open), '(')
-        && is_symbol(Some(close), ')')
-    {
-        rest = inside;
+    let (mut conditions, mut operands, mut begin) = (Vec::new(), 0, 0);
+    if rest.is_empty() {
+        return Some(conditions);
     }
-    let (mut conditions, mut operands) = (Vec::new(), 0);
-    while !rest.is_empty() {
-        let (condition, behind) = condition(rest)?;
-        operands += condition.any.len();
-        if operands > OPERANDS_MAX {
+    if find(rest, &["or"]).is_some() {
+        return None;
+    }
+    let ands = outermost(rest).filter(|at| is(rest.get(*at), "and"));
+    for end in ands.chain([rest.len()]) {
+        let whole = unparenthesized(&rest[std::mem::replace(&mut begin, end + 1)..end]);
+        let or = find(whole, &["or"]);
+        let first = unparenthesized(&whole[..or.unwrap_or(whole.len())]);
+        let Some((condition, [])) = condition(first) else { return None };
+        // What all meet, they meet whatever else is sufficient.
+        if or.is_none() {
+            operands += condition.any.len();
+            conditions.push(condition);
+        } else if !SqlType::all().all(|of| condition.is_met(of, &[])) {
             return None;
         }
-        conditions.push(condition);
-        rest = match behind {
-            [] => behind,
-            [and, more @ ..] if is(Some(and), "and") && !more.is_empty() => more,
-            _ => return None,
-        };
     }
-    Some(conditions)
+    (operands <= OPERANDS_MAX).then_some(conditions)
+}
+
+/// Without parentheses around all of it.
+fn unparenthesized(mut of: &[Placed]) -> &[Placed] {
+    let closes = |of: &[Placed]| outermost(of).find(|at| is_symbol(of.get(*at), ')'));
+    while is_symbol(of.first(), '(') && closes(of).is_some_and(|at| at == of.len() - 1) {
+        of = &of[1..of.len() - 1];
+    }
+    of
 }
 
 /// Does no served type meet a WHERE clause, unless a parameter is its name or number? `false`: that is not seen.
@@ -214,13 +263,27 @@ fn is_never_met(condition: &[Placed]) -> bool {
             && is_symbol(Some(close), ')'))
 }
 
-/// What tables that are joined to the first are called. `None`: one has not just one row for each type, or none for any.
-fn joined<'a>(from: &'a [Placed], common: &[&str]) -> Option<Vec<&'a str>> {
+/// Tables that are joined to the first, by their names in the query.
+#[derive(Default)]
+pub struct Joined<'a> {
+    /// All of them.
+    names: Vec<&'a str>,
+    /// Those of which no served type has a row: in their columns it has NULL.
+    pub absent: Vec<&'a str>,
+}
+
+/// Is it a column of one of these tables?
+pub fn is_of(tables: &[&str], column: &[Placed]) -> bool {
+    is_symbol(column.get(1), '.') && name(column.first()).is_some_and(|table| tables.contains(&table))
+}
+
+/// `None`: one has not just one row for each type, or none for any.
+pub fn joined<'a>(from: &'a [Placed], common: &[&str]) -> Option<Joined<'a>> {
     let joins: Vec<usize> = outermost(from).filter(|at| is(from.get(*at), "join")).collect();
     if joins.len() > JOINS_MAX || outermost(from).any(|at| is_symbol(from.get(at), ',')) {
         return None;
     }
-    let mut names = Vec::new();
+    let mut all = Joined::default();
     for (join, end) in joins.iter().zip(joins.iter().skip(1).copied().chain([from.len()])) {
         let joined = &from[join + 1..end];
         let joined = if is(joined.first(), "pg_catalog") { joined.get(2..)? } else { joined };
@@ -228,23 +291,23 @@ fn joined<'a>(from: &'a [Placed], common: &[&str]) -> Option<Vec<&'a str>> {
         let condition = &joined[on + 1..];
         let words = condition.iter().rev().take_while(|token| is_any(Some(token), &["left", "inner", "outer"])).count();
         let condition = &condition[..condition.len() - words];
-        let is_by = |field| condition.iter().any(|token| is(Some(token), field));
+        let is_by = |field| is_equality(condition) && condition.iter().any(|token| is(Some(token), field));
         let is_left = is_any(from.get(join.checked_sub(1)?), &["left", "outer"]);
-        let is_simple = match name(joined.first())? {
-            "pg_proc" => is_by("typinput"),
-            "pg_namespace" => is_by("typnamespace"),
-            "pg_range" => is_left && is_by("rngtypid"),
-            // No range is of a served type.
-            other if common.contains(&other) => is_left && is_by("rngsubtype"),
-            _ => false,
+        let is_absent = match name(joined.first())? {
+            "pg_proc" if is_by("typinput") => false,
+            "pg_namespace" if is_by("typnamespace") => false,
+            // There are no ranges, and no type is based on another.
+            "pg_range" if is_left => true,
+            "pg_type" if is_left && is_by("typbasetype") && is_by("oid") => true,
+            other if common.contains(&other) && is_left && is_by("rngsubtype") => true,
+            _ => return None,
         };
-        if !is_simple || !is_equality(condition) {
-            return None;
-        }
         let alias = if is(joined.get(1), "as") { 2 } else { usize::from(on != 1) };
-        names.push(name(joined.get(alias))?);
+        let name = name(joined.get(alias))?;
+        all.names.push(name);
+        all.absent.extend(is_absent.then_some(name));
     }
-    Some(names)
+    Some(all)
 }
 
 /// `a.b = c.d`, or without the names of tables.

@@ -100,8 +100,45 @@ fn simple_lookups_of_served_types_have_their_rows() {
 #[test]
 fn sequelize_finds_the_served_types_without_ranges() {
     let all = rows(CLIENTS[4], &[]);
-    assert_eq!(all.len(), SqlType::all().count());
+    assert_eq!(all.len(), SqlType::all().count() - 1, "all but void");
     assert!(all.iter().all(|row| row[4..] == [Value::Null, Value::Null, Value::Null]), "{all:?}");
+}
+
+/// Elixir's. It needs that of `void`, too, which functions without results return.
+#[test]
+fn postgrex_finds_the_served_types_and_how_they_are_read() {
+    let query = |composed: &str, condition: &str| {
+        format!(
+            "SELECT t.oid, t.typname, t.typsend, t.typreceive, t.typoutput, t.typinput,\n coalesce(d.typelem, t.typelem), \
+             coalesce(r.rngsubtype, 0), {composed}\nFROM pg_type AS t\nLEFT JOIN pg_type AS d ON t.typbasetype = d.oid\n\
+             LEFT JOIN pg_range AS r ON r.rngtypid = t.oid OR r.rngmultitypid = t.oid OR (t.typbasetype <> 0 AND \
+             r.rngtypid = t.typbasetype)\nWHERE {condition}\n"
+        )
+    };
+    let array = "ARRAY (\n SELECT a.atttypid\n FROM pg_attribute AS a\n WHERE a.attrelid = coalesce(d.typrelid, t.typrelid) \
+                 AND a.attnum > 0 AND NOT a.attisdropped\n ORDER BY a.attnum\n)\n";
+    let first = "(t.typrelid = 0)\nAND (t.typelem = 0 OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_type s WHERE \
+                 s.typrelid != 0 AND s.oid = t.typelem))";
+    let all = query(array, first);
+    let names: Vec<_> = columns(&all).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names[5..], ["typinput", "coalesce", "coalesce", "array"]);
+    assert!(columns(&all)[6..8].iter().all(|(_, of)| *of == SqlType::Oid));
+    let row = |oid, [name, send, receive, output, input]: [&str; 5], composed: &Value| {
+        let texts = [name, send, receive, output, input].map(|text| Value::Text(text.into()));
+        let zeros = [Value::BigInt(0), Value::BigInt(0)];
+        [&[Value::BigInt(oid)][..], &texts[..], &zeros[..], std::slice::from_ref(composed)].concat()
+    };
+    let none = Value::Text("{}".into());
+    assert_eq!(rows(&all, &[]).len(), SqlType::all().count());
+    for expected in [
+        row(20, ["int8", "int8send", "int8recv", "int8out", "int8in"], &none),
+        row(1700, ["numeric", "numeric_send", "numeric_recv", "numeric_out", "numeric_in"], &none),
+        row(2278, ["void", "void_send", "void_recv", "void_out", "void_in"], &none),
+    ] {
+        assert!(rows(&all, &[]).contains(&expected), "{expected:?}");
+    }
+    let bool = row(16, ["bool", "boolsend", "boolrecv", "boolout", "boolin"], &Value::Null);
+    assert_eq!(rows(&query("null", "t.oid IN (16, 16390)"), &[]), [bool]);
 }
 
 #[test]
@@ -115,8 +152,8 @@ fn what_would_have_rows_is_refused() {
         "SELECT max(oid) FROM pg_class",
         "SELECT * FROM pg_class",
         "SELECT c.* FROM pg_class c",
-        "SELECT oid, typsend FROM pg_type",
-        "SELECT typsend FROM pg_type WHERE typname = 'int8'",
+        "SELECT oid, typacl FROM pg_type",
+        "SELECT typacl FROM pg_type WHERE typname = 'int8'",
         "SELECT oid FROM pg_type WHERE oid = to_regtype('bigint')",
         "SELECT oid FROM pg_type WHERE oid = to_regtype('pg_catalog.INT8')",
         "SELECT oid FROM pg_type WHERE typname LIKE 'int%'",
@@ -125,8 +162,19 @@ fn what_would_have_rows_is_refused() {
         "SELECT oid FROM pg_type WHERE typtype = 'b' LIMIT 50",
         "SELECT oid FROM pg_type WHERE typtype = $1 AND oid < 10000",
         "SELECT t.oid FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace AND n.nspname = 'public'",
-        "SELECT t.oid FROM pg_type AS t LEFT JOIN pg_type AS d ON t.typbasetype = d.oid WHERE (t.typrelid = 0) AND \
-         (t.typelem = 0 OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_type s WHERE s.typrelid != 0))",
+        "SELECT t.oid FROM pg_type AS t JOIN pg_type AS d ON t.typbasetype = d.oid",
+        "SELECT t.oid FROM pg_type AS t LEFT JOIN pg_type AS d ON t.typelem = d.oid",
+        "SELECT t.oid FROM pg_type AS t LEFT JOIN pg_type AS d ON t.typbasetype = d.oid WHERE d.typelem = 0",
+        "SELECT oid FROM pg_type WHERE (typelem = 1 OR NOT EXISTS (SELECT 1 FROM pg_type s WHERE s.typrelid != 0))",
+        "SELECT oid FROM pg_type WHERE (typlen = 8 OR typlen = 4) AND typtype = 'b'",
+        "SELECT oid FROM pg_type WHERE typelem = 0 OR typlen = 8 AND typtype = 'b'",
+        "SELECT oid FROM pg_type WHERE (typelem = 0) AND (typrelid = 0",
+        "SELECT coalesce(typelem, 1) FROM pg_type",
+        "SELECT coalesce(typelem, typacl) FROM pg_type",
+        "SELECT ARRAY(SELECT a.oid FROM pg_type a) FROM pg_type",
+        "SELECT ARRAY(SELECT count(*) FROM pg_class) FROM pg_type",
+        "SELECT ARRAY(SELECT a.oid FROM pg_class a UNION SELECT 1) FROM pg_type",
+        "SELECT ARRAY(SELECT a.oid FROM pg_class a) || ARRAY(SELECT a.oid FROM pg_class a) FROM pg_type",
         "SELECT count(*) FROM pg_proc",
         "SELECT oid FROM pg_class UNION SELECT 1",
         "SELECT relname FROM pg_class FULL JOIN pg_database ON true",
