@@ -32,10 +32,34 @@ fn describe_columns(out: &mut BytesMut, prepared: &Prepared, format: impl Fn(usi
     }
 }
 
+fn is_lookup(item: &Item) -> bool {
+    matches!(item, Item::Step(step) if matches!(step.bound.prepared.statement, Statement::Lookup(_)))
+}
+
 impl Conversation {
-    /// Appends the replies to items that were executed. `rows`: of the queries among them.
-    pub(super) fn write(&mut self, items: &[Item], rows: Vec<Vec<Value>>) {
+    /// Appends the replies to items that were executed. `rows`: of the queries among them. A look-up may take 100 µs: others
+    /// have their turn before the next one.
+    pub(super) async fn write(&mut self, items: &[Item], rows: Vec<Vec<Value>>) {
         let mut rows = rows.into_iter();
+        let mut parts = items.split_inclusive(is_lookup).peekable();
+        while let Some(part) = parts.next() {
+            self.write_at_once(part, &mut rows);
+            if parts.peek().is_some() {
+                self.give_way().await;
+            }
+        }
+    }
+
+    async fn give_way(&self) {
+        // An open transaction does not expire meanwhile.
+        let taken = self.block.take();
+        self.cpu.yield_now().await;
+        if let Some((transaction, explicit, programs)) = taken {
+            self.block.put_back(transaction, explicit, programs);
+        }
+    }
+
+    pub(super) fn write_at_once(&mut self, items: &[Item], rows: &mut impl Iterator<Item = Vec<Value>>) {
         for item in items {
             match item {
                 Item::Reply(bytes) => self.cycle.out.extend_from_slice(bytes),

@@ -188,7 +188,7 @@ impl Conversation {
         let executed = if queries.is_empty() { Ok(()) } else { self.queries(&queries, then, &mut rows).await };
         let failed = executed.err().map(|failure| (queries.get(rows.len()).map_or(end, |(at, _)| *at), failure.into()));
         let written = failed.as_ref().map_or(end, |(at, _)| *at);
-        self.write(&items[..written], rows);
+        self.write(&items[..written], rows).await;
         failed.or(refused).map_or(Ok(()), Err)
     }
 

@@ -37,7 +37,7 @@ impl Conversation {
         self.await_durable(Some(read));
         let items = std::mem::take(&mut self.cycle.items);
         match row {
-            Ok(values) => self.write(&items, vec![values]),
+            Ok(values) => self.write_at_once(&items, &mut std::iter::once(values)),
             Err(refusal) => refusal.write(&mut self.cycle.out),
         }
         self.cycle.reuse(items);

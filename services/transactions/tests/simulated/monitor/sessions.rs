@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Processor;
+use sim::{NetworkConfig, Step};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::run_beside;
+use testkit::scene::{run_beside, spawn};
 use transactions::Monitor;
 
 use super::terminal::{Terminal, bind, execute, flush, message, parse, step, sync};
@@ -185,6 +186,35 @@ fn what_is_sent_once_is_not_used_and_cast_without_end() {
             terminal.ask("DEALLOCATE ALL").await.expect("a reply");
         }
     });
+}
+
+#[test]
+fn others_have_their_turn_between_lookups_that_were_sent_together() {
+    let time_slices = |statement: &str| {
+        let scene = Scene::new(2, FEW_KEYS, &mut Random(2));
+        scene.world.set_network(NetworkConfig::default());
+        let life = scene.begin(2);
+        let (world, from, to) = (scene.world.clone(), scene.clients.id, scene.server);
+        let (query, cpu) = (statement.repeat(1000), &scene.clients.processors[0]);
+        let reply = spawn(cpu, async move |cpu| {
+            let terminal = Terminal::open(&cpu, &world, from, to).await.expect("a server");
+            terminal.ask(&query).await.expect("a reply").tags.len()
+        });
+        scene.world.kick(scene.clients.id, cpu.id());
+        let mut of_server = 0;
+        while reply.borrow().is_none() {
+            let Step::Processor(host, id) = scene.world.step() else { panic!("nothing is done") };
+            of_server += usize::from(host == scene.server);
+            let host = if host == scene.server { &life.host } else { &scene.clients };
+            host.processors.iter().find(|cpu| cpu.id() == id).expect("a processor").turn();
+        }
+        assert_eq!(*reply.borrow(), Some(1000), "{statement}");
+        scene.crash(life, false);
+        scene.clients.die();
+        of_server
+    };
+    let of = ["SELECT oid FROM pg_class;", "SELECT 1;"].map(time_slices);
+    assert!(of[0] > 1000 && of[1] < 500, "{of:?}");
 }
 
 #[test]
