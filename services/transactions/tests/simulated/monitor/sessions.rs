@@ -334,7 +334,7 @@ fn what_all_sessions_hold_together_has_a_bound_and_little_is_always_possible() {
             for (count, may_be_refused) in [(SESSIONS, SESSIONS - 9..SESSIONS), (1, 0..1)] {
                 terminals.truncate(count);
                 for terminal in &terminals {
-                    terminal.ask("BEGIN").await.expect("a reply");
+                    terminal.ask("BEGIN; SAVEPOINT a").await.expect("a reply");
                     terminal.send(what.clone()).await.expect("sent");
                 }
                 // Until all of it has arrived.
@@ -347,6 +347,13 @@ fn what_all_sessions_hold_together_has_a_bound_and_little_is_always_possible() {
                     let reply = terminal.reply().await.expect("a reply");
                     assert!(reply.error.is_none() || reply.error.as_deref() == Some("53200"), "{held}: {reply:?}");
                     refused += usize::from(reply.error.is_some());
+                    if reply.error.is_some() {
+                        // As after any failure of a block.
+                        let reply = terminal.ask("SAVEPOINT a").await.expect("a reply");
+                        assert_eq!((reply.error.as_deref(), reply.status), (Some("25P02"), b'E'), "{held}");
+                        let reply = terminal.ask("ROLLBACK TO a").await.expect("a reply");
+                        assert_eq!((reply.error, reply.status), (None, b'T'), "{held}");
+                    }
                 }
                 assert!(may_be_refused.contains(&refused), "{refused} of {count} are refused for their {held}");
                 for terminal in &terminals {
