@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::stable_how;
 use testkit::nbd::Client;
@@ -124,6 +124,39 @@ fn metrics_count_every_request_of_nbd() {
         assert_eq!((job("connections"), total(&after, "awase_job_connections")), (Some(1.0), 1.0));
         let seconds = total(&after, "awase_processor_seconds_total") - total(&before, "awase_processor_seconds_total");
         assert!(seconds > 0.0 && total(&after, "awase_dispatches_total") > 50.0);
+    }
+}
+
+#[test]
+fn the_time_of_a_processor_that_sleeps_is_counted_once_and_while_it_sleeps() {
+    for engine in ["auto", "threads"] {
+        let sandbox = Sandbox::new();
+        let (server, at) = serve(&sandbox, &["--engine", engine, "--processors", "2", "--export", RAM]);
+        let spent = |metrics: &BTreeMap<String, f64>| {
+            [0, 1].map(|processor| {
+                let series = format!("awase_processor_seconds_total{{processor=\"{processor}\"");
+                metrics.iter().filter(|(name, _)| name.starts_with(&series)).map(|(_, value)| value).sum::<f64>()
+            })
+        };
+        let sample = || (Instant::now(), spent(&metrics(at)), Instant::now());
+        let first = sample();
+        let mut last = sample();
+        while last.0.duration_since(first.2) < Duration::from_millis(300) {
+            last = sample();
+        }
+        let woken = {
+            let clients = [(); 4].map(|()| Client::connect(&server.socket(), "r").expect("connect"));
+            clients.into_iter().for_each(|mut client| drop(client.read(0, 4096).expect("read")));
+            sample()
+        };
+        for (before, after) in [(&first, &last), (&first, &woken)] {
+            let (least, most) = (after.0 - before.2, after.2 - before.0);
+            for (then, now) in before.1.iter().zip(after.1) {
+                let grown = now - then;
+                assert!(grown > 0.9 * least.as_secs_f64(), "{engine}: {grown} s in {least:?}");
+                assert!(grown < 1.1 * most.as_secs_f64(), "{engine}: {grown} s in {most:?}");
+            }
+        }
     }
 }
 

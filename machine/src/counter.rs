@@ -1,6 +1,7 @@
 //! The processor's time stamp counter: the cheapest clock, for event stamps.
 
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use super::TickSource;
 
@@ -14,6 +15,20 @@ pub fn counter() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     0
+}
+
+/// The present time in ticks of the host's machines, for threads that have none.
+pub fn ticks(source: TickSource) -> u64 {
+    match source {
+        TickSource::Counter => counter(),
+        TickSource::Clock => u64::try_from(clock_origin().elapsed().as_nanos()).unwrap_or(u64::MAX),
+    }
+}
+
+/// When the clock of all machines of this process was zero.
+pub(crate) fn clock_origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
 }
 
 /// The counter, if it has a constant rate on all cores and never stops (`constant_tsc` and `nonstop_tsc` of

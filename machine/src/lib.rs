@@ -20,7 +20,7 @@ pub mod linux;
 pub mod mapping;
 pub mod tree;
 
-pub use counter::counter;
+pub use counter::{counter, ticks};
 
 /// Identifies an operation in flight: chosen by the caller of [`Machine::start`], returned in its [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

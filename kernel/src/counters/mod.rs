@@ -9,6 +9,7 @@
 mod disk;
 mod latency;
 mod lock;
+mod parked;
 mod request;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,7 @@ pub(crate) use lock::{CountedGuard, CountedMutex};
 pub use request::{Group, RequestType, Service};
 
 use latency::Latency;
+use parked::LastRead;
 
 /// A number that one thread at a time changes and any thread reads.
 #[derive(Debug, Default)]
@@ -191,6 +193,17 @@ impl Block {
         self.time[activity as usize].add(ticks);
     }
 
+    /// The processor is idle from `at` on, until it wakes. Ticks.
+    #[inline]
+    pub(crate) fn park(&self, at: u64) {
+        self.time[Activity::Idle as usize].park(at);
+    }
+
+    #[inline]
+    pub(crate) fn wake(&self, at: u64) {
+        self.time[Activity::Idle as usize].wake(at);
+    }
+
     /// So many requests were answered, each so long after it came.
     #[inline]
     pub(crate) fn requests(&self, event: Event, count: u64, ticks: u64) {
@@ -215,12 +228,18 @@ impl Block {
 /// The counters of all processors.
 pub struct Counters {
     blocks: Box<[Arc<Block>]>,
+    /// The idle time of each processor.
+    idle: Box<[LastRead]>,
     tick_source: OnceLock<TickSource>,
 }
 
 impl Counters {
     pub(crate) fn new(processors: u16) -> Self {
-        Counters { blocks: (0..processors).map(|_| Arc::new(Block::new())).collect(), tick_source: OnceLock::new() }
+        Counters {
+            blocks: (0..processors).map(|_| Arc::new(Block::new())).collect(),
+            idle: (0..processors).map(|_| LastRead::default()).collect(),
+            tick_source: OnceLock::new(),
+        }
     }
 
     /// The block of a processor, for it alone.
@@ -241,7 +260,14 @@ impl Counters {
 
     /// What each processor has counted.
     pub fn read(&self) -> Vec<Reading> {
-        self.blocks.iter().map(|block| block.read()).collect()
+        let now = machine::ticks(self.tick_source().unwrap_or_default());
+        let read = |(block, idle): (&Arc<Block>, &LastRead)| {
+            let mut reading = block.read();
+            let at = Activity::Idle as usize;
+            reading.time[at] = idle.read(&block.time[at], now);
+            reading
+        };
+        self.blocks.iter().zip(&self.idle).map(read).collect()
     }
 }
 

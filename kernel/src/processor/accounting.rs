@@ -152,19 +152,41 @@ impl Processor {
     /// stamp is the time: the clock is read only while recording is off.
     #[inline]
     pub(super) fn charge(&self, activity: Activity) -> u64 {
-        if self.0.recorder.is_on() {
-            self.charge_until(self.0.recorder.stamp(), activity)
-        } else {
-            self.charge_now(activity)
-        }
+        self.charge_until(self.stamp(), activity)
+    }
+
+    /// The processor parks: the time from the last charge until [`Processor::charge_idle`] is idle, also for who reads the
+    /// counters meanwhile.
+    #[inline]
+    pub(super) fn charge_ahead(&self) {
+        self.0.counters.park(self.0.charged.get());
+    }
+
+    /// As `charge`, after `charge_ahead`.
+    #[inline]
+    pub(super) fn charge_idle(&self) {
+        let ticks = self.stamp().max(self.0.charged.get());
+        self.0.counters.wake(ticks);
+        self.0.charged.set(ticks);
+    }
+
+    /// The time of the last record, which is the present one.
+    #[inline]
+    fn stamp(&self) -> u64 {
+        if self.0.recorder.is_on() { self.0.recorder.stamp() } else { self.stamp_now() }
+    }
+
+    #[inline]
+    fn stamp_now(&self) -> u64 {
+        let ticks = self.ticks();
+        self.0.recorder.set_stamp(ticks);
+        ticks
     }
 
     /// As `charge`, with the present time.
     #[inline]
     pub(super) fn charge_now(&self, activity: Activity) -> u64 {
-        let ticks = self.ticks();
-        self.0.recorder.set_stamp(ticks);
-        self.charge_until(ticks, activity)
+        self.charge_until(self.stamp_now(), activity)
     }
 
     #[inline]

@@ -30,9 +30,10 @@ impl Processor {
                 let began = self.begin(Event::ProcessorParked, NOBODY);
                 self.charge(Activity::Overhead);
                 self.count(Count::Parks, 1);
+                self.charge_ahead();
                 self.0.machine.borrow_mut().enter(park, &mut done);
                 self.end(began, Event::ProcessorParked, NOBODY, 0, 0);
-                self.charge(Activity::Idle);
+                self.charge_idle();
             }
         }
         self.count(Count::KernelEntries, self.machine(|machine| machine.take_kernel_entries()));

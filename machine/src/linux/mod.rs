@@ -228,13 +228,13 @@ impl Plan {
     }
 }
 
-/// Time since the machine was made.
+/// Time since the first machine of this process was made.
 #[derive(Clone, Copy)]
 struct Clock(std::time::Instant);
 
 impl Clock {
     fn new() -> Self {
-        Clock(std::time::Instant::now())
+        Clock(crate::counter::clock_origin())
     }
 
     fn now(self) -> Instant {
