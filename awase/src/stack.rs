@@ -87,9 +87,11 @@ pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
 /// Puts the contract and the queue of its disk, which takes `depth` requests at a time, over a device.
 pub fn queued(kernel: &Kernel, device: DeviceRef, access: Option<access::Mode>, depth: u16) -> DeviceRef {
     let facts = device.facts();
-    let queue = kernel.queue_of_disk(facts.disk, || {
-        DiskQueue::new(queue_config(kernel, facts.rotational, facts.transfer_bytes_max, depth))
-    });
+    let make = || DiskQueue::new(queue_config(kernel, facts.rotational, facts.transfer_bytes_max, depth));
+    let queue = match is_in_memory(facts.disk) {
+        Some(_) => kernel.queue_of_passing_disk(facts.disk, make),
+        None => kernel.queue_of_disk(facts.disk, make),
+    };
     Arc::new(Queued::new(queue, Arc::new(Checked::new(device))).with_access(access))
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::stable_how;
 use testkit::nbd::Client;
-use testkit::server::{AWASE, Sandbox, Server, attempt, nfs_port};
+use testkit::server::{AWASE, Sandbox, Server, attempt, await_that, nfs_port};
 use transactions::program::BANK;
 
 /// Only a server that hangs takes longer.
@@ -158,6 +158,35 @@ fn the_time_of_a_processor_that_sleeps_is_counted_once_and_while_it_sleeps() {
             }
         }
     }
+}
+
+#[test]
+fn the_series_of_a_memory_disk_end_with_it() {
+    let sandbox = Sandbox::new();
+    let config = |name| {
+        let disk = |name, more| format!("[[export]]\nname = \"{name}\"\nkind = \"ram\"\nsize = \"1MiB\"\n{more}");
+        sandbox.write("awase.toml", &(disk("stays", "") + &disk(name, "delay = \"1us\"\n")));
+    };
+    config("a");
+    let (mut server, at) = serve(&sandbox, &["--config", "awase.toml"]);
+    let mut client = Client::connect(&server.socket(), "a").expect("connect");
+    client.read(0, 4096).expect("read");
+    for name in ["b", "c"] {
+        config(name);
+        server.signal(libc::SIGHUP);
+        server.await_notice("RELOADING=1");
+        server.await_notice("READY=1");
+    }
+    let shown = || {
+        let found = metrics(at).into_keys();
+        let of = found
+            .filter_map(|name| name.strip_prefix("awase_disk_read_bytes_total")?.split('"').nth(1).map(Into::into));
+        of.collect::<Vec<String>>()
+    };
+    await_that("only disks that clients have are shown", || shown() == ["memory0", "memory1", "memory3"]);
+    client.read(8192, 4096).expect("read");
+    client.disconnect().expect("in order");
+    await_that("the last client's disk is shown no more", || shown() == ["memory0", "memory3"]);
 }
 
 /// A fall is a restart to Prometheus, which then counts everything again.

@@ -196,6 +196,11 @@ impl Kernel {
         self.served.queue_of_disk(disk, make)
     }
 
+    /// As [`Served::queue_of_passing_disk`].
+    pub fn queue_of_passing_disk(&self, disk: DiskNo, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
+        self.served.queue_of_passing_disk(disk, make)
+    }
+
     /// As [`Served::disk_queues`].
     pub fn disk_queues(&self) -> Vec<(DiskNo, Arc<DiskQueue>)> {
         self.served.disk_queues()

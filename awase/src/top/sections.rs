@@ -83,7 +83,7 @@ fn shares(view: &View, processor: usize) -> Vec<String> {
 
 fn jobs(view: &View) -> Section {
     let row = |job: &Value| {
-        let at = |key: &str| view.rate_in("jobs", &job["id"], key);
+        let at = |key: &str| view.rate_in("jobs", "id", &job["id"], key);
         let [name, connections, requests] = ["name", "connections", "requests"].map(|key| text(&job[key]));
         let shown = |rate: Option<f64>, unit: f64, after: &str| {
             rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.0}{after}", rate / unit))
@@ -100,15 +100,15 @@ fn jobs(view: &View) -> Section {
 }
 
 fn disks(view: &View) -> Section {
-    let row = |(index, disk): (usize, &Value)| {
-        let at = |key: &str| rate(view, &format!("/disks/{index}/{key}"));
+    let row = |disk: &Value| {
+        let at = |key: &str| shown(view.rate_in("disks", "disk", &disk["disk"], key));
         let [name, requests, transfers] = ["disk", "requests", "transfers"].map(|key| text(&disk[key]));
         vec![name, requests, at("requests"), transfers, at("transfers")]
     };
     Section {
         title: "disks",
         head: &["disk", "requests", "requests/s", "transfers", "transfers/s"],
-        rows: items(&view.status["disks"]).enumerate().map(row).collect(),
+        rows: items(&view.status["disks"]).map(row).collect(),
     }
 }
 
@@ -271,7 +271,11 @@ pub(super) fn page(sections: &[Section]) -> String {
 }
 
 fn rate(view: &View, pointer: &str) -> String {
-    view.rate(pointer).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+    shown(view.rate(pointer))
+}
+
+fn shown(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
 }
 
 #[cfg(test)]

@@ -84,11 +84,10 @@ impl View {
         Some(now.checked_sub(then)? as f64 / passed)
     }
 
-    /// The same for the counter `key` of the element of `list` with this `id`, whose position may have changed.
-    pub fn rate_in(&self, list: &str, id: &Value, key: &str) -> Option<f64> {
-        let (before, passed) =
-            self.before.as_ref().filter(|(before, _)| before["process"] == self.status["process"])?;
-        let number = |status: &Value| status[list].as_array()?.iter().find(|one| one["id"] == *id)?[key].as_u64();
+    /// The same for the counter `key` of the element of `list` whose `name` is this one: its position may have changed.
+    pub fn rate_in(&self, list: &str, name: &str, is: &Value, key: &str) -> Option<f64> {
+        let (before, passed) = self.before()?;
+        let number = |status: &Value| status[list].as_array()?.iter().find(|one| one[name] == *is)?[key].as_u64();
         Some(number(&self.status)?.checked_sub(number(before)?)? as f64 / passed)
     }
 }
