@@ -189,6 +189,23 @@ fn the_series_of_a_memory_disk_end_with_it() {
     await_that("the last client's disk is shown no more", || shown() == ["memory0", "memory3"]);
 }
 
+#[test]
+fn what_fails_and_what_is_refused_is_a_request_without_bytes() {
+    let sandbox = Sandbox::new();
+    let failing = "name=f,kind=ram,size=1MiB,faults.read_permille=1000";
+    let (server, at) = serve(&sandbox, &["--export", failing, "--export", "name=r,kind=ram,size=1MiB,read_only=true"]);
+    let mut client = Client::connect(&server.socket(), "f").expect("connect");
+    (0..10).for_each(|block| drop(client.read(block * 65536, 4096).expect_err("a read that fails")));
+    let mut client = Client::connect(&server.socket(), "r").expect("connect");
+    (0..7).for_each(|block| drop(client.write(block * 4096, &[1; 4096]).expect_err("it is read-only")));
+    client.read(1 << 20, 4096).expect_err("beyond the end");
+    let after = metrics(at);
+    let requests = |name| after[&format!("awase_requests_total{{service=\"nbd\",request=\"{name}\"}}")];
+    assert_eq!((requests("read"), requests("write")), (11.0, 7.0));
+    assert_eq!(after["awase_disk_read_bytes_total{disk=\"memory0\"}"], 0.0);
+    assert!(after["awase_disk_errors_total{disk=\"memory0\"}"] >= 10.0);
+}
+
 /// A fall is a restart to Prometheus, which then counts everything again.
 #[test]
 fn counters_never_fall() {

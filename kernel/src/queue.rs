@@ -290,7 +290,7 @@ fn perform<'a>(
     async move {
         let result = work.await;
         let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
-        counts.complete(cpu.end_timed(began, event, context, at, len), result.is_ok());
+        counts.complete(event, len, cpu.end_timed(began, event, context, at, len), result.is_ok());
         if let Err(error) = result {
             cpu.trace(Event::DeviceFailed, context, error.0 as u64, 0);
         }

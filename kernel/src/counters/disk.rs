@@ -6,6 +6,7 @@ use policy::unit::ProcessorId;
 
 use super::{Counter, LockReading};
 use crate::request::Action;
+use crate::trace::Event;
 
 /// One processor's share.
 #[derive(Default)]
@@ -35,25 +36,22 @@ impl DiskBlock {
     }
 
     pub(crate) fn issue(&self, action: &Action) {
-        let bytes = action.range().map_or(0, |range| range.len);
         match action {
-            Action::Read(..) => {
-                self.reads.add(1);
-                self.bytes_read.add(bytes);
-            }
-            Action::Write(..) => {
-                self.writes.add(1);
-                self.bytes_written.add(bytes);
-            }
+            Action::Read(..) => self.reads.add(1),
+            Action::Write(..) => self.writes.add(1),
             Action::Flush => self.flushes.add(1),
             Action::Zero { .. } | Action::Discard(_) => self.others.add(1),
         }
     }
 
-    pub(crate) fn complete(&self, ticks: u64, is_ok: bool) {
+    /// What was issued as `event` for `bytes` has ended.
+    pub(crate) fn complete(&self, event: Event, bytes: u64, ticks: u64, is_ok: bool) {
         self.ticks.add(ticks);
-        if !is_ok {
-            self.failed.add(1);
+        match event {
+            _ if !is_ok => self.failed.add(1),
+            Event::DeviceRead => self.bytes_read.add(bytes),
+            Event::DeviceWrite => self.bytes_written.add(bytes),
+            _ => {}
         }
     }
 }
@@ -102,6 +100,7 @@ pub struct DiskReading {
     pub writes: u64,
     pub flushes: u64,
     pub others: u64,
+    /// Of transfers that succeeded.
     pub bytes_read: u64,
     pub bytes_written: u64,
     /// Transfers and flushes that failed.

@@ -183,10 +183,13 @@ impl Commands {
         }
     }
 
-    /// Answers a refused request.
-    pub(crate) fn refuse(&self, request: &Request, refusal: Refusal, release: Release) {
+    /// Answers a refused request, which is counted if it is a command at all.
+    pub(crate) fn refuse(&self, request: &Request, refusal: Refusal, release: Release, began: Timed) {
         self.cpu.trace(Event::NbdRefused, self.whose(), u64::from(refusal.error().0), 0);
         self.outbound.push(self.error(request, refusal, release));
+        if self.flags_allowed(request.kind).is_some() {
+            self.end(began, request);
+        }
     }
 
     /// Starts a request without payload. `began`: its start, if already recorded.
@@ -212,7 +215,7 @@ impl Commands {
         });
     }
 
-    fn begin(&self, request: &Request) -> Timed {
+    pub(crate) fn begin(&self, request: &Request) -> Timed {
         self.cpu.begin_timed(event(request.kind), self.whose())
     }
 

@@ -81,13 +81,14 @@ impl Handler for Transmission {
         let is_durable = request.kind == cmd::FLUSH || request.flags & cmd::FLAG_FUA != 0;
         match verdict {
             Verdict::Refuse(refusal) => {
+                let began = began.unwrap_or_else(|| commands.begin(&request));
                 let is_write = request.kind == cmd::WRITE;
                 let skipped = if is_write { inbound.skip(request.len as usize).await } else { Step::Continue(()) };
-                commands.refuse(&request, refusal, release);
+                commands.refuse(&request, refusal, release, began);
                 skipped
             }
             Verdict::Disconnect => {
-                commands.refuse(&request, Refusal::PayloadTooLong, release);
+                commands.refuse(&request, Refusal::PayloadTooLong, release, commands.begin(&request));
                 Step::Break(End::Malformed)
             }
             Verdict::Do if request.kind == cmd::WRITE && request.len > 0 => {
