@@ -44,10 +44,7 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
         }
     }
     let volumes: Vec<_> = config.volumes().collect();
-    for (number, volume) in volumes.iter().enumerate() {
-        let same = volumes[..number].iter().find_map(|first| media::refuse_same_medium(first, volume).err());
-        problems.0.extend(same);
-    }
+    media::refuse_same_medium(&volumes, &mut problems);
     let notices = problems.note_all(directories::inspect(&config.directories, &volumes)).unwrap_or_default();
     for directory in config.directories.iter().filter(|_| notices.is_empty()) {
         let (path, mode) = (directory.path.display(), if directory.read_only { ", read-only" } else { "" });

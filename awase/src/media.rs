@@ -12,7 +12,7 @@ use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 use policy::unit::BLOCK_BYTES;
 
-use crate::config::{Disk, Export, Problem, SECTOR_BYTES, Store, own_file, show_bytes};
+use crate::config::{Disk, Export, Problem, Problems, SECTOR_BYTES, Store, own_file, show_bytes};
 use crate::overlaid::{Overlaid, redo};
 use crate::predecessor::Deadline;
 
@@ -155,23 +155,26 @@ pub fn overlay(
 }
 
 /// Refuses two exports of one file or device by different names, of which one would write to it alone.
-///
-/// # Errors
-/// That of `export`, if `first` is such a one.
-pub fn refuse_same_medium(first: &Export, export: &Export) -> Result<(), Problem> {
+pub fn refuse_same_medium(volumes: &[&Export], problems: &mut Problems) {
     let identity = |export: &Export| {
         let found = std::fs::metadata(export.path()?).ok()?;
         let is_device = found.file_type().is_block_device();
         Some(if is_device { (true, found.rdev(), 0) } else { (false, found.dev(), found.ino()) })
     };
     let is_alone = |export: &Export| !export.read_only && export.overlay.is_none() && !export.is_on_device();
-    let own = identity(export);
-    if own.is_none() || own != identity(first) || !(is_alone(first) || is_alone(export)) {
-        return Ok(());
-    }
-    let table = if first.is_database { "database" } else { "export" };
-    let problem = problem(export, format!("leads to the medium of {table} {:?}", first.name));
-    Err(problem.allowed(own_file(first, export)))
+    let identified: Vec<_> = volumes.iter().filter_map(|export| Some((identity(export)?, *export))).collect();
+    problems.refuse_pairs(
+        &identified,
+        |(identity, _)| *identity,
+        |(_, first), (_, export)| {
+            if !is_alone(first) && !is_alone(export) {
+                return None;
+            }
+            let table = if first.is_database { "database" } else { "export" };
+            let problem = problem(export, format!("leads to the medium of {table} {:?}", first.name));
+            Some(problem.allowed(own_file(first, export)))
+        },
+    );
 }
 
 /// The file's own path: others may reach it by another one, and must find its redo log.

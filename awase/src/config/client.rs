@@ -44,11 +44,11 @@ pub(super) fn groups(tables: &[TableEntries], problems: &mut Problems) -> Vec<Gr
         problems.0.push(Problem::new(place, "client", "is one too many").allowed(format!("{CLIENTS_MAX} of them")));
     }
     let groups: Vec<_> = tables.iter().filter_map(|table| Some((&table.place, group(table, problems)?))).collect();
-    problems.refuse_pairs(&groups, |(first, other), (place, group)| {
+    let name = |(_, group): &(_, Group)| Arc::clone(&group.name);
+    problems.refuse_pairs(&groups, name, |(first, _), (place, group)| {
         let what = format!("is taken already by the client of {first}");
-        let problem = Problem::new(place, key(group, "name"), what);
         let allowed = "a name of its own; one client may have several addresses and users";
-        (other.name == group.name).then(|| problem.allowed(allowed))
+        Some(Problem::new(place, key(group, "name"), what).allowed(allowed))
     });
     groups.into_iter().map(|(_, group)| group).collect()
 }

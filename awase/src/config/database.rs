@@ -197,11 +197,14 @@ pub(super) fn databases(tables: &[TableEntries], data: &Path, problems: &mut Pro
             databases.extend(problems.note(Database::from_draft(draft, data)));
         }
     }
-    problems.refuse_pairs(&databases, |first, database| {
-        let what = format!("is taken already by the database of {}", first.place);
-        let problem = Problem::new(&database.place, database.key("name"), what);
-        (first.name == database.name).then(|| problem.allowed("a name of its own"))
-    });
+    problems.refuse_pairs(
+        &databases,
+        |database| database.name.clone(),
+        |first, database| {
+            let what = format!("is taken already by the database of {}", first.place);
+            Some(Problem::new(&database.place, database.key("name"), what).allowed("a name of its own"))
+        },
+    );
     databases
 }
 
@@ -262,11 +265,14 @@ pub(super) fn users(tables: &[TableEntries], problems: &mut Problems) -> Vec<Use
             draft => problems.0.push(Problem::new(place, key(&draft, missing), "is missing")),
         }
     }
-    problems.refuse_pairs(&users, |(first, other), (place, user)| {
-        let what = format!("is taken already by the user of {first}");
-        let problem = Problem::new(place, shown("user", Some(&user.name), "name"), what);
-        (other.name == user.name).then(|| problem.allowed("a name of its own"))
-    });
+    problems.refuse_pairs(
+        &users,
+        |(_, user)| user.name.clone(),
+        |(first, _), (place, user)| {
+            let what = format!("is taken already by the user of {first}");
+            Some(Problem::new(place, shown("user", Some(&user.name), "name"), what).allowed("a name of its own"))
+        },
+    );
     users.into_iter().map(|(_, user)| user).collect()
 }
 

@@ -38,7 +38,8 @@ const USER: &str = "user";
 /// # Errors
 /// When it is not TOML, or `export` or another of these is not an array of tables.
 pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
-    let reader = Reader { file, text };
+    let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
+    let reader = Reader { file, newlines };
     let table = DeTable::parse(text).map_err(|error| {
         let place = reader.place(error.span().map_or(0, |span| span.start));
         Problem::new(&place, "", format!("is not valid TOML: {}", error.message()))
@@ -59,7 +60,8 @@ pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
 
 struct Reader<'a> {
     file: &'a str,
-    text: &'a str,
+    /// Where the lines end.
+    newlines: Vec<usize>,
 }
 
 impl Reader<'_> {
@@ -92,7 +94,7 @@ impl Reader<'_> {
     }
 
     fn place(&self, at: usize) -> Place {
-        let line = self.text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1;
+        let line = self.newlines.partition_point(|newline| *newline < at) + 1;
         Place::Line { file: self.file.to_owned(), line }
     }
 }

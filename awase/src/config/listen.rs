@@ -42,12 +42,18 @@ pub(super) fn check(config: &Config, problems: &mut Problems) {
     }
     listed.extend(addresses("listen.metrics", settings.metrics.as_deref().unwrap_or_default()));
     listed.extend(sockets.into_iter().map(|(key, path)| (key, path.display().to_string())));
-    problems.refuse_pairs(&listed, |(first, other), (key, at)| {
-        let what =
-            if first == key { format!("holds {at} twice") } else { format!("holds {at}, which {first} has already") };
-        let problem = Problem::new(&settings.place(key), *key, what);
-        (other == at).then(|| problem.allowed("an address or path of its own"))
-    });
+    problems.refuse_pairs(
+        &listed,
+        |(_, at)| at,
+        |(first, _), (key, at)| {
+            let what = if first == key {
+                format!("holds {at} twice")
+            } else {
+                format!("holds {at}, which {first} has already")
+            };
+            Some(Problem::new(&settings.place(key), *key, what).allowed("an address or path of its own"))
+        },
+    );
 }
 
 /// Those with a port: 0 is any free one.

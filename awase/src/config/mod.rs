@@ -114,7 +114,7 @@ impl Config {
         // A draft with a refused key would also be reported for missing that key.
         let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
         let described: Vec<Described> = whole.filter_map(|draft| problems.note(describe(draft))).collect();
-        problems.refuse_pairs(&described, refuse_same_name);
+        problems.refuse_pairs(&described, |one| one.name().0, refuse_same_name);
         let (mut exports, mut directories) = (Vec::new(), Vec::new());
         for one in described {
             match one {
@@ -123,8 +123,9 @@ impl Config {
             }
         }
         let volumes: Vec<&Export> = databases.iter().map(|database| &database.volume).chain(&exports).collect();
-        problems.refuse_pairs(&volumes, |first, export| refuse_same_file(first, export));
-        problems.refuse_pairs(&directories, refuse_same_mount);
+        let with_files: Vec<&Export> = volumes.iter().copied().filter(|export| export.path().is_some()).collect();
+        problems.refuse_pairs(&with_files, |export| export.path(), |first, export| refuse_same_file(first, export));
+        problems.refuse_pairs(&directories, |one| one.mount_names().collect::<Vec<_>>(), refuse_same_mount);
         sharing::check(&settings, &volumes, &mut problems);
         let read_only = overrides.read_only;
         if read_only {
@@ -248,25 +249,23 @@ fn describe(draft: Draft) -> Result<Described, Problem> {
 }
 
 fn refuse_same_name(first: &Described, export: &Described) -> Option<Problem> {
-    let ((other, first), (name, place)) = (first.name(), export.name());
+    let ((_, first), (name, place)) = (first.name(), export.name());
     let what = format!("is taken already by the export of {first}");
-    let problem = Problem::new(place, key::shown("export", Some(name), "name"), what);
-    (other == name).then(|| problem.allowed("a name of its own"))
+    Some(Problem::new(place, key::shown("export", Some(name), "name"), what).allowed("a name of its own"))
 }
 
 fn refuse_same_mount(first: &Directory, directory: &Directory) -> Option<Problem> {
     let what = format!("= {:?} leads to the export of {} already", directory.mount, first.place);
-    let problem = Problem::new(&directory.place, directory.key("mount"), what);
-    directory.mount_names().eq(first.mount_names()).then(|| problem.allowed("a path of its own"))
+    Some(Problem::new(&directory.place, directory.key("mount"), what).allowed("a path of its own"))
 }
 
 fn refuse_same_file(first: &Export, export: &Export) -> Option<Problem> {
-    let is_shared = export.path().is_some() && first.path() == export.path();
+    if first.read_only && export.read_only {
+        return None;
+    }
     let table = if first.is_database { "database" } else { "export" };
     let what = format!("is served by the {table} of {} already", first.place);
-    let problem = Problem::new(&export.place, export.key("path"), what);
-    let is_changed = !(first.read_only && export.read_only);
-    (is_shared && is_changed).then(|| problem.allowed(own_file(first, export)))
+    Some(Problem::new(&export.place, export.key("path"), what).allowed(own_file(first, export)))
 }
 
 /// What two that have one file may have instead.

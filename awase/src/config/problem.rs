@@ -1,6 +1,8 @@
 //! Problems of a configuration, and how each can be corrected.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 
 /// Where a value was set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,10 +81,19 @@ impl Problems {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Records, for each item, its problem with the first before it that has one.
-    pub fn refuse_pairs<T>(&mut self, items: &[T], problem: impl Fn(&T, &T) -> Option<Problem>) {
-        for (index, item) in items.iter().enumerate() {
-            self.0.extend(items[..index].iter().find_map(|first| problem(first, item)));
+    /// Records, for each item, its problem with the first before it that has one, of those with the same `key`: there may
+    /// be thousands of items.
+    pub fn refuse_pairs<'a, T, K: Eq + Hash>(
+        &mut self,
+        items: &'a [T],
+        key: impl Fn(&'a T) -> K,
+        problem: impl Fn(&T, &T) -> Option<Problem>,
+    ) {
+        let mut before: HashMap<K, Vec<&T>> = HashMap::new();
+        for item in items {
+            let same = before.entry(key(item)).or_default();
+            self.0.extend(same.iter().find_map(|first| problem(first, item)));
+            same.push(item);
         }
     }
 

@@ -26,12 +26,15 @@ pub(super) fn take(settings: &mut Settings, entry: &Entry) -> Option<Result<(), 
 pub(super) fn check(settings: &Settings, volumes: &[&Export], problems: &mut Problems) {
     let cluster = &settings.cluster;
     let shared: Vec<&Export> = volumes.iter().copied().filter(|export| export.kind == Disk::Shared).collect();
-    problems.refuse_pairs(&shared, |first, export| {
-        let what = format!("is that of the shared disk of {} already", first.place);
-        let problem = Problem::new(&export.place, export.key("name"), what);
-        (first.name == export.name && first.is_database != export.is_database)
-            .then(|| problem.allowed("a name of its own"))
-    });
+    problems.refuse_pairs(
+        &shared,
+        |export| &export.name,
+        |first, export| {
+            let what = || format!("is that of the shared disk of {} already", first.place);
+            (first.is_database != export.is_database)
+                .then(|| Problem::new(&export.place, export.key("name"), what()).allowed("a name of its own"))
+        },
+    );
     if cluster.is_joined() {
         return check_joined(settings, &shared, problems);
     }
