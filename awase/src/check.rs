@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use crate::config::{Config, Overrides, Problems, show_bytes};
 use crate::media::Medium;
 use crate::tell::{print, tell};
-use crate::{directories, media};
+use crate::{databases, directories, listeners, media};
 
 /// Prints what would be served, or all problems.
 ///
@@ -52,13 +52,15 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
     }
     summary.extend(notices.iter().map(|line| format!("  {line}\n")));
     for database in &config.databases {
-        if let Some(medium) = problems.note(media::inspect(&database.volume)) {
+        let inspected = media::inspect(&database.volume);
+        if let Some(medium) = problems.note(inspected.and_then(|medium| databases::inspect(database, medium))) {
             let (size, medium_name) = (show_bytes(medium.size), database.volume.medium());
             let (programs, used) = (database.programs.display(), used(&medium));
             let name = &database.name;
             summary += &format!("  {name:<16} {size:>9}  database on {medium_name}{used}, programs in {programs}\n");
         }
     }
+    problems.note_all(listeners::inspect(&config));
     summary.extend(config.notices.iter().map(|line| format!("  {line}\n")));
     summary += &format!("at: {}\n", addresses(&config));
     problems.or(summary)

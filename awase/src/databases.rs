@@ -3,6 +3,8 @@
 mod open;
 mod shared;
 
+pub use open::inspect;
+
 use std::sync::Arc;
 
 use policy::unit::ProcessorId;

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kernel::connection::Protocol as _;
 use listenfd::ListenFd;
 use machine::linux::file::make_directories;
 use machine::linux::net::{
-    Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix, listen_unix_private,
+    Address, ListeningSocket, NetError, adopt_listener, examine_tcp, examine_unix, listen_tcp, listen_unix,
+    listen_unix_private,
 };
 use nbd::Nbd;
 use nfs::Nfs;
@@ -23,6 +24,7 @@ use crate::tell::tell;
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
 const CONTROL_KEY: &str = "listen.control";
+const METRICS_KEY: &str = "listen.metrics";
 const SHM_KEY: &str = "listen.shm";
 const NFS_KEY: &str = "listen.nfs";
 const POSTGRES_KEY: &str = "listen.postgres";
@@ -162,6 +164,44 @@ impl Sockets {
     }
 }
 
+/// What of the sockets of a configuration this host refuses, as far as that can be known without making them.
+///
+/// # Errors
+/// All problems, but for those of what is only told if it cannot be served.
+pub fn inspect(config: &Config) -> Result<(), Problems> {
+    let (settings, mut problems) = (&config.settings, Problems::default());
+    let (nfs, postgres) = (settings.nfs_addresses(), settings.postgres_addresses());
+    let has_directories = config.directories.iter().any(|directory| !directory.optional);
+    let has_databases = config.databases.iter().any(|database| !database.optional);
+    let tcp: [(bool, &str, &[SocketAddr]); 4] = [
+        (!config.exports.is_empty(), TCP_KEY, &settings.nbd),
+        (has_directories, NFS_KEY, &nfs),
+        (has_databases, POSTGRES_KEY, &postgres),
+        (true, METRICS_KEY, settings.metrics.as_deref().unwrap_or_default()),
+    ];
+    for (_, key, addresses) in tcp.into_iter().filter(|(is_served, ..)| *is_served) {
+        for address in addresses {
+            let examined = examine_tcp(*address);
+            problems.note(examined.map_err(|error| refused(settings, key, &error, OWN_ADDRESS)));
+        }
+    }
+    let control: Vec<PathBuf> = settings.control_socket().into_iter().collect();
+    let unix = [
+        (!config.exports.is_empty(), UNIX_KEY, &settings.nbd_unix),
+        (has_directories, NFS_UNIX_KEY, &settings.nfs_unix),
+        (has_databases, POSTGRES_UNIX_KEY, &settings.postgres_unix),
+        (true, CONTROL_KEY, &control),
+    ];
+    for (_, key, paths) in unix.into_iter().filter(|(is_served, ..)| *is_served) {
+        // The data directory is made.
+        let is_found = |path: &&PathBuf| settings.data.exists() || path.parent() != Some(&settings.data);
+        for path in paths.iter().filter(is_found) {
+            problems.note(examine_unix(path).map_err(|error| refused(settings, key, &error, OWN_PATH)));
+        }
+    }
+    problems.or(())
+}
+
 fn for_disks(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSocket>, Problems> {
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
     for address in &settings.nbd {
@@ -259,14 +299,14 @@ fn activated() -> Result<Sockets, Problem> {
     Ok(sockets)
 }
 
+const OWN_ADDRESS: &str = "an address of this host whose port nobody uses, or \"none\"";
+
 const OWN_PATH: &str = "a path of its own in an existing directory, or \"none\"";
 
 fn tcp(settings: &Settings, key: &str, address: SocketAddr, deadline: Deadline) -> Result<ListeningSocket, Problem> {
     match deadline.retry(|| listen_tcp(address), is_in_use) {
         Ok((socket, _)) => Ok(socket),
-        Err(error) => {
-            Err(refused(settings, key, &error, "an address of this host whose port nobody uses, or \"none\""))
-        }
+        Err(error) => Err(refused(settings, key, &error, OWN_ADDRESS)),
     }
 }
 

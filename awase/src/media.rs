@@ -2,6 +2,7 @@
 //! servers write to one disk.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 use policy::unit::BLOCK_BYTES;
+use rustix::fs::{Access, access};
 
 use crate::config::{Disk, Export, Problem, Problems, SECTOR_BYTES, Store, own_file, show_bytes};
 use crate::overlaid::{Overlaid, redo};
@@ -53,13 +55,56 @@ pub fn prepare(export: &Export, deadline: Deadline) -> Result<Medium, Problem> {
 /// # Errors
 /// As [`prepare`].
 pub fn inspect(export: &Export) -> Result<Medium, Problem> {
+    if export.overlay.is_some() {
+        let directory = std::env::temp_dir();
+        may_be_written(&directory).map_err(|error| no_changes(export, &directory, &error.to_string()))?;
+    }
     examine(export, false, Deadline::passed())
+}
+
+/// Whether a file with `create` is to be made, or is empty, as one is of which only the name was made.
+fn would_be_made(export: &Export, path: &Path) -> Result<bool, Problem> {
+    let refused = |error: io::Error| problem(export, format!("cannot be served: {}: {error}", path.display()));
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() && found.len() == 0 => {
+            access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| refused(error.into()))?;
+            Ok(true)
+        }
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // The directories above it are made, too.
+            let mut above =
+                path.ancestors().skip(1).map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
+            let existing = above.find(|above| above.exists());
+            existing.map_or(Ok(()), may_be_written).map_err(refused)?;
+            Ok(true)
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Whether a file may be made in the directory.
+fn may_be_written(directory: &Path) -> io::Result<()> {
+    if !std::fs::metadata(directory)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+fn no_changes(export: &Export, directory: &Path, what: &str) -> Problem {
+    let what = format!("= true: no temporary file in {}: {what}", directory.display());
+    Problem::new(&export.place, export.key("overlay"), what)
+}
+
+/// Whether a server that died was writing into the medium: what it holds is not what will be served.
+pub fn is_being_changed(export: &Export) -> bool {
+    export.path().is_some_and(|path| redo::path_of(&real(path)).exists())
 }
 
 fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medium, Problem> {
     match &export.store {
         Store::Ram { size } => Ok(Medium { size: *size, open: None, in_use: false }),
-        Store::File { path, size: Some(size), create: true } if !may_create && !path.exists() => {
+        Store::File { path, size: Some(size), create: true } if !may_create && would_be_made(export, path)? => {
             Ok(Medium { size: *size, open: None, in_use: false })
         }
         Store::File { path, size, create } => {
@@ -137,10 +182,7 @@ pub fn overlay(
     bytes_max: u64,
 ) -> Result<Overlaid, Problem> {
     let directory = std::env::temp_dir();
-    let refused = |what: String| {
-        let what = format!("= true: no temporary file in {}: {what}", directory.display());
-        Problem::new(&export.place, export.key("overlay"), what)
-    };
+    let refused = |what: String| no_changes(export, &directory, &what);
     let named = tempfile::Builder::new().prefix("awase-overlay-").tempfile();
     let (content, path) = named.map_err(|error| refused(error.to_string()))?.into_parts();
     let options = OpenOptions { writable: true, create_size: Some(size), ..OpenOptions::default() };

@@ -84,7 +84,10 @@ impl Reader<'_> {
     }
 
     fn flatten(&self, key: &str, at: usize, value: &Spanned<DeValue<'_>>, into: &mut Vec<Entry>) {
-        if let DeValue::Table(table) = value.get_ref() {
+        // One without keys is a value of its own: what takes no table must refuse it.
+        if let DeValue::Table(table) = value.get_ref()
+            && !table.is_empty()
+        {
             for (inner, value) in table {
                 self.flatten(&format!("{key}.{}", inner.get_ref()), inner.span().start, value, into);
             }
@@ -110,6 +113,6 @@ fn given(value: &DeValue<'_>) -> Given {
         DeValue::Array(values) => Given::List(values.iter().map(|value| given(value.get_ref())).collect()),
         DeValue::Float(_) => Given::Other("a fraction"),
         DeValue::Datetime(_) => Given::Other("a date"),
-        DeValue::Table(_) => Given::Other("a table"),
+        DeValue::Table(_) => Given::TABLE,
     }
 }

@@ -39,6 +39,8 @@ impl fmt::Display for Given {
 }
 
 impl Given {
+    pub const TABLE: Given = Given::Other("a table");
+
     pub fn text(&self) -> Result<&str, Refusal> {
         match self {
             Given::Text(text) => Ok(text),

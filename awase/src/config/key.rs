@@ -72,8 +72,10 @@ pub struct Entry {
 /// # Errors
 /// When there is no such key (the message proposes the nearest) or the value is not allowed.
 pub fn apply<T>(table: &[Key<T>], target: &mut T, entry: &Entry, shown: &str) -> Result<(), Problem> {
+    let names = table.iter().map(|key| key.name);
     let Some(key) = table.iter().find(|key| key.name == entry.key) else {
-        return Err(unknown(&entry.place, shown, &entry.key, table.iter().map(|key| key.name)));
+        let is_empty = is_empty_section(entry, names.clone());
+        return if is_empty { Ok(()) } else { Err(unknown(&entry.place, shown, &entry.key, names)) };
     };
     (key.set)(target, &entry.given).map_err(|refusal| {
         let what = match refusal {
@@ -82,6 +84,12 @@ pub fn apply<T>(table: &[Key<T>], target: &mut T, entry: &Entry, shown: &str) ->
         };
         Problem::new(&entry.place, shown, what).allowed(&*key.allowed)
     })
+}
+
+/// Whether `entry` is a section of the `known` keys, and has none of them, as where all are commented out.
+pub fn is_empty_section<'a>(entry: &Entry, mut known: impl Iterator<Item = &'a str>) -> bool {
+    let is_in_it = |name: &str| name.strip_prefix(&*entry.key).is_some_and(|rest| rest.starts_with('.'));
+    entry.given == Given::TABLE && known.any(is_in_it)
 }
 
 /// Applies the entries of a table that has a name, and says whether none was refused. `shown` is a key's name in

@@ -186,7 +186,11 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
         let what = format!("belongs into the section [switches], not {}", section_of(&entry.key));
         return Err(Problem::new(&entry.place, &entry.key, what));
     }
-    let known = SETTINGS.iter().map(|key| key.name).chain(["export", "client", "database", "user", "switches"]);
+    let names = || SETTINGS.iter().map(|key| key.name);
+    if key::is_empty_section(entry, names().chain([SWITCHES_SECTION])) {
+        return Ok(());
+    }
+    let known = names().chain(["export", "client", "database", "user", "switches"]);
     Err(key::unknown(&entry.place, &entry.key, &entry.key, known))
 }
 

@@ -2,14 +2,17 @@
 
 use super::cluster::{PEERS, add, allowed, misnamed};
 use super::export::Export;
-use super::given::Refusal;
+use super::given::{Given, Refusal};
 use super::key::Entry;
 use super::kind::Disk;
 use super::problem::{Problem, Problems};
 use super::settings::Settings;
 
-/// Takes an entry that is one of the peers. `None`: it is not.
+/// Takes an entry that is one of the peers, or says that there are none. `None`: it is not.
 pub(super) fn take(settings: &mut Settings, entry: &Entry) -> Option<Result<(), Problem>> {
+    if entry.key == PEERS && entry.given == Given::TABLE {
+        return Some(Ok(()));
+    }
     let name = entry.key.strip_prefix(PEERS)?.strip_prefix('.')?;
     settings.places.entry(PEERS.to_owned()).or_insert_with(|| entry.place.clone());
     let added = entry.given.text().and_then(|address| add(&mut settings.cluster.peers, name, address));

@@ -1,5 +1,6 @@
 //! Opening a database: its volume, what is stored there, and its programs.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
@@ -10,12 +11,12 @@ use machine::linux::file::make_directories;
 use policy::unit::ProcessorId;
 use transactions::Monitor;
 use transactions::program::{BANK, Fault, Programs, replace};
-use transactions::store::{Database as Store, OpenError, StoreError};
+use transactions::store::{self, BEGINNING_BYTES, Database as Store, OpenError, StoreError};
 
 use crate::cluster::Cluster;
 use crate::config::{Database, Problem};
 use crate::exports::{self, OpenDisk};
-use crate::media;
+use crate::media::{self, Medium};
 use crate::predecessor::Deadline;
 use crate::processors::{self, Processors};
 use crate::stable_writes::Measured;
@@ -66,6 +67,27 @@ pub fn open(
     let (programs, faults) = programs(database)?;
     let monitor = Monitor::new(database.name.clone(), store, programs);
     Ok((OpenDatabase { database: database.clone(), disk, monitor }, faults))
+}
+
+/// What is wrong with its `medium`, as far as its beginning says.
+///
+/// # Errors
+/// If it holds something else. Nothing is said of a medium that is in use, or of one that others have, too.
+pub fn inspect(database: &Database, medium: Medium) -> Result<Medium, Problem> {
+    let volume = &database.volume;
+    if medium.open.is_none() || medium.in_use || volume.is_on_device() || media::is_being_changed(volume) {
+        return Ok(medium);
+    }
+    let mut beginning = [0; BEGINNING_BYTES];
+    // A shorter one is too small.
+    if medium.size >= BEGINNING_BYTES as u64
+        && let Some(path) = volume.path()
+    {
+        let read = fs::File::open(path).and_then(|file| file.read_exact_at(&mut beginning, 0));
+        read.map_err(|error| refused(database, &error.to_string()))?;
+    }
+    store::inspect(medium.size, &beginning).map_err(|error| unusable(database, &error))?;
+    Ok(medium)
 }
 
 /// # Errors

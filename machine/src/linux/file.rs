@@ -214,9 +214,10 @@ impl Target<'_> {
     fn not_opened(&self, error: &io::Error) -> OpenError {
         let path = self.path.to_owned();
         match syscall::errno(error).0 {
-            libc::ENOENT if self.options.create_size.is_some() => {
-                OpenError::Missing(directory_of(self.path).to_owned())
-            }
+            libc::ENOENT if self.options.create_size.is_some() => match directory_of(self.path) {
+                directory if directory.exists() => self.host("make", error),
+                directory => OpenError::Missing(directory.to_owned()),
+            },
             libc::ENOENT => OpenError::Missing(path),
             libc::EACCES | libc::EPERM => OpenError::Permission {
                 path,
@@ -249,7 +250,13 @@ impl Target<'_> {
             disk::size(file).map_err(|errno| self.errno("find the size of", errno))?
         };
         if let (0, true, Some(wanted)) = (size, metadata.is_file(), self.options.create_size) {
-            file.set_len(wanted).map_err(|e| self.host("size", &e))?;
+            file.set_len(wanted).map_err(|error| {
+                // Nothing is left of what is refused.
+                if new {
+                    let _ = fs::remove_file(self.path);
+                }
+                self.host("size", &error)
+            })?;
             size = wanted;
             self.make_stable(file, new)?;
         }

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -156,6 +156,34 @@ fn listen_at(path: &Path, bind: impl Fn(&Path) -> io::Result<UnixListener>) -> R
     let file = file_id(path).map_err(at)?;
     let socket = prepare(listener.into()).map_err(at)?;
     Ok(ListeningSocket { socket, address, file: Some(file), is_adopted: false })
+}
+
+/// Whether this host has the address, though its port may be in use.
+///
+/// # Errors
+/// If it does not. Nothing listens there meanwhile.
+pub fn examine_tcp(address: SocketAddr) -> Result<(), NetError> {
+    match UdpSocket::bind((address.ip(), 0)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Err(failure(Address::Tcp(address), &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a socket may be at `path`, where one may be that is in use.
+///
+/// # Errors
+/// If something else is there, or no directory to make it in.
+pub fn examine_unix(path: &Path) -> Result<(), NetError> {
+    let address = || Address::Unix(path.to_owned());
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => Ok(()),
+        Ok(_) => Err(NetError::NotASocket(address())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+            std::fs::metadata(directory).map(drop).map_err(|error| failure(address(), &error))
+        }
+        Err(error) => Err(failure(address(), &error)),
+    }
 }
 
 /// Binds a socket to whose file no other user can connect, not even for a moment: on Linux the file gets the mode that

@@ -50,7 +50,7 @@ use last_written::LastWritten;
 pub use layout::{DATABASE_BYTES_MAX, DATABASE_BYTES_MIN};
 use layout::{Layout, LogPlace};
 use log::{Circle, Records};
-pub use open::OpenError;
+pub use open::{BEGINNING_BYTES, OpenError, inspect};
 use pages::Pages;
 use retired::Retired;
 use space::Space;

@@ -73,6 +73,19 @@ async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, Op
     for page in 0..2 {
         found.push(Superblock::decode(pages.read(cpu, PageNo(page)).await?.bytes()));
     }
+    let Some(newest) = choose(&found)? else { return Ok(None) };
+    let is_missing = match &found[Layout::superblock(newest.generation + 1).0 as usize] {
+        Err(NoSuperblock::Blank) => newest.generation > 1,
+        other => other.is_err(),
+    };
+    if is_missing && may_be_replaced(cpu, pages, &newest).await? {
+        return Err(OpenError::Damaged("one of its superblocks, which may be the newer one"));
+    }
+    Ok(Some(newest))
+}
+
+/// The newest of the two that were found.
+fn choose(found: &[Result<Superblock, NoSuperblock>]) -> Result<Option<Superblock>, OpenError> {
     let version = found.iter().find_map(|found| match found {
         Err(NoSuperblock::Version(version)) => Some(*version),
         _ => None,
@@ -84,19 +97,28 @@ async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, Op
     let is = |what: NoSuperblock| found.contains(&Err(what));
     let newest = found.iter().flatten().max_by_key(|superblock| (superblock.start.number, superblock.generation));
     match newest {
-        Some(newest) => {
-            let is_missing = match &found[Layout::superblock(newest.generation + 1).0 as usize] {
-                Err(NoSuperblock::Blank) => newest.generation > 1,
-                other => other.is_err(),
-            };
-            if is_missing && may_be_replaced(cpu, pages, newest).await? {
-                return Err(OpenError::Damaged("one of its superblocks, which may be the newer one"));
-            }
-            Ok(Some(*newest))
-        }
+        Some(newest) => Ok(Some(*newest)),
         None if is(NoSuperblock::Damaged) => Err(OpenError::Damaged("no superblock has the right checksum")),
         None if is(NoSuperblock::Foreign) => Err(OpenError::NotADatabase),
         None => Ok(None),
+    }
+}
+
+/// The bytes at the beginning of a volume that say whether it has a database.
+pub const BEGINNING_BYTES: usize = 2 * PAGE_BYTES;
+
+/// Whether a volume of `size` bytes that begins with these may be opened, as far as they say.
+///
+/// # Errors
+/// As those of [`Database::open`].
+pub fn inspect(size: u64, beginning: &[u8; BEGINNING_BYTES]) -> Result<(), OpenError> {
+    if size < DATABASE_BYTES_MIN {
+        return Err(OpenError::TooSmall(size));
+    }
+    let found: Vec<_> = beginning.chunks(PAGE_BYTES).map(Superblock::decode).collect();
+    match choose(&found)? {
+        None if size > DATABASE_BYTES_MAX => Err(OpenError::TooLarge(size)),
+        _ => Ok(()),
     }
 }
 
