@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::tell::tell;
+use awase::tell::{self, tell};
 use awase::{check, control, generate, guard, iotest, lab, load, mount, program, serve, top, trace};
 use clap::Parser;
 
@@ -16,14 +16,13 @@ fn main() -> ExitCode {
     // What would make a file larger than its limit (RLIMIT_FSIZE) fails with EFBIG; unhandled, the signal would end the
     // program. Ignored, it would also be ignored by the programs that this one starts.
     let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
-    match run(Cli::parse().command) {
-        Ok(code) => code,
-        Err(error) => {
-            tell(format_args!("{error:#}"));
-            // Problems of the configuration have an exit code of their own.
-            if error.is::<Problems>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
-        }
-    }
+    let code = run(Cli::parse().command).unwrap_or_else(|error| {
+        tell(format_args!("{error:#}"));
+        // Problems of the configuration have an exit code of their own.
+        if error.is::<Problems>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+    });
+    tell::settle();
+    code
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {

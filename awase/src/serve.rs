@@ -18,13 +18,21 @@ use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
 use crate::predecessor::Deadline;
 use crate::server::{Failures, Server};
-use crate::tell::{self, tell};
+use crate::signals::SAME_SIGNAL;
+use crate::tell::{self, Stream, tell};
 
 /// How often retired exports are checked, while there are any.
 const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long what a second signal ends at once may still take to leave nothing in the way of the next server.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
 enum Event {
-    Signal(i32),
+    Reload,
+    /// The configuration that was read again.
+    Loaded(anyhow::Result<Box<Config>>),
+    End,
+    EndAtOnce,
     /// All is written, except for these exports.
     Drained(Failures),
 }
@@ -38,6 +46,7 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     // Before there are other threads, which inherit it.
     host_memory::prepare();
     let (sender, events) = channel();
+    tell::begin_serving().context("cannot start a thread")?;
     forward_signals(sender.clone())?;
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not create disks.
@@ -49,12 +58,15 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
     let notices = config.notices.iter().cloned().chain(notices).chain(unserved);
     notices.chain(limits.into_iter().flatten()).for_each(tell);
-    let mut front = Front { server, config, overrides, metrics, output_is_ours: !any_passed };
-    front.print(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
-    notify(&[NotifyState::Ready]);
+    // Clients that start their own server write to the standard output that it has from them
+    // (`nbdcopy -- [ awase serve ] -`).
+    let output = if any_passed { Stream::Error } else { Stream::Output };
+    let mut front = Front { server, config, overrides, metrics, output, sender, reloads: 0 };
+    front.print(banner::banner(&front.config, &front.server, front.metrics.addresses()));
+    notify_ready();
     front.run(&events)?;
     notify(&[NotifyState::Stopping]);
-    front.drain(&events, sender)
+    front.drain(&events)
 }
 
 struct Front<'a> {
@@ -62,8 +74,11 @@ struct Front<'a> {
     config: Config,
     overrides: &'a Overrides,
     metrics: FrontEnd,
-    /// Standard output is not that of a client who has handed over sockets.
-    output_is_ours: bool,
+    /// For what is no problem.
+    output: Stream,
+    sender: Sender<Event>,
+    /// Those that are not done.
+    reloads: u32,
 }
 
 impl Front<'_> {
@@ -71,7 +86,8 @@ impl Front<'_> {
     fn run(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         loop {
             match self.next(events)? {
-                Some(Event::Signal(SIGHUP)) => self.reload(),
+                Some(Event::Reload) => self.reload(),
+                Some(Event::Loaded(config)) => self.loaded(config),
                 Some(_) => return Ok(()),
                 None => self.server.close_retired(),
             }
@@ -89,12 +105,28 @@ impl Front<'_> {
         }
     }
 
-    /// Reads the configuration again. If it has problems, they are reported and nothing changes.
+    /// Reads the configuration again, in a thread: a file that hangs (a FIFO, a dead mount) must not be in the way of the end.
     fn reload(&mut self) {
+        self.reloads += 1;
+        if self.reloads > 1 {
+            return;
+        }
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
         notify(&[NotifyState::Reloading, now]);
-        let load = || anyhow::Ok(Config::load(self.overrides)?);
-        let changed = load().and_then(|config| {
+        let (overrides, sender) = (self.overrides.clone(), self.sender.clone());
+        let load = move || {
+            let config = Config::load(&overrides);
+            // The receiver is dropped with the process.
+            let _ = sender.send(Event::Loaded(config.map(Box::new).map_err(Into::into)));
+        };
+        if let Err(error) = std::thread::Builder::new().name("reload".into()).spawn(load) {
+            self.loaded(Err(anyhow::Error::from(error).context("cannot start a thread")));
+        }
+    }
+
+    /// Goes over to a configuration. If it has problems, they are reported and nothing changes.
+    fn loaded(&mut self, config: anyhow::Result<Box<Config>>) {
+        let changed = config.and_then(|config| {
             let report = self.server.change(&config)?;
             Ok((config, report))
         });
@@ -104,15 +136,10 @@ impl Front<'_> {
                 for line in
                     report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)).chain(&config.notices)
                 {
-                    self.print(&format!("{line}\n"));
+                    self.print(format!("{line}\n"));
                 }
-                self.config.exports = config.exports;
-                self.config.directories = config.directories;
-                self.config.databases = config.databases;
-                self.config.users = config.users;
                 self.server.name_clients(&config.clients);
-                self.config.clients = config.clients;
-                self.config.switches = config.switches;
+                self.config = Config { settings: self.config.settings.clone(), ..*config };
             }
             Err(error) => {
                 match error.downcast_ref::<Problems>() {
@@ -122,17 +149,14 @@ impl Front<'_> {
                 tell("the configuration was not changed");
             }
         }
-        notify(&[NotifyState::Ready]);
+        notify_ready();
+        if std::mem::take(&mut self.reloads) > 1 {
+            self.reload();
+        }
     }
 
-    /// A server goes on where nobody reads what it says. Clients that start their own server write to the standard output that
-    /// it has from them (`nbdcopy -- [ awase serve ] -`).
-    fn print(&self, text: &str) {
-        if self.output_is_ours {
-            let _ = tell::print(text);
-        } else {
-            tell::print_to_stderr(text);
-        }
+    fn print(&self, text: impl Into<String>) {
+        tell::say(self.output, text.into());
     }
 
     /// Sets the switches that differ from those of the previous configuration, so a switch that was set on the running
@@ -154,11 +178,11 @@ impl Front<'_> {
     }
 
     /// Finishes the requests in flight and writes everything to the disks. A second signal ends the process at once.
-    fn drain(mut self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
-        let begun = Instant::now();
+    fn drain(mut self, events: &Receiver<Event>) -> anyhow::Result<ExitCode> {
         self.print(
             "finishing the requests in flight and writing everything to the disks; a second signal ends at once\n",
         );
+        let sender = self.sender.clone();
         let on_end = move |failures| {
             // The receiver is dropped with the process.
             let _ = sender.send(Event::Drained(failures));
@@ -166,11 +190,10 @@ impl Front<'_> {
         self.server.drain(self.config.settings.limits.drain_timeout, on_end);
         loop {
             match events.recv()? {
-                Event::Signal(SIGHUP) => {}
-                Event::Signal(_) if begun.elapsed() < crate::signals::SAME_SIGNAL => {}
-                Event::Signal(_) => {
+                Event::EndAtOnce => {
                     tell("ended at once by a second signal; what was not flushed may be lost");
                     self.server.abandon();
+                    tell::settle();
                     // Processors are not waited for.
                     std::process::exit(1);
                 }
@@ -181,6 +204,7 @@ impl Front<'_> {
                     self.server.stop();
                     return Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
                 }
+                _ => {}
             }
         }
     }
@@ -190,9 +214,22 @@ impl Front<'_> {
 fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     let forward = move || {
+        let mut ends: Option<Instant> = None;
+        // Whoever receives the events may be gone at the very end.
         for signal in signals.forever() {
-            if sender.send(Event::Signal(signal)).is_err() {
-                return;
+            if signal == SIGHUP {
+                let _ = sender.send(Event::Reload);
+                continue;
+            }
+            let since = *ends.get_or_insert_with(|| {
+                let _ = sender.send(Event::End);
+                Instant::now()
+            });
+            if since.elapsed() >= SAME_SIGNAL {
+                let _ = sender.send(Event::EndAtOnce);
+                // The main thread may wait for a file that hangs.
+                std::thread::sleep(AT_ONCE);
+                std::process::exit(1);
             }
         }
     };
@@ -204,6 +241,12 @@ fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
 fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let settings = SETTINGS.iter().filter(|key| (key.show)(&old.settings) != (key.show)(&new.settings));
     settings.map(|key| format!("{} has changed, which takes effect after a restart", key.name)).collect()
+}
+
+/// What was said until now comes first.
+fn notify_ready() {
+    tell::settle();
+    notify(&[NotifyState::Ready]);
 }
 
 /// Notifies systemd, if it asked for it. A failure is printed and no error.

@@ -1,0 +1,113 @@
+//! Signals end a server in order, whoever reads what it says, and at once where it cannot.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+
+use testkit::nbd::Client;
+use testkit::server::{AWASE, Sandbox, Server, await_that, client};
+
+const EXPORT: &str = "[[export]]\nname = \"r\"\nkind = \"ram\"\nsize = \"1MiB\"\n";
+
+const DISK: &str =
+    "[[export]]\nname = \"disk\"\nkind = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\ncreate = true\n";
+
+/// Reads a configuration with a value that is refused.
+fn reload_with(sandbox: &Sandbox, server: &mut Server, value: &str) {
+    sandbox.write("awase.toml", &format!("processors = {value:?}\n"));
+    server.signal(libc::SIGHUP);
+    server.await_notice("RELOADING=1");
+    server.await_notice("READY=1");
+}
+
+/// Fills a pipe to which the server writes, and which nobody reads.
+fn fill(server: &Server, descriptor: i32) {
+    let path = format!("/proc/{}/fd/{descriptor}", server.id());
+    let mut pipe = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("a pipe");
+    for bytes in [4096, 1] {
+        while pipe.write(&vec![b'.'; bytes]).is_ok() {}
+    }
+}
+
+#[test]
+fn a_server_whose_output_nobody_reads_reloads_writes_everything_and_ends() {
+    for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        let sandbox = Sandbox::new();
+        sandbox.write("awase.toml", DISK);
+        let mut server = sandbox.serve(&["--config", "awase.toml"]);
+        let mut client = Client::connect(&server.socket(), "disk").expect("connect");
+        client.write(4096, &[7; 8192]).expect("write into the cache");
+        fill(&server, descriptor);
+        reload_with(&sandbox, &mut server, "nonsense");
+        server.signal(libc::SIGTERM);
+        let (status, _, errors) = server.wait();
+        assert_eq!(status.code(), Some(0), "{errors}");
+        let image = fs::read(sandbox.file("disk.img")).expect("image");
+        assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
+    }
+}
+
+#[test]
+fn what_is_read_late_is_complete_and_in_order_and_what_was_dropped_is_counted() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", EXPORT);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    fill(&server, libc::STDERR_FILENO);
+    let values = ["a", "b", "c", "d", "e", "f"].map(|letter| letter.repeat(300 << 10));
+    values.iter().for_each(|value| reload_with(&sandbox, &mut server, value));
+    server.await_error("messages were dropped");
+    reload_with(&sandbox, &mut server, "late");
+    fill(&server, libc::STDERR_FILENO);
+    reload_with(&sandbox, &mut server, "latest");
+    server.signal(libc::SIGTERM);
+    server.await_error("\"latest\" is not allowed");
+    let (status, _, errors) = server.wait();
+    assert!(status.success(), "{status}");
+    let at = |part: &str| errors.find(part).unwrap_or_else(|| panic!("no {:?}", &part[..part.len().min(60)]));
+    let kept = values[..4].iter().map(|value| at(&format!("awase.toml:1: processors = \"{value}\" is not allowed")));
+    let later = ["awase: 5 messages were dropped", "\"late\" is not", "\"latest\" is not"].map(at);
+    let places: Vec<usize> = kept.chain(later).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(errors.matches("the configuration was not changed").count(), 5);
+}
+
+#[test]
+fn a_server_whose_configuration_cannot_be_read_to_its_end_writes_everything_and_ends() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", DISK);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let mut connected = Client::connect(&server.socket(), "disk").expect("connect");
+    connected.write(4096, &[7; 8192]).expect("write into the cache");
+    fs::remove_file(sandbox.file("awase.toml")).expect("remove");
+    client("mkfifo", &[sandbox.file("awase.toml").to_str().expect("UTF-8")]);
+    server.signal(libc::SIGHUP);
+    server.await_notice("RELOADING=1");
+    server.signal(libc::SIGTERM);
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let image = fs::read(sandbox.file("disk.img")).expect("image");
+    assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_waits_for_a_file() {
+    let sandbox = Sandbox::new();
+    let listen = "[listen]\nnbd = []\nnfs = \"127.0.0.1:0\"\npostgres = []\nmetrics = []\n";
+    sandbox.write("awase.toml", &[listen, EXPORT].concat());
+    let mut command = Command::new(&*AWASE);
+    command.args(["serve", "--config", "awase.toml"]);
+    let mut server = sandbox.start(command);
+    client("mkfifo", &[sandbox.file("awase-data/nfs-secret").to_str().expect("UTF-8")]);
+    sandbox.make_directory("d");
+    let directory = "[[export]]\nname = \"d\"\nkind = \"directory\"\npath = \"d\"\nsecure = false\n";
+    sandbox.write("awase.toml", &[listen, EXPORT, directory].concat());
+    server.signal(libc::SIGHUP);
+    server.await_notice("RELOADING=1");
+    await_that("it ends", || {
+        server.signal(libc::SIGTERM);
+        server.has_ended()
+    });
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(1), "{errors}");
+}
