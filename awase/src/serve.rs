@@ -113,9 +113,9 @@ impl Front<'_> {
         }
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
         notify(&[NotifyState::Reloading, now]);
-        let (overrides, sender) = (self.overrides.clone(), self.sender.clone());
+        let (overrides, running, sender) = (self.overrides.clone(), self.config.clone(), self.sender.clone());
         let load = move || {
-            let config = Config::load(&overrides);
+            let config = Config::load_again(&overrides, &running);
             // The receiver is dropped with the process.
             let _ = sender.send(Event::Loaded(config.map(Box::new).map_err(Into::into)));
         };

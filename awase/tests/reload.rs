@@ -1,10 +1,11 @@
-//! What a reload must not put over what is still open.
+//! What a reload must not put over what is still open, and what it leaves as it is.
 
 use std::fs;
+use std::process::Command;
 
 use testkit::nbd;
 use testkit::nfs;
-use testkit::server::{Sandbox, Server, await_that};
+use testkit::server::{AWASE, Sandbox, Server, await_that};
 
 const DISK: &str =
     "[[export]]\nname = \"vm\"\nkind = \"file\"\npath = \"images/vm.img\"\nsize = \"1MiB\"\ncreate = true\n";
@@ -90,5 +91,38 @@ fn a_directory_that_was_only_read_is_no_obstacle() {
     files.mount("/images").expect("mount");
     reload(&sandbox, &mut server, &(OTHER.to_owned() + &directory("images/home")));
     files.mount("/images-home").expect("served at once");
+    server.end();
+}
+
+#[test]
+fn a_file_that_is_empty_for_a_moment_changes_nothing() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", &[OTHER, &directory("files"), "create = true\n"].concat());
+    let (mut server, port) = sandbox.serve_directories(0, &["--config", "awase.toml"]);
+    for text in ["", "# nothing\n[listen]\nnbd = []\n"] {
+        reload(&sandbox, &mut server, text);
+        server.await_error("awase.toml: names nothing to serve; allowed: an export or database");
+        nbd::Client::connect(&server.socket(), "r").expect("still served");
+        assert!(nfs::Client::connect(port).expect("connect").mount("/files").is_ok());
+        assert!(!sandbox.file("awase-data/files").exists() && !sandbox.file("awase-data/disk.img").exists());
+    }
+    reload(&sandbox, &mut server, DISK);
+    nbd::Client::connect(&server.socket(), "vm").expect("added");
+    server.end();
+}
+
+#[test]
+fn what_is_served_by_default_stays_where_it_is() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", "data = \"d\"\n");
+    let mut command = Command::new(&*AWASE);
+    command.args(["serve", "--nbd", "none", "--nfs", "none", "--postgres", "none", "--metrics", "none"]);
+    command.args(["--config", "awase.toml"]);
+    let mut server = sandbox.start(command);
+    let connect = || nbd::Client::connect(&sandbox.file("d/nbd.sock"), "disk").expect("connect");
+    connect().write(0, b"data").expect("write");
+    reload(&sandbox, &mut server, "");
+    assert_eq!(connect().read(0, 4).expect("read"), b"data");
+    assert!(!sandbox.file("awase-data").exists());
     server.end();
 }

@@ -61,6 +61,8 @@ pub struct Config {
     pub users: Vec<User>,
     /// What is right, and may not be meant.
     pub notices: Vec<String>,
+    /// Nothing to serve is named, so this is what is served without a configuration.
+    pub is_default: bool,
 }
 
 /// The flags, which override the file.
@@ -85,6 +87,32 @@ impl Config {
         let (document, mode) = read(path)?;
         let notices = database::exposed(&document.users, mode).into_iter().collect();
         Ok(Config { notices, ..Config::build(document, overrides)? })
+    }
+
+    /// As [`load`](Config::load), for a server that runs with `running`. A file that names nothing to serve may be one that is
+    /// just being written: what is served without a configuration must not be served where others are.
+    ///
+    /// # Errors
+    /// As [`load`](Config::load), or if nothing is to be served any more.
+    pub fn load_again(overrides: &Overrides, running: &Config) -> Result<Config, Problems> {
+        let config = Config::load(overrides)?;
+        match (config.is_default, running.is_default, &overrides.file) {
+            (false, ..) => Ok(config),
+            (true, false, file) => {
+                let file = file.as_ref().map_or_else(String::new, |file| file.display().to_string());
+                let problem = Problem::new(&Place::Line { file, line: 0 }, "", "names nothing to serve");
+                Err(problem
+                    .allowed("an export or database; or a restart, with which the default ones are served")
+                    .into())
+            }
+            // They stay where they are, as `data` does until a restart.
+            (true, true, _) => Ok(Config {
+                exports: running.exports.clone(),
+                directories: running.directories.clone(),
+                databases: running.databases.clone(),
+                ..config
+            }),
+        }
     }
 
     /// The configuration that `text` describes; `file` is its name in messages.
@@ -136,7 +164,8 @@ impl Config {
             });
             problems.0.extend(refused);
         }
-        if exports.is_empty() && directories.is_empty() && databases.is_empty() {
+        let is_default = exports.is_empty() && directories.is_empty() && databases.is_empty();
+        if is_default {
             let place = settings.place("data");
             exports.push(Export { read_only, ..Export::default_disk(&settings.data, place.clone()) });
             if !settings.nfs_addresses().is_empty() {
@@ -149,8 +178,9 @@ impl Config {
         if !databases.is_empty() {
             database::check_reach(&settings, &users, &mut problems);
         }
+        let notices = Vec::new();
         let config =
-            Config { settings, switches, exports, directories, clients, databases, users, notices: Vec::new() };
+            Config { settings, switches, exports, directories, clients, databases, users, notices, is_default };
         listen::check(&config, &mut problems);
         problems.or(config)
     }
