@@ -13,6 +13,7 @@ use transactions::terminal::Terminals;
 use crate::cluster::Cluster;
 use crate::config::{Database, Disk, Problem, Problems};
 use crate::exports::OpenDisk;
+use crate::held::{self, Held};
 use crate::predecessor::Deadline;
 use crate::processors::Processors;
 use crate::stable_writes::Measured;
@@ -53,13 +54,16 @@ impl Databases {
         measured: &mut Measured,
         cluster: Option<&Cluster>,
         wanted: &[Database],
+        held: &[Held],
     ) -> Result<Change, Problems> {
         let (mut problems, mut change) = (Problems::default(), Change::default());
         let deadline = Deadline::for_takeover();
         for database in wanted {
             match self.all().find(|(open, _)| open.name == database.name) {
                 None => {
-                    problems.note(change.add(processors, measured, cluster, database, deadline));
+                    let open = held.iter().filter(|held| !held.is_closing());
+                    let refused = held::refuse(&database.volume, open);
+                    problems.note(refused.and_then(|()| change.add(processors, measured, cluster, database, deadline)));
                     change.report.push(format!("database {:?} is there: {}", database.name, database.volume.medium()));
                 }
                 Some((open, _)) if is_same(open, database) => {}

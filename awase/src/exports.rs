@@ -1,5 +1,6 @@
 //! What is served now: exports with their open volumes, and how they follow a new configuration.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernel::export::ExportChange;
@@ -9,6 +10,7 @@ use policy::unit::ProcessorId;
 
 use crate::cluster::Cluster;
 use crate::config::{Disk, Export, Problem, Problems, StableWrites};
+use crate::held::{self, Held, Identity};
 use crate::media::{self, Medium};
 use crate::overlaid::Overlaid;
 use crate::predecessor::Deadline;
@@ -28,6 +30,30 @@ pub struct OpenDisk {
     pub forced_unit_access: ForcedUnitAccess,
     /// If changes go beside.
     pub overlaid: Option<Arc<Overlaid>>,
+    /// Of its file or device when it was opened.
+    pub identity: Option<Identity>,
+}
+
+/// The disks of a server, and what it has open.
+pub struct Open {
+    /// New clients get them.
+    pub served: Vec<OpenDisk>,
+    /// Old clients have them.
+    pub retired: Vec<OpenDisk>,
+    pub held: Vec<Held>,
+}
+
+impl Open {
+    /// The disk that is `export`, open by another name or for old clients only. What is in memory, or goes beside its file,
+    /// begins anew instead.
+    fn taken_over(&self, export: &Export, taken: &[&OpenDisk]) -> Option<&OpenDisk> {
+        let identity = Identity::of(export)?;
+        let is_it = |open: &&OpenDisk| {
+            open.identity == Some(identity) && export.overlay.is_none() && open.export.has_same_medium(export)
+        };
+        let mut open = self.served.iter().chain(&self.retired).filter(is_it);
+        open.find(|open| !taken.iter().any(|taken| Arc::ptr_eq(&taken.volume, &open.volume)))
+    }
 }
 
 /// What a new configuration changes.
@@ -43,6 +69,8 @@ pub struct Change {
 enum Planned<'a> {
     /// It is open already.
     Open(&'a OpenDisk),
+    /// It is open by another name, or only old clients have it.
+    TakenOver(&'a OpenDisk),
     New(Medium),
 }
 
@@ -54,20 +82,25 @@ pub fn change(
     kernel: &Arc<Kernel>,
     measured: &mut Measured,
     cluster: Option<&Cluster>,
-    served: &[OpenDisk],
+    open: &Open,
     wanted: &[Export],
 ) -> Result<Change, Problems> {
     let mut problems = Problems::default();
     let mut plan = Vec::new();
     let deadline = Deadline::for_takeover();
+    let by_name: BTreeMap<&str, &OpenDisk> = open.served.iter().map(|open| (open.export.name.as_str(), open)).collect();
+    let old = |export: &Export| by_name.get(export.name.as_str()).copied();
+    let stays = |export: &Export| old(export).filter(|old| old.export.has_same_medium(export));
+    let mut taken: Vec<&OpenDisk> = wanted.iter().filter_map(stays).collect();
     for export in wanted {
-        let old = served.iter().find(|old| old.export.name == export.name);
-        match old.filter(|old| old.export.has_same_medium(export)) {
-            Some(same) => plan.push((export, Planned::Open(same))),
-            None => {
-                let opened = problems.note(open(export, old, deadline));
-                plan.extend(opened.map(|medium| (export, Planned::New(medium))));
-            }
+        if let Some(same) = stays(export) {
+            plan.push((export, Planned::Open(same)));
+        } else if let Some(same) = open.taken_over(export, &taken) {
+            taken.push(same);
+            plan.push((export, Planned::TakenOver(same)));
+        } else {
+            let opened = problems.note(prepare(export, old(export), &open.held, deadline));
+            plan.extend(opened.map(|medium| (export, Planned::New(medium))));
         }
     }
     let plan = problems.or(plan)?;
@@ -75,6 +108,16 @@ pub fn change(
     for (export, how) in plan {
         match how {
             Planned::Open(same) => change.served.push(OpenDisk { export: export.clone(), ..same.clone() }),
+            Planned::TakenOver(same) => {
+                let before = match same.export.name == export.name {
+                    true => "again".to_owned(),
+                    false => format!("before as {:?}", same.export.name),
+                };
+                change.report.push(format!("export {:?} is served: {}, {before}", export.name, export.medium()));
+                kernel.note_export(&export.name, ExportChange::Added);
+                same.volume.set_export(kernel.number_export(&export.name));
+                change.served.push(OpenDisk { export: export.clone(), ..same.clone() });
+            }
             Planned::New(medium) => {
                 change.report.push(format!("export {:?} is served: {}", export.name, export.medium()));
                 kernel.note_export(&export.name, ExportChange::Added);
@@ -85,20 +128,25 @@ pub fn change(
             }
         }
     }
-    for old in served {
-        if !change.served.iter().any(|new| Arc::ptr_eq(&new.volume, &old.volume)) {
+    for old in &open.served {
+        let is_open = change.served.iter().any(|new| Arc::ptr_eq(&new.volume, &old.volume));
+        let has_name = change.served.iter().any(|new| new.export.name == old.export.name);
+        if !has_name {
             change.report.push(format!("export {:?} is not served to new clients any more", old.export.name));
-            if !change.served.iter().any(|new| new.export.name == old.export.name) {
-                kernel.note_export(&old.export.name, ExportChange::Removed);
-            }
+            kernel.note_export(&old.export.name, ExportChange::Removed);
+        } else if !is_open {
+            let (name, medium) = (&old.export.name, old.export.medium());
+            change.report.push(format!("export {name:?} of {medium} is not served to new clients any more"));
+        }
+        if !is_open {
             change.retired.push(old.clone());
         }
     }
     Ok(change)
 }
 
-fn open(export: &Export, old: Option<&OpenDisk>, deadline: Deadline) -> Result<Medium, Problem> {
-    let Some(old) = old.map(|old| &old.export) else { return media::prepare(export, deadline) };
+fn prepare(export: &Export, old: Option<&OpenDisk>, held: &[Held], deadline: Deadline) -> Result<Medium, Problem> {
+    let Some(old) = old.map(|old| &old.export) else { return prepare_medium(export, held, deadline) };
     let refused = |key, allowed| {
         let what = "stays the same while other keys change how it is served, and clients may be using it";
         Err(Problem::new(&export.place, export.key(key), what).allowed(allowed))
@@ -111,7 +159,17 @@ fn open(export: &Export, old: Option<&OpenDisk>, deadline: Deadline) -> Result<M
         // It would begin anew.
         return refused("kind", "another name or size, with which memory is empty");
     }
-    media::prepare(export, deadline)
+    prepare_medium(export, held, deadline)
+}
+
+/// As [`media::prepare`], in a server that has the media `held`.
+///
+/// # Errors
+/// As that, or when one of those is the export's.
+fn prepare_medium(export: &Export, held: &[Held], deadline: Deadline) -> Result<Medium, Problem> {
+    held::refuse(export, held.iter().filter(|held| !held.is_closing()))?;
+    // What is being closed mostly ends before the deadline.
+    media::prepare(export, deadline).map_err(|problem| held::refuse(export, held).err().unwrap_or(problem))
 }
 
 /// Opens the volume on a medium.
@@ -130,7 +188,7 @@ pub fn open_disk(
         Some(_) => ForcedUnitAccess::Never,
         None => measured.of_medium(export, &medium),
     };
-    let (size, file) = (medium.size, medium.open.clone());
+    let (size, file, identity) = (medium.size, medium.open.clone(), Identity::of(export));
     let mut bottom = match medium.open {
         Some(open) => Bottom::File(open),
         None => Bottom::Ram { size },
@@ -152,7 +210,7 @@ pub fn open_disk(
             .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?,
     };
     volume.set_export(kernel.number_export(&export.name));
-    Ok(OpenDisk { export: export.clone(), volume, forced_unit_access, overlaid })
+    Ok(OpenDisk { export: export.clone(), volume, forced_unit_access, overlaid, identity })
 }
 
 /// The processor that writes back for the export: always the same one for a name, spread over all.

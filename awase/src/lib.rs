@@ -15,6 +15,7 @@ pub mod directories;
 pub mod exports;
 pub mod generate;
 pub mod guard;
+pub mod held;
 pub mod host_memory;
 pub mod iotest;
 pub mod lab;

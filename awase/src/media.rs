@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use policy::unit::BLOCK_BYTES;
 use rustix::fs::{Access, access};
 
 use crate::config::{Disk, Export, Problem, Problems, SECTOR_BYTES, Store, own_file, show_bytes};
+use crate::held::Identity;
 use crate::overlaid::{Overlaid, redo};
 use crate::predecessor::Deadline;
 
@@ -198,18 +199,12 @@ pub fn overlay(
 
 /// Refuses two exports of one file or device by different names, of which one would write to it alone.
 pub fn refuse_same_medium(volumes: &[&Export], problems: &mut Problems) {
-    let identity = |export: &Export| {
-        let found = std::fs::metadata(export.path()?).ok()?;
-        let is_device = found.file_type().is_block_device();
-        Some(if is_device { (true, found.rdev(), 0) } else { (false, found.dev(), found.ino()) })
-    };
-    let is_alone = |export: &Export| !export.read_only && export.overlay.is_none() && !export.is_on_device();
-    let identified: Vec<_> = volumes.iter().filter_map(|export| Some((identity(export)?, *export))).collect();
+    let identified: Vec<_> = volumes.iter().filter_map(|export| Some((Identity::of(export)?, *export))).collect();
     problems.refuse_pairs(
         &identified,
         |(identity, _)| *identity,
         |(_, first), (_, export)| {
-            if !is_alone(first) && !is_alone(export) {
+            if !first.writes_alone() && !export.writes_alone() {
                 return None;
             }
             let table = if first.is_database { "database" } else { "export" };

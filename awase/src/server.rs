@@ -21,7 +21,7 @@ use crate::config::{Config, Control, Database, Disk, Export, Problems, Settings}
 use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
 use crate::databases::Databases;
 use crate::directories::{self, Directories, Report};
-use crate::exports::{self, OpenDisk};
+use crate::exports::{self, Open, OpenDisk};
 use crate::listeners::{self, Sockets};
 use crate::metrics::View;
 use crate::open_files;
@@ -30,7 +30,7 @@ use crate::processors::Processors;
 use crate::programs::Programs;
 use crate::registration::Registration;
 use crate::secret;
-use crate::served::{Current, Retired, share};
+use crate::served::{Current, Retired, open_disks, share};
 use crate::stable_writes::Measured;
 use crate::tell::tell;
 use crate::trace::file::{self, TraceFile};
@@ -279,8 +279,12 @@ impl Server {
             _ => None,
         };
         let cluster = self.cluster.as_ref();
-        let databases = self.databases.plan(&self.processors, &mut self.measured, cluster, &config.databases)?;
-        let changes = match self.change_disks(&config.exports) {
+        let (closing, databases) =
+            (self.closing.iter().map(|(export, _)| export), self.databases().map(|(_, disk)| disk));
+        let open = open_disks(&self.served, &self.retired, closing, databases);
+        let (processors, databases) = (&self.processors, &config.databases);
+        let databases = self.databases.plan(processors, &mut self.measured, cluster, databases, &open.held)?;
+        let changes = match self.change_disks(open, &config.exports) {
             Ok(changes) => changes,
             Err(problems) => {
                 databases.abandon(&self.processors);
@@ -329,15 +333,16 @@ impl Server {
         self.sockets.take(sockets);
     }
 
-    fn change_disks(&mut self, wanted: &[Export]) -> Result<Vec<String>, Problems> {
-        let served: Vec<OpenDisk> = self.disks().cloned().collect();
+    fn change_disks(&mut self, open: Open, wanted: &[Export]) -> Result<Vec<String>, Problems> {
         let change =
-            exports::change(self.processors.kernel(), &mut self.measured, self.cluster.as_ref(), &served, wanted)?;
+            exports::change(self.processors.kernel(), &mut self.measured, self.cluster.as_ref(), &open, wanted)?;
         let mut now: Vec<Current> = Vec::new();
         for served in change.served {
-            let old = self.served.iter().find(|old| Arc::ptr_eq(&old.served.volume, &served.volume));
-            let shared = Arc::new(share(&served));
-            now.push(Current { served, shared, earlier: old.map_or_else(Vec::new, Current::clients) });
+            let is_it = |old: &OpenDisk| Arc::ptr_eq(&old.volume, &served.volume);
+            let old = self.served.iter().find(|old| is_it(&old.served)).map_or_else(Vec::new, Current::clients);
+            let again = self.retired.extract_if(.., |old| is_it(&old.served)).flat_map(|old| old.clients);
+            let earlier = old.into_iter().chain(again).collect();
+            now.push(Current { shared: Arc::new(share(&served)), served, earlier });
         }
         for old in std::mem::replace(&mut self.served, now) {
             if change.retired.iter().any(|retired| Arc::ptr_eq(&retired.volume, &old.served.volume)) {

@@ -18,6 +18,10 @@ fn directory(path: &str) -> String {
 
 const SQUASH: &str = "squash = \"no_root_squash\"\n";
 
+fn disk(name: &str, path: &str) -> String {
+    format!("[[export]]\nname = \"{name}\"\nkind = \"file\"\npath = \"{path}\"\nsize = \"1MiB\"\ncreate = true\n")
+}
+
 /// Reads the configuration once more.
 fn reload(sandbox: &Sandbox, server: &mut Server, text: &str) {
     sandbox.write("awase.toml", text);
@@ -125,4 +129,73 @@ fn what_is_served_by_default_stays_where_it_is() {
     assert_eq!(connect().read(0, 4).expect("read"), b"data");
     assert!(!sandbox.file("awase-data").exists());
     server.end();
+}
+
+#[test]
+fn disks_are_renamed_and_exchange_their_names_while_clients_have_them() {
+    let sandbox = Sandbox::new();
+    let config = |first: &str, second: &str| disk(first, "1.img") + &disk(second, "2.img");
+    sandbox.write("awase.toml", &config("a", "b"));
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let connect = |server: &Server, name: &str| nbd::Client::connect(&server.socket(), name);
+    let (mut one, mut two) = (connect(&server, "a").expect("connect"), connect(&server, "b").expect("connect"));
+    for (first, second) in [("b", "a"), ("b", "c"), ("c", "d"), ("a", "b")] {
+        reload(&sandbox, &mut server, &config(first, second));
+        for (old, name) in [(&mut one, first), (&mut two, second)] {
+            let mut new = connect(&server, name).expect("connect");
+            old.write(0, name.as_bytes()).expect("write");
+            assert_eq!(new.read(0, 1).expect("read"), name.as_bytes(), "the old client's");
+            new.write(4096, name.as_bytes()).expect("write");
+            assert_eq!(old.read(4096, 1).expect("read"), name.as_bytes(), "the new client's");
+        }
+        let is_gone = |name| name == first || name == second || connect(&server, name).is_err();
+        assert!(["a", "b", "c", "d"].into_iter().all(is_gone));
+    }
+    let (status, output, errors) = {
+        server.signal(libc::SIGTERM);
+        server.wait()
+    };
+    assert!(status.success() && errors.is_empty(), "{status}: {errors}");
+    assert!(output.contains("export \"b\" is served: file 1.img, before as \"a\"\n"), "{output}");
+    for (image, name) in [("1.img", b'a'), ("2.img", b'b')] {
+        let image = fs::read(sandbox.file(image)).expect("image");
+        assert_eq!((image[0], image[4096]), (name, name));
+    }
+}
+
+#[test]
+fn a_removed_disk_comes_back_while_a_client_has_it_as_it_was_or_is_refused_with_who_has_it() {
+    let sandbox = Sandbox::new();
+    let both = disk("vm", "vm.img") + OTHER;
+    sandbox.write("awase.toml", &both);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let mut old = nbd::Client::connect(&server.socket(), "vm").expect("connect");
+    old.write(0, b"data").expect("write");
+    reload(&sandbox, &mut server, OTHER);
+    let otherwise = both.replace("create = true", "read_only = true");
+    reload(&sandbox, &mut server, &otherwise);
+    server.await_error(
+        "export \"vm\" path leads to the medium of export \"vm\", which this server still serves to 1 client",
+    );
+    reload(&sandbox, &mut server, &both);
+    let mut new = nbd::Client::connect(&server.socket(), "vm").expect("connect");
+    assert_eq!(new.read(0, 4).expect("read"), b"data");
+    // Not closed with its old clients.
+    old.disconnect().expect("in order");
+    reload(&sandbox, &mut server, &both);
+    new.write(0, b"more").expect("write");
+    // Removed and replaced: not the old file.
+    reload(&sandbox, &mut server, OTHER);
+    fs::rename(sandbox.file("vm.img"), sandbox.file("vm.old")).expect("rename");
+    fs::write(sandbox.file("vm.img"), vec![7; 1 << 20]).expect("an image");
+    reload(&sandbox, &mut server, &both);
+    let mut newest = nbd::Client::connect(&server.socket(), "vm").expect("connect");
+    assert_eq!(newest.read(0, 4).expect("read"), [7; 4]);
+    assert_eq!(new.read(0, 4).expect("read"), b"more");
+    // The name of another that has changed.
+    fs::hard_link(sandbox.file("vm.img"), sandbox.file("link.img")).expect("a link");
+    reload(&sandbox, &mut server, &(both + &disk("link", "link.img")));
+    server.await_error("export \"link\" path leads to the medium of export \"vm\", which this server serves; allowed");
+    server.end();
+    assert_eq!(&fs::read(sandbox.file("vm.old")).expect("image")[..4], b"more");
 }

@@ -155,6 +155,11 @@ impl Export {
         }
     }
 
+    /// Must nobody else have its medium open?
+    pub fn writes_alone(&self) -> bool {
+        !self.read_only && self.overlay.is_none() && !self.is_on_device()
+    }
+
     /// Of a shared disk on a device that all nodes reach, which may be larger. Bytes.
     pub fn shared_size(&self) -> Option<u64> {
         if let Store::Common { size, .. } = self.store { Some(size) } else { None }
