@@ -1,6 +1,6 @@
 //! What a server prints when it is ready: its exports, and how to connect.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -87,32 +87,33 @@ fn colors(server: &Server) -> String {
 
 /// `local`: where the kernel of this host connects.
 fn disk_commands(address: &Address, local: &Address, name: &str, read_only: bool) -> String {
-    let uri = uri(address, name);
-    let copy = if read_only { format!("'{uri}' IMAGE") } else { format!("--flush IMAGE '{uri}'") };
+    let (uri, name) = (quoted(uri(address, name)), quoted(name));
+    let copy = if read_only { format!("{uri} IMAGE") } else { format!("--flush IMAGE {uri}") };
     let kernel_client = match local {
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
-        Address::Unix(path) => format!("-unix '{}'", path.display()),
+        Address::Unix(path) => format!("-unix {}", quoted(path.display())),
         Address::Unnamed => return String::new(),
     };
     format!(
-        "  nbdinfo '{uri}'\n  \
+        "  nbdinfo {uri}\n  \
          nbdcopy {copy}\n  \
-         qemu-img info '{uri}'\n  \
-         fio --name=t --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 --runtime=5 --time_based\n  \
-         nbd-client {kernel_client} -N '{name}' /dev/nbd0\n"
+         qemu-img info {uri}\n  \
+         fio --name=t --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --runtime=5 --time_based\n  \
+         nbd-client {kernel_client} -N {name} /dev/nbd0\n"
     )
 }
 
 fn directory_commands(address: SocketAddr, mount: &str, read_only: bool) -> String {
     let (host, port) = (host(address.ip()), address.port());
-    let uri = |path: &str| nfs_uri(&Address::Tcp(address), path).unwrap_or_default();
+    let uri = |path: &str| quoted(nfs_uri(&Address::Tcp(address), path).unwrap_or_default());
     let (directory, file) = (uri(mount), uri(&format!("{}/FILE", mount.trim_end_matches('/'))));
-    let copy = if read_only { format!("'{file}' FILE") } else { format!("FILE '{file}'") };
+    let copy = if read_only { format!("{file} FILE") } else { format!("FILE {file}") };
+    let place = quoted(format_args!("{host}:{mount}"));
     format!(
-        "  mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock '{host}:{mount}' /mnt\n  \
-         mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks '{host}:{mount}' /mnt    # macOS\n  \
-         awase mount '{directory}' /mnt\n  \
-         nfs-ls '{directory}'\n  \
+        "  mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock {place} /mnt\n  \
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks {place} /mnt    # macOS\n  \
+         awase mount {directory} /mnt\n  \
+         nfs-ls {directory}\n  \
          nfs-cp {copy}\n"
     )
 }
@@ -123,17 +124,22 @@ fn database_command(address: &Address, name: &str) -> String {
         Address::Tcp(address) => (host(address.ip()).trim_matches(['[', ']']).to_owned(), address.port().to_string()),
         Address::Unix(path) => {
             let Some((directory, port)) = socket_of(path) else { return String::new() };
-            (format!("'{}'", directory.display()), port)
+            (quoted(directory.display()), port)
         }
         Address::Unnamed => return String::new(),
     };
-    format!("  psql -h {host} -p {port} {name}\n")
+    format!("  psql -h {host} -p {port} -d {}\n", quoted(name))
 }
 
 /// The directory and the port of a socket `.s.PGSQL.PORT`.
 fn socket_of(path: &Path) -> Option<(PathBuf, String)> {
     let port = path.file_name()?.to_str()?.strip_prefix(".s.PGSQL.")?.to_owned();
     Some((std::path::absolute(path).ok()?.parent()?.to_owned(), port))
+}
+
+/// As one word of a shell, whatever it holds.
+fn quoted(text: impl Display) -> String {
+    format!("'{}'", text.to_string().replace('\'', r"'\''"))
 }
 
 /// The host as clients write it.
@@ -148,6 +154,27 @@ fn host(ip: IpAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_takes_every_name_as_it_is() {
+        let name = "it's $(id) \\";
+        let unix = Address::Unix(PathBuf::from("/d 'x'/.s.PGSQL.5433"));
+        let tcp = Address::Tcp(([127, 0, 0, 1], 2049).into());
+        let commands = disk_commands(&tcp, &unix, name, false)
+            + &directory_commands(([127, 0, 0, 1], 2049).into(), &format!("/{name}"), true)
+            + &database_command(&unix, name);
+        let words = |line: &str| {
+            let script = format!("printf '%s\\n' {line}");
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            assert!(output.status.success(), "{line}: {output:?}");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let words: String = commands.lines().map(words).collect();
+        for word in [name, "/d 'x'/.s.PGSQL.5433", "/d 'x'", &format!("127.0.0.1:/{name}")] {
+            assert!(words.lines().any(|line| line == word), "no {word} in {words}");
+        }
+        assert!(!words.contains("uid="), "{words}");
+    }
 
     #[test]
     fn commands_have_the_clients_syntax_for_host_and_port() {
