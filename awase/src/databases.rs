@@ -8,6 +8,7 @@ pub use open::inspect;
 use std::sync::Arc;
 
 use policy::unit::ProcessorId;
+use transactions::Monitor;
 use transactions::terminal::Terminals;
 
 use crate::cluster::Cluster;
@@ -135,10 +136,20 @@ impl Change {
 }
 
 /// Loads the programs of all that are open again; transactions under way end with what they began with. Returns what is
-/// wrong with them.
+/// wrong with them, and which are gone.
 pub fn load_programs(terminals: &Terminals) -> Vec<String> {
-    let monitors = terminals.databases();
-    monitors.iter().flat_map(|monitor| open::reported(monitor.name(), &monitor.programs().reload())).collect()
+    let load = |monitor: &Arc<Monitor>| {
+        let (name, before) = (monitor.name(), monitor.programs().programs());
+        let mut report = open::reported(name, &monitor.programs().reload());
+        let now = monitor.programs().programs();
+        let gone =
+            before.iter().map(|program| program.name()).filter(|of| now.iter().all(|program| program.name() != *of));
+        report.extend(
+            gone.map(|program| format!("database {name:?}: the program {program} is gone, with its functions")),
+        );
+        report
+    };
+    terminals.databases().iter().flat_map(load).collect()
 }
 
 fn is_same(open: &Database, wanted: &Database) -> bool {

@@ -128,3 +128,17 @@ fn a_transaction_ends_with_the_version_of_its_programs_that_it_began_with() {
     in_block.until_ready();
     assert_eq!(in_block.number("SELECT edition(7)"), Ok(2));
 }
+
+#[test]
+fn a_program_whose_file_is_removed_is_reported_by_a_reload() {
+    let mut bank = Bank::open();
+    install(&bank.sandbox, &press("edition() returns bigint", "", 1));
+    std::fs::remove_file(bank.sandbox.file("awase-data/programs/bank/press.wasm")).expect("removed");
+    bank.server.signal(libc::SIGHUP);
+    bank.server.await_notice("RELOADING=1");
+    bank.server.await_notice("READY=1");
+    bank.server.signal(libc::SIGTERM);
+    let (status, output, errors) = bank.server.wait();
+    assert!(status.success(), "{status}: {errors}");
+    assert!(output.contains("database \"bank\": the program press is gone, with its functions\n"), "{output}");
+}
