@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use dsm::{Dsm, Shared, SharedConfig};
 use kernel::connection::Acceptor;
 use kernel::device::DeviceRef;
-use kernel::{Kernel, Processor, Volume};
+use kernel::{Kernel, Volume};
 use machine::linux::file::make_directories;
 use machine::linux::net::{self, ListeningSocket, NetError};
 use parking_lot::Mutex;
@@ -178,21 +178,6 @@ impl Cluster {
 
     pub fn protocol(&self) -> &Arc<Dsm> {
         &self.dsm
-    }
-
-    /// To be done after the volumes were closed: what this node is as a home ends, and its peers are told that it goes.
-    pub fn leave(&self) -> impl AsyncFnOnce(&Processor) + Send + 'static {
-        let node = match &self.nodes {
-            Nodes::Joined { node, .. } => Some(Arc::clone(node)),
-            Nodes::Fixed { .. } => None,
-        };
-        let dsm = Arc::clone(&self.dsm);
-        async move |cpu: &Processor| {
-            if let Some(node) = node {
-                node.retire(cpu).await;
-            }
-            dsm.leave(cpu).await;
-        }
     }
 
     /// Deregisters, so that others take over at once, and accepts no more peers.

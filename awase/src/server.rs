@@ -442,7 +442,6 @@ impl Server {
         let directories = self.directories.to_close();
         let databases = self.databases.to_close();
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
-        let leave = self.cluster.as_ref().map(Cluster::leave);
         let retired = self.retired.iter().map(|retired| &retired.served);
         let has_never_served = self.cluster.as_ref().is_some_and(Cluster::has_never_served);
         let volumes: Vec<(String, Arc<Volume>)> = self
@@ -461,6 +460,7 @@ impl Server {
             }
             for (name, volume) in volumes {
                 if let Err(error) = volume.close(&cpu).await {
+            protocol.iter().for_each(|protocol| protocol.begin_to_leave());
                     failures.push((name, error));
                 }
             }
@@ -473,8 +473,9 @@ impl Server {
                 }
             }
             failures.extend(directories.close(&cpu).await);
-            if let Some(leave) = leave {
-                leave(&cpu).await;
+            if let Some(protocol) = protocol {
+                let failed = protocol.leave(&cpu).await;
+                failures.extend(failed.into_iter().map(|(name, error)| (closing::export(&name), error)));
             }
             on_end(failures);
         };

@@ -33,8 +33,12 @@ impl Cluster {
     }
 
     fn start(&self, node: usize, size: u64, backing: &str) -> Server {
+        self.start_with(node, &self.configuration(node, size, backing))
+    }
+
+    fn start_with(&self, node: usize, configuration: &str) -> Server {
         let sandbox = &self.sandboxes[node];
-        sandbox.write("node.toml", &self.configuration(node, size, backing));
+        sandbox.write("node.toml", configuration);
         sandbox.serve(&["--config", "node.toml", "--memory", "64MiB"])
     }
 
@@ -147,6 +151,46 @@ fn a_node_that_ends_in_order_leaves_nothing_behind() {
     assert!(at_a.read(0, 4096).expect("stored when b ended") == [7; 4096]);
     at_a.write(8192, &[9; 4096]).expect("nobody holds it");
     assert!(began.elapsed() < TIMEOUT, "a waited for b");
+}
+
+/// At the same time, or one when the other has ended.
+#[test]
+fn all_nodes_end_in_order_and_nothing_that_was_acknowledged_is_lost() {
+    let pattern = |block: u64| (block as u32).wrapping_mul(2_654_435_761).to_le_bytes().repeat(1024);
+    for is_together in [true, false] {
+        let cluster = Cluster::new();
+        // What is written stays in the cache until the end.
+        let start = |node: usize| {
+            let configuration = cluster.configuration(node, SIZE, "part.img");
+            cluster.start_with(node, &format!("{configuration}[switches]\nsmooth_write_back = false\n"))
+        };
+        let mut servers = [0, 1].map(start);
+        servers.iter_mut().for_each(|server| server.await_error("is connected"));
+        let [a, b] = servers;
+        let mut at_b = connect(&b);
+        // Of both homes.
+        (0..4096).for_each(|block| at_b.write(block * 4096, &pattern(block)).expect("acknowledged, and not flushed"));
+        let began = Instant::now();
+        a.signal(libc::SIGTERM);
+        let ended = if is_together {
+            b.signal(libc::SIGTERM);
+            [a.wait(), b.wait()]
+        } else {
+            let a = a.wait();
+            b.signal(libc::SIGTERM);
+            [a, b.wait()]
+        };
+        let took = began.elapsed();
+        for (status, _, errors) in ended {
+            assert!(status.success(), "together: {is_together}: {status}: {errors}");
+        }
+        assert!(took < TIMEOUT, "together: {is_together}: {took:?}");
+        let [a, _b] = [0, 1].map(start);
+        let mut at_a = connect(&a);
+        for block in 0..4096 {
+            assert!(at_a.read(block * 4096, 4096).expect("read") == pattern(block), "{is_together}: block {block}");
+        }
+    }
 }
 
 #[test]

@@ -75,6 +75,7 @@ mod outbox;
 mod pages;
 mod places;
 mod shards;
+mod storing;
 mod surveyed;
 mod table;
 #[cfg(test)]
@@ -387,25 +388,6 @@ impl Node {
     /// Pages held or waited for.
     pub fn pages(&self) -> usize {
         self.copies.pages.len()
-    }
-
-    /// Has all stored at this home that was written before anywhere, except at `asker`: the writers of its pages are
-    /// recalled, and retain copies to read. Returns the grants that are waited for ([`Node::may_write`]).
-    pub fn store_all(&mut self, now: Instant, asker: NodeId) -> (Vec<(PageNo, Serial)>, Actions) {
-        let mut out = Outbox::new(now);
-        let awaited = self.directory.store_all(&self.places, asker, &mut out);
-        (awaited, self.end(out))
-    }
-
-    /// Whether a node may write a page of this home under this grant. If not, all that it wrote has been given to
-    /// [`Action::Store`], or was lost.
-    pub fn may_write(&self, page: PageNo, serial: Serial) -> bool {
-        self.directory.is_exclusive(page, serial)
-    }
-
-    /// Nodes that have not answered the survey of this one, which grants nothing before.
-    pub fn is_surveying(&self) -> bool {
-        self.directory.is_surveying()
     }
 
     pub fn is_waiting(&self, page: PageNo) -> bool {

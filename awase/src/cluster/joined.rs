@@ -341,14 +341,6 @@ impl Node {
     pub fn on_leaving(&self) {
         self.state.lock().is_leaving = true;
     }
-
-    /// Stores for good what others have given to this node as a home, and does nothing more as such.
-    pub async fn retire(&self, cpu: &Processor) {
-        let disks: Vec<Arc<Shared>> = self.state.lock().disks.iter().map(|disk| Arc::clone(&disk.shared)).collect();
-        for shared in disks {
-            shared.retire(cpu).await;
-        }
-    }
 }
 
 impl State {

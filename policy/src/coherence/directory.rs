@@ -167,18 +167,32 @@ impl Directory {
         self.end_survey_of(places, node, None, out);
     }
 
-    /// Has all stored that other nodes than `asker` may have written. Returns what is waited for.
-    pub(super) fn store_all(&mut self, places: &Places, asker: NodeId, out: &mut Outbox) -> Vec<(PageNo, Serial)> {
-        let pages = self.exclusive.of_others(asker);
+    /// Has all stored that these nodes may have written. Returns what is waited for.
+    pub(super) fn store_all(
+        &mut self,
+        places: &Places,
+        is_meant: impl Fn(NodeId) -> bool,
+        out: &mut Outbox,
+    ) -> Vec<(PageNo, Serial)> {
+        let pages = self.exclusive.of(&is_meant);
         let mut awaited = Vec::with_capacity(pages.len());
         for page in pages {
             let writers = self.entries.get(page).into_iter().flat_map(Entry::writers);
-            awaited.extend(writers.filter(|(node, _)| *node != asker).map(|(_, serial)| (page, serial)));
+            awaited.extend(writers.filter(|(node, _)| is_meant(*node)).map(|(_, serial)| (page, serial)));
             if let Some(term) = places.own(page) {
                 self.change(page, (term, places), out, |entry, _| entry.is_to_store = true);
             }
         }
         awaited
+    }
+
+    /// How many pages a node may write.
+    pub(super) fn written_by(&self, node: NodeId) -> usize {
+        self.exclusive.of(|other| other == node).len()
+    }
+
+    pub(super) fn is_surveying_node(&self, node: NodeId) -> bool {
+        self.surveys.iter().any(|survey| survey.nodes.contains(&node))
     }
 
     /// Is there a node that may write under this grant?

@@ -113,10 +113,10 @@ impl Exclusive {
         now.into_iter().for_each(|node| self.0.entry(node).or_default().insert(page));
     }
 
-    /// Of other nodes than `asker`.
-    pub(super) fn of_others(&self, asker: NodeId) -> Vec<PageNo> {
-        let others = self.0.iter().filter(|(node, _)| **node != asker);
-        others.flat_map(|(_, pages)| pages.iter()).collect()
+    /// Of all nodes that are meant.
+    pub(super) fn of(&self, is_meant: impl Fn(NodeId) -> bool) -> Vec<PageNo> {
+        let meant = self.0.iter().filter(|(node, _)| is_meant(**node));
+        meant.flat_map(|(_, pages)| pages.iter()).collect()
     }
 
     pub(super) fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {

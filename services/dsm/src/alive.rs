@@ -19,7 +19,7 @@ impl Shared {
             // Without news of it until now, the one before is as good as any.
             let before = known.unwrap_or(Incarnation(address.incarnation.0.saturating_sub(1)));
             let before = Address { incarnation: before, ..address };
-            let has_left = core.left.remove(&address.node) == Some(before.incarnation);
+            let has_left = core.ends.left.remove(&address.node) == Some(before.incarnation);
             match known {
                 None => core.deaths.on_met(address.node),
                 Some(_) if has_left => core.deaths.on_return(address.node),
@@ -43,7 +43,7 @@ impl Shared {
     pub fn on_dead(&self, cpu: &Processor, address: Address) {
         let has_left = {
             let mut core = self.core.lock();
-            let has_left = core.left.remove(&address.node) == Some(address.incarnation);
+            let has_left = core.ends.left.remove(&address.node) == Some(address.incarnation);
             if !has_left {
                 core.deaths.on_end(address);
             }
@@ -85,6 +85,7 @@ impl Shared {
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
             let lost = core.flushes.meet(address).filter(|_| self.config.shards.is_none());
             first.extend(lost.map(Word::Unflushed));
+            first.extend(core.ends.word());
             self.counters.messages.add(first.len() as u64);
             // With the core's lock: a loss that is noted on another processor is among these, or is told after them.
             let header = |word| Header { from: self.me.incarnation, to: address.incarnation, word };

@@ -53,8 +53,16 @@ impl Shared {
                     self.note_failures(&mut self.core.lock(), home, failures);
                 }
             }
-            Word::Durable { shard, since } => {
+            Word::Durable { shard, since } if self.config.shards.is_some() => {
                 self.note_durable(&mut self.core.lock(), from, (shard, since));
+            }
+            Word::Durable { since, .. } => {
+                self.core.lock().flushes.on_durable(Address { incarnation: since, ..from });
+                self.changed.wake_all();
+            }
+            Word::Ending { has_stored } => {
+                self.links[usize::from(from.node.0)].set_ending(!has_stored);
+                self.changed.wake_all();
             }
             Word::Flushing(number) => {
                 self.core.lock().flushes.on_work(number);
@@ -65,7 +73,7 @@ impl Shared {
                 self.note_loss(&mut core, of);
             }
             Word::Bye => {
-                self.core.lock().left.insert(from.node, from.incarnation);
+                self.core.lock().ends.left.insert(from.node, from.incarnation);
                 self.on_end(cpu, from, true);
             }
             Word::Beat | Word::Page { .. } => {}
@@ -74,7 +82,7 @@ impl Shared {
 
     fn on_message(&self, cpu: &Processor, core: &mut Core, Arrived { envelope, content }: Arrived) {
         // What is not answered is repeated by its sender.
-        if !self.answers() {
+        if !self.answers() || self.has_no_grant_for(core, &envelope) {
             return;
         }
         let Some(page) = envelope.message.page() else {

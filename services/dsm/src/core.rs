@@ -21,6 +21,7 @@ use policy::unit::{BlockNo, Instant};
 
 use crate::Shared;
 use crate::deaths::Deaths;
+use crate::ends::Ends;
 use crate::mapping::{Fault, Place, Table};
 use crate::pages::Pages;
 use crate::unflushed::Flushes;
@@ -48,8 +49,8 @@ pub(crate) struct Core {
     /// The process of each that was connected last.
     pub(crate) processes: BTreeMap<NodeId, u64>,
     pub(crate) deaths: Deaths,
-    /// Nodes that have said that they end in order.
-    pub(crate) left: BTreeMap<NodeId, Incarnation>,
+    /// Nodes that end in order, this one among them.
+    pub(crate) ends: Ends,
     pub(crate) answers: Vec<Answer>,
     pub(crate) home: HomeState,
     pub(crate) flushes: Flushes,

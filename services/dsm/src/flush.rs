@@ -155,6 +155,9 @@ impl Shared {
             if self.config.shards.is_some() && self.is_needless(core, (home, scope), since) {
                 return Break((true, Mark { failures: MOVED, ..since }));
             }
+            if scope == Scope::Own && core.flushes.is_durable(home, since.incarnation) {
+                return Break((true, since));
+            }
             let Asked { answer, heard } = core.flushes.answers.get(&number).copied().unwrap_or_default();
             let to = (self.address_of(core, home), self.links[usize::from(home.0)].generation());
             let is_asked = asked.is_some_and(|(of, at)| of == to && cpu.now().since(at) < AGAIN);
@@ -181,7 +184,7 @@ impl Shared {
             let died = self.core.lock().node.dead_writers();
             let awaited = match scope {
                 Scope::Own => Awaited { grants: Vec::new(), changed: cpu.now() },
-                Scope::All => self.recall_all(cpu, from.node),
+                Scope::All => self.recall_all(cpu, |node| node != from.node),
             };
             is_stored = self.until_all_stored(cpu, awaited, |_| false).await.is_ok();
             // The node that asks may never have met one that died.
@@ -194,11 +197,11 @@ impl Shared {
         (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
     }
 
-    /// Recalls what other nodes than `from` may write, and returns that.
-    pub(crate) fn recall_all(&self, cpu: &Processor, from: NodeId) -> Awaited {
+    /// Recalls what these nodes may write, and returns that.
+    pub(crate) fn recall_all(&self, cpu: &Processor, is_meant: impl Fn(NodeId) -> bool) -> Awaited {
         let mut core = self.core.lock();
         let core = &mut *core;
-        let (mut grants, actions) = core.node.store_all(cpu.now(), from);
+        let (mut grants, actions) = core.node.store_all(cpu.now(), is_meant);
         grants.reverse();
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
@@ -309,7 +312,7 @@ impl Shared {
     ///
     /// # Errors
     /// After a timeout with the same value.
-    async fn while_it_goes_on<T, V: PartialEq>(
+    pub(crate) async fn while_it_goes_on<T, V: PartialEq>(
         &self,
         cpu: &Processor,
         mut look: impl FnMut(&Core) -> ControlFlow<T, V>,
@@ -337,6 +340,10 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.grants.is_empty()
+    }
+
     /// How many are there still. They go in their order, more or less: all are looked at only if the first stays long.
     fn left(&mut self, core: &Core, now: Instant) -> usize {
         let before = self.grants.len();

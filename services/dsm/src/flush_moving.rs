@@ -164,7 +164,7 @@ impl Shared {
             let core = self.core.lock();
             (core.node.dead_writers(), core.flushes.home.failures)
         };
-        let awaited = self.recall_all(cpu, from.node);
+        let awaited = self.recall_all(cpu, |node| node != from.node);
         match self.until_all_stored(cpu, awaited, has_moved).await {
             Ok(true) => {}
             // Even if all is settled again: not all is stored.

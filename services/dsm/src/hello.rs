@@ -9,7 +9,7 @@ use policy::coherence::{Incarnation, NodeId};
 use crate::wire::{u16_at, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"AWASEDSM";
-const VERSION: u16 = 11;
+const VERSION: u16 = 12;
 const PREFIX_BYTES: usize = 16;
 const FIXED_BYTES: usize = 56;
 

@@ -13,6 +13,8 @@ mod counters;
 mod deaths;
 mod dial;
 mod durable;
+mod ending;
+mod ends;
 mod failed;
 mod flush;
 mod flush_moving;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{join_all, select};
 use kernel::connection::{
     End, FixedHeader, Handler, Headerwise, Holds, Inbound, Limits, Outbound, Peer, Protocol, Release, Reply, Session,
     Sessions, Step,
@@ -63,6 +63,8 @@ struct Queue {
     /// Numbers connections; a later one ends the one before.
     generation: u64,
     is_up: bool,
+    /// The peer ends, and has not stored all yet.
+    is_ending: bool,
     words: Vec<(Header, Option<FrameRef>)>,
     /// Since when earlier words have been leaving.
     leaving: Option<Instant>,
@@ -98,7 +100,7 @@ impl Link {
     pub(crate) fn begin(&self, cpu: &Processor, first: impl Iterator<Item = Header>) -> u64 {
         let mut queue = self.queue.lock();
         queue.generation += 1;
-        queue.is_up = true;
+        (queue.is_up, queue.is_ending) = (true, false);
         queue.words = first.map(|header| (header, None)).collect();
         queue.leaving = None;
         self.heard.store(cpu.now().ns(), Ordering::Relaxed);
@@ -145,6 +147,16 @@ impl Link {
 
     pub(crate) fn is_up(&self) -> bool {
         self.queue.lock().is_up
+    }
+
+    pub(crate) fn set_ending(&self, is_ending: bool) {
+        self.queue.lock().is_ending = is_ending;
+    }
+
+    /// Does the peer on this connection end, and has not stored all yet?
+    pub(crate) fn is_ending(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.is_up && queue.is_ending
     }
 
     /// Do words wait for earlier ones to leave, or have they been leaving since before they would be repeated? Then nothing
@@ -278,13 +290,23 @@ impl Dsm {
         }
     }
 
-    /// Tells the peers that this node has stored all that it wrote, if that is so, and ends. To be called after the volumes
-    /// were closed: others need not wait then for what this node held.
-    pub async fn leave(&self, cpu: &Processor) {
+    /// This node begins to end. Homes that end, too, go on until it has stored what it wrote.
+    pub fn begin_to_leave(&self) {
+        self.volumes().iter().for_each(|shared| shared.begin_to_leave());
+    }
+
+    /// Ends what this node is as a home, and tells the peers that it has stored all that it wrote, if that is so. To be called
+    /// after the volumes were closed: others need not wait then for what this node held. Returns the volumes of which not all
+    /// that was stored here is durable.
+    pub async fn leave(&self, cpu: &Processor) -> Vec<(String, Errno)> {
         let volumes = self.volumes();
         for shared in &volumes {
             shared.give_back_forwarded(cpu).await;
+            shared.tell_unstored();
         }
+        let retired = join_all(volumes.iter().map(|shared| shared.retire(cpu))).await;
+        let failed = volumes.iter().zip(retired).filter_map(|(shared, retired)| Some((shared, retired.err()?)));
+        let failed = failed.map(|(shared, errno)| (shared.name().to_owned(), errno)).collect();
         for shared in volumes.into_iter().filter(|shared| shared.has_stored_all()) {
             for link in shared.links.iter().filter(|link| link.is_up()) {
                 link.push(shared.me.incarnation, Incarnation::default(), Word::Bye, None);
@@ -294,6 +316,7 @@ impl Dsm {
         // The senders run before this task does again, and again until the connections have taken it.
         cpu.sleep(LEAVE).await;
         self.sessions.stop();
+        failed
     }
 
     fn volume(&self, name: &str) -> Option<Arc<Shared>> {

@@ -133,8 +133,7 @@ impl Shared {
 
     /// As [`release`](Self::release), of all shards: this node is about to leave. Without a lease it may store nothing. That may be
     /// renewed; after a timeout it leaves, and others take over as when it has died.
-    pub async fn retire(&self, cpu: &Processor) {
-        let Some(shards) = self.config.shards else { return };
+    pub(crate) async fn retire_moving(&self, cpu: &Processor, shards: u16) {
         {
             let mut core = self.core.lock();
             (0..shards).for_each(|shard| core.node.release(ShardNo(shard)));

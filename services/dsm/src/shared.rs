@@ -20,6 +20,7 @@ use policy::unit::{BlockNo, BlockRange, DiskNo, Instant, JobId};
 use crate::core::{Core, HomeState};
 use crate::counters::Counters;
 use crate::deaths::Deaths;
+use crate::ends::Ends;
 use crate::failed::Failures;
 use crate::hello::{Process, Terms};
 use crate::home::Reserve;
@@ -155,7 +156,7 @@ impl Shared {
             first_met: BTreeMap::new(),
             processes: BTreeMap::new(),
             deaths: Deaths::default(),
-            left: Default::default(),
+            ends: Ends::default(),
             answers: Vec::new(),
             home: joined.as_ref().map_or_else(HomeState::default, Joined::home),
             flushes: Flushes::default(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kernel::Processor;
 use kernel::connection::Sessions;
 use policy::coherence::{Action, Envelope, NodeId, PageNo};
+use policy::unit::Instant;
 
 use crate::Shared;
 use crate::waiting::{Content, RETRANSMIT_AFTER};
@@ -46,8 +47,11 @@ fn tick(cpu: &Processor, shared: &Shared, ticks: u64) {
         });
         shared.note(core, actions, Content::None);
         shared.save_forwarded(cpu, core, RETRANSMIT_AFTER);
+        let in_vain = shared.homes_in_vain(core);
         for (page, entry) in core.pages.iter_mut() {
-            entry.expire(page, cpu.now());
+            let home = shared.config.policy().home(page);
+            let is_in_vain = home.is_some_and(|home| in_vain & 1 << home.0 != 0);
+            entry.expire(page, if is_in_vain { Instant::from_ns(u64::MAX) } else { cpu.now() });
             core.due.push_back(page);
         }
         shared.expire_faults(cpu, core);

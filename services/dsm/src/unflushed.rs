@@ -40,6 +40,8 @@ pub(crate) struct Flushes {
     pub(crate) touched: BTreeMap<NodeId, Touched>,
     /// Numbers what was stored.
     touches: u64,
+    /// Where homes stay: the last incarnation of each that has ended with all durable that was stored there.
+    durable: BTreeMap<NodeId, Incarnation>,
     /// Where homes move, by home: pages that it had not flushed when it granted them, and that others had written.
     pub(crate) marked: BTreeMap<Address, Unflushed<PageSet>>,
     /// The last incarnation of each home that may have lost what this node had stored there and not flushed.
@@ -128,6 +130,16 @@ impl Flushes {
             Some(now) => now.known = known,
             None => {}
         }
+    }
+
+    /// A home stores nothing more, and all that it has stored in this incarnation is durable.
+    pub(crate) fn on_durable(&mut self, home: Address) {
+        self.durable.insert(home.node, home.incarnation);
+        self.touched.retain(|node, touched| *node != home.node || touched.first != home.incarnation);
+    }
+
+    pub(crate) fn is_durable(&self, home: NodeId, incarnation: Incarnation) -> bool {
+        self.durable.get(&home) == Some(&incarnation)
     }
 
     /// This node does not have the page any more.

@@ -60,8 +60,10 @@ pub enum Word {
     /// So many flushes of this home have failed, on a device that all nodes reach.
     Failed { home: Address, failures: u64 },
     /// All that the sender has stored of a shard, whose home it has been since then, is durable. If it takes the shard back and
-    /// stores more of it, that is said later.
+    /// stores more of it, that is said later. Where homes stay: of all pages, the shard is zero, and the sender stores no more.
     Durable { shard: ShardNo, since: Incarnation },
+    /// The sender ends in order. Until it has stored all that it wrote it needs the homes, those that end, too.
+    Ending { has_stored: bool },
     /// The sender is there.
     Beat,
     /// The sender has stored all that it wrote, holds nothing, and ends.
@@ -108,10 +110,11 @@ mod kind {
     pub const FLUSHING: u8 = 16;
     pub const FAILED: u8 = 17;
     pub const DURABLE: u8 = 18;
+    pub const ENDING: u8 = 19;
 }
 
 mod flag {
-    /// To write; the recalled or surrendered copy may be read on; the flush is of all nodes, or succeeded.
+    /// To write; the recalled or surrendered copy may be read on; the flush is of all nodes, or succeeded; all is stored.
     pub const YES: u8 = 1;
     /// The serial of a request that has a copy; the version of a message with data.
     pub const SOME: u8 = 2;
@@ -200,6 +203,7 @@ pub(crate) fn fields(word: Word) -> Fields {
         Word::Durable { shard, since } => {
             return Fields::of(kind::DURABLE, false).mark(shard.0.into(), Mark { incarnation: since, failures: 0 });
         }
+        Word::Ending { has_stored } => return Fields::of(kind::ENDING, has_stored),
         Word::Beat => return Fields::of(kind::BEAT, false),
         Word::Bye => return Fields::of(kind::BYE, false),
     };
@@ -264,6 +268,7 @@ pub(crate) fn word(fields: &Fields) -> Option<Word> {
         kind::DURABLE => {
             return Some(Word::Durable { shard: ShardNo(fields.page.try_into().ok()?), since: mark.incarnation });
         }
+        kind::ENDING => return Some(Word::Ending { has_stored: yes }),
         kind::BEAT => return Some(Word::Beat),
         kind::BYE => return Some(Word::Bye),
         _ => return None,
@@ -399,7 +404,7 @@ mod tests {
                 _ => true,
             };
             header[44..46].fill(0);
-            let known = (kind::ASK..=kind::DURABLE).contains(&header[0]) && is_possible;
+            let known = (kind::ASK..=kind::ENDING).contains(&header[0]) && is_possible;
             prop_assert_eq!(Run::decode(&header).is_some(), known);
         }
     }
@@ -413,6 +418,7 @@ mod tests {
         let of_node = [Word::Died(home), Word::Failed { home, failures: 7 }];
         let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5))].into_iter().chain(of_node);
         let durable = Word::Durable { shard: ShardNo(u16::MAX), since: Incarnation(5) };
+        let told = [true, false].map(|has_stored| Word::Ending { has_stored }).into_iter().chain(told);
         let others = [Word::Beat, Word::Bye, durable].into_iter().chain(told);
         for word in answers.into_iter().chain(flushes).chain(others) {
             let header = Header { from: Incarnation(1), to: Incarnation(2), word };

@@ -142,8 +142,8 @@ impl World {
         let Some(running) = self.nodes[home].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
         let (awaited, actions) = match self.flaw {
-            Some(Flaw::NothingStored) => (Node::clone(node).store_all(NOW, NodeId(u16::MAX)).0, Actions::new()),
-            _ => node.store_all(NOW, NodeId(u16::MAX)),
+            Some(Flaw::NothingStored) => (Node::clone(node).store_all(NOW, |_| true).0, Actions::new()),
+            _ => node.store_all(NOW, |_| true),
         };
         for (page, serial) in awaited {
             let index = page.0 as usize;

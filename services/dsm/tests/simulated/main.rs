@@ -4,6 +4,7 @@ mod acknowledged;
 mod clients;
 mod coherent;
 mod contended;
+mod ended;
 mod failed_flush;
 mod failures;
 mod forwarded;
