@@ -24,6 +24,7 @@ use policy::unit::ProcessorId;
 use crate::accepting::HostSockets;
 use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
 use crate::guard::{self, Guard};
+use crate::media;
 use crate::membership::{self, Claims, Member};
 use crate::predecessor::Deadline;
 use crate::processors::Processors;
@@ -203,6 +204,10 @@ fn listen_for_peers(at: SocketAddr) -> Result<ListeningSocket, NetError> {
 fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> anyhow::Result<Nodes> {
     let cluster = &config.settings.cluster;
     let Some(address) = cluster.address() else { anyhow::bail!("cluster.listen is missing") };
+    // A member that cannot serve them would keep the others from them.
+    let mut problems = Problems::default();
+    let found: Vec<_> = config.volumes().filter_map(|volume| problems.note(media::inspect(volume))).collect();
+    drop(problems.or(found)?);
     let disks = config.exports.iter().filter(|export| export.kind == Disk::Shared).count();
     let pages_max = guard::pages_max(cluster.lease) / disks.max(1);
     let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses, pages_max);

@@ -140,13 +140,22 @@ impl Server {
                 panel.replace_volume(name, volume, shared);
             }));
         }
-        let report = server.change_on(sockets, config)?;
-        notices.extend(report.notices);
-        notices.extend(server.listen_for_control()?);
-        notices.extend(server.listen_for_programs()?);
-        let published = server.trace.as_ref().map_or(Ok(()), |trace| trace.publish(Deadline::for_takeover()));
-        notices.extend(published.err().map(|error| format!("awase trace will not find what is recorded: {error:#}")));
+        let begun = server.begin(config, sockets);
+        if begun.is_err() {
+            // The other nodes would wait for it until its lease is over.
+            server.cluster.iter().for_each(Cluster::stop);
+        }
+        notices.extend(begun?);
         Ok((server, notices))
+    }
+
+    fn begin(&mut self, config: &Config, sockets: Sockets) -> anyhow::Result<Vec<String>> {
+        let mut notices = self.change_on(sockets, config)?.notices;
+        notices.extend(self.listen_for_control()?);
+        notices.extend(self.listen_for_programs()?);
+        let published = self.trace.as_ref().map_or(Ok(()), |trace| trace.publish(Deadline::for_takeover()));
+        notices.extend(published.err().map(|error| format!("awase trace will not find what is recorded: {error:#}")));
+        Ok(notices)
     }
 
     /// Listens on the control socket. That one which nobody asked for cannot be made is only told.
@@ -451,6 +460,7 @@ impl Server {
             .map(|served| (closing::export(&served.export.name), Arc::clone(&served.volume)))
             .collect();
         let drain = move |cpu| async move {
+            protocol.iter().for_each(|protocol| protocol.begin_to_leave());
             if !acceptor.drain(&cpu, bound).await {
                 tell(format_args!("some requests did not end within {bound:?}; their clients were not answered"));
             }
@@ -460,7 +470,6 @@ impl Server {
             }
             for (name, volume) in volumes {
                 if let Err(error) = volume.close(&cpu).await {
-            protocol.iter().for_each(|protocol| protocol.begin_to_leave());
                     failures.push((name, error));
                 }
             }

@@ -73,6 +73,8 @@ macro_rules! cluster {
     };
 }
 
+mod refused;
+
 fn connect(server: &Server) -> Client {
     Client::connect(&server.socket(), "s").expect("connected")
 }
