@@ -218,6 +218,7 @@ fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> an
         node: name.to_owned(),
         others: config.volumes().flat_map(|export| export.homes.clone()).collect(),
         address,
+        disks: config.volumes().filter_map(|volume| Some((volume.name.clone(), volume.shared_size()?))).collect(),
         shards: joined::SHARDS,
         lease: cluster.lease,
     };

@@ -1,6 +1,6 @@
 //! The thread `cluster-ask`: what the policy asks, one question at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use policy::membership::{Ask, NodeId, Reply};
 use policy::unit::Instant;
@@ -60,8 +60,10 @@ impl Asker {
     }
 
     fn register(&mut self, lease: &LeaseId) -> Result<Reply, Problem> {
-        let record = Record { node: self.node, address: self.settings.address };
+        let disks = Some(self.settings.disks.clone());
+        let record = Record { node: self.node, address: self.settings.address, disks };
         let key = self.keys.member(&self.settings.node);
+        self.compare_disks()?;
         match self.etcd.create(&key, &record.encode(), Some(lease))? {
             Created::At(revision) => Ok(Reply::Registered(revision.epoch()?)),
             // An earlier attempt succeeded, and its answer was lost.
@@ -72,6 +74,33 @@ impl Asker {
             Created::LeaseLost => Ok(Reply::LeaseLost),
         }
     }
+}
+
+impl Asker {
+    /// All members become homes of all these disks: one that does not have them all would keep the others from them.
+    fn compare_disks(&mut self) -> Result<(), Problem> {
+        let members = self.keys.members();
+        let ours = &self.settings.disks;
+        for found in self.etcd.range(&members)?.1 {
+            let name = found.key.strip_prefix(&members).filter(|name| *name != self.settings.node);
+            let Some((name, Ok(record))) = name.map(|name| (name, Record::decode(&found.value))) else { continue };
+            if let Some(what) = record.disks.and_then(|theirs| difference(name, &theirs, ours)) {
+                return Err(Problem::Disks(what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In words.
+fn difference(node: &str, theirs: &BTreeMap<String, u64>, ours: &BTreeMap<String, u64>) -> Option<String> {
+    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    names.into_iter().find_map(|name| match (theirs.get(name), ours.get(name)) {
+        (Some(theirs), Some(ours)) if theirs == ours => None,
+        (Some(theirs), Some(ours)) => Some(format!("{name:?} has {theirs} bytes at node {node:?}, and {ours} here")),
+        (None, _) => Some(format!("{name:?} is not configured at node {node:?}")),
+        (_, None) => Some(format!("{name:?} of node {node:?} is not configured here")),
+    })
 }
 
 /// The number of the node with this name: the one it has had, or the lowest that is free, from now on its own.

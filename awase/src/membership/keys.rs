@@ -1,5 +1,6 @@
 //! The keys of a cluster in etcd and what their values say.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use base64::Engine as _;
@@ -26,10 +27,12 @@ pub(super) enum Key<'a> {
 }
 
 /// The value of `members/NAME`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub node: NodeId,
     pub address: SocketAddr,
+    /// [`Settings::disks`]; `None` by a server that did not say so yet.
+    pub disks: Option<BTreeMap<String, u64>>,
 }
 
 impl Keys {
@@ -41,8 +44,12 @@ impl Keys {
         &self.root
     }
 
+    pub fn members(&self) -> String {
+        format!("{}members/", self.root)
+    }
+
     pub fn member(&self, name: &str) -> String {
-        format!("{}members/{name}", self.root)
+        format!("{}{name}", self.members())
     }
 
     pub fn map(&self) -> String {
@@ -76,8 +83,8 @@ impl Keys {
 }
 
 impl Record {
-    pub fn encode(self) -> String {
-        json!({ "node": self.node.0, "address": self.address.to_string() }).to_string()
+    pub fn encode(&self) -> String {
+        json!({ "node": self.node.0, "address": self.address.to_string(), "disks": self.disks }).to_string()
     }
 
     pub fn decode(text: &[u8]) -> Result<Self, String> {
@@ -85,7 +92,8 @@ impl Record {
         let node = value["node"].as_u64().and_then(|node| u16::try_from(node).ok()).filter(|node| *node < NODES_MAX);
         let node = NodeId(node.ok_or("no number of a node")?);
         let address = value["address"].as_str().and_then(|address| address.parse().ok()).ok_or("no address")?;
-        Ok(Record { node, address })
+        let disks = serde_json::from_value(value["disks"].clone()).map_err(|error| error.to_string())?;
+        Ok(Record { node, address, disks })
     }
 }
 
@@ -129,8 +137,12 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_read_again_and_garbage_is_an_error() {
-        let record = Record { node: NodeId(3), address: "[::1]:7000".parse().expect("an address") };
-        assert_eq!(Record::decode(record.encode().as_bytes()), Ok(record));
+        for disks in [None, Some(BTreeMap::new()), Some([("s".to_owned(), u64::MAX)].into())] {
+            let record = Record { node: NodeId(3), address: "[::1]:7000".parse().expect("an address"), disks };
+            assert_eq!(Record::decode(record.encode().as_bytes()), Ok(record));
+        }
+        let earlier = Record::decode(b"{\"node\":3,\"address\":\"[::1]:7000\"}");
+        assert_eq!(earlier.map(|record| record.disks), Ok(None));
         let home = |node, epoch| {
             let at = Address { node: NodeId(node), incarnation: Incarnation(epoch) };
             Home { at, since: Incarnation(epoch / 2) }

@@ -34,6 +34,11 @@ pub enum Problem {
     )]
     Shards { theirs: usize, ours: u16 },
     #[error(
+        "this node does not join yet: the shared disk {0}, and disks with shared_device must be the same at all members, each \
+         of which stores a share of them"
+    )]
+    Disks(String),
+    #[error(
         "the node {0:?} is registered already: by its previous life, whose lease ends soon, or by another machine that has \
          its name"
     )]

@@ -1,5 +1,6 @@
 //! What a node must know to join a cluster.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct Settings {
     pub others: Vec<String>,
     /// Where the other nodes reach it.
     pub address: SocketAddr,
+    /// Disks of which any member becomes a home, and their sizes in bytes: identical on all nodes.
+    pub disks: BTreeMap<String, u64>,
     /// Identical on all nodes.
     pub shards: u16,
     /// Whole seconds. etcd makes it longer if it is shorter than one and a half of its election timeouts (2 s unless it is
@@ -91,6 +94,7 @@ mod tests {
             node: "a".into(),
             others: Vec::new(),
             address: "127.0.0.1:7000".parse().expect("an address"),
+            disks: BTreeMap::new(),
             shards: 64,
             lease: Duration::from_secs(2),
         }

@@ -27,6 +27,7 @@ pub fn settings(name: &str, etcd: &[String]) -> Settings {
         node: name.into(),
         others: Vec::new(),
         address: SocketAddr::from(([127, 0, 0, 1], port)),
+        disks: BTreeMap::new(),
         shards: SHARDS,
         lease: LEASE,
     }

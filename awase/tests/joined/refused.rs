@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use testkit::skip;
 
-use crate::{Cluster, LEASE, SIZE, connect, pattern};
+use crate::{BLOCK, Cluster, LEASE, SIZE, connect, pattern, value};
 
 #[test]
 fn a_node_that_cannot_start_has_not_joined() {
@@ -37,4 +37,33 @@ fn a_node_that_cannot_start_has_not_joined() {
     let _b = cluster.start(1);
     a.await_error("\"b\": is connected");
     a.signal(libc::SIGTERM);
+}
+
+#[test]
+fn a_node_with_other_disks_than_the_members_does_not_keep_them_from_theirs() {
+    let cluster = cluster!();
+    let (a, device) = (cluster.start(0), cluster.device());
+    let mut at_a = connect(&a);
+    let more = format!(
+        "shared_device = {device:?}\n[[export]]\nname = \"t\"\nkind = \"shared\"\nsize = \"1MiB\"\nshared_device = {:?}\n",
+        cluster.common.file("t")
+    );
+    std::fs::File::create(cluster.common.file("t")).expect("made").set_len(1 << 20).expect("sparse");
+    cluster.configure(1, &more);
+    let mut b = cluster.serve(1);
+    b.await_error("the shared disk \"t\" is not configured at node \"a\"");
+    cluster.configure(2, &format!("shared_device = {device:?}"));
+    let text = std::fs::read_to_string(cluster.sandboxes[2].file("node.toml")).expect("written");
+    cluster.sandboxes[2].write("node.toml", &text.replace(&format!("{SIZE}B"), "32MiB"));
+    let mut c = cluster.serve(2);
+    c.await_error("the shared disk \"s\" has 67108864 bytes at node \"a\", and 33554432 here");
+    (0..64).for_each(|part| at_a.write(part << 20, &pattern(part)).expect("written"));
+    at_a.flush().expect("all homes have the disk");
+    drop(at_a);
+    drop(c);
+    a.end();
+    b.await_error("this node serves as a member");
+    let mut at_b = connect(&b);
+    assert_eq!(value(&at_b.read(63 << 20, BLOCK as u32).expect("read")), 63);
+    at_b.flush().expect("it is alone");
 }
