@@ -119,6 +119,9 @@ pub(super) fn add(nodes: &mut Vec<Node>, name: &str, address: &str) -> Result<()
     if nodes.iter().any(|node| node.name == name) {
         return because(format!("holds {name:?} twice"));
     }
+    if let Some(node) = nodes.iter().find(|node| node.address == address) {
+        return because(format!("holds {address:?}, which {:?} has already", node.name));
+    }
     if nodes.len() >= NODES_MAX {
         return because(format!("holds more than {NODES_MAX} nodes"));
     }

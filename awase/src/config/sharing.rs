@@ -187,6 +187,7 @@ mod tests {
                 with("localhost:7002", "localhost"),
                 "awase.toml:4: cluster.peers.b = \"localhost\" holds \"localhost\", which is not a host and a port",
             ),
+            (with("localhost:7002", "127.0.0.1:7001"), "holds \"127.0.0.1:7001\", which \"a\" has already"),
             (with("b = \"localhost", "\"b c\" = \"localhost"), "which is not 1 to 64 letters"),
             (with("listen = \"127.0.0.1:7001\"\n", ""), "cluster.listen is missing"),
             (with("node = \"a\"", "nodes = \"a\""), "did you mean \"cluster.node\"?"),
