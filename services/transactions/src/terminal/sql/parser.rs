@@ -58,6 +58,9 @@ pub struct Parser {
     at: usize,
     /// Where the query ends: characters, from 1.
     end: usize,
+    /// Tokens that were taken.
+    #[cfg(test)]
+    taken: usize,
 }
 
 /// Parses a query: statements with `;` between them, up to the first that is not served.
@@ -65,7 +68,7 @@ pub struct Parser {
 /// # Errors
 /// If it is the first of all, or a syntax error, with which PostgreSQL executes nothing of the query.
 pub fn parse(query: &str) -> Result<Vec<Statement>, Refusal> {
-    let mut parser = Parser { tokens: tokens(query)?, at: 0, end: query.chars().count() + 1 };
+    let mut parser = Parser::new(query)?;
     let mut statements = Vec::new();
     loop {
         while parser.takes_symbol(';') {}
@@ -92,6 +95,16 @@ pub fn parse(query: &str) -> Result<Vec<Statement>, Refusal> {
 }
 
 impl Parser {
+    fn new(query: &str) -> Result<Parser, Refusal> {
+        Ok(Parser {
+            tokens: tokens(query)?,
+            at: 0,
+            end: query.chars().count() + 1,
+            #[cfg(test)]
+            taken: 0,
+        })
+    }
+
     pub fn peek(&self) -> Option<&Token> {
         self.tokens.get(self.at).map(|placed| &placed.token)
     }
@@ -103,6 +116,10 @@ impl Parser {
     pub fn next(&mut self) -> Option<Token> {
         let token = self.peek().cloned()?;
         self.at += 1;
+        #[cfg(test)]
+        {
+            self.taken += 1;
+        }
         Some(token)
     }
 

@@ -29,23 +29,21 @@ impl Parser {
         }
     }
 
-    /// `left` and what follows it, while both are of `integer` (`SELECT 1 + 1` is what some clients ask first); other
-    /// operators are left where they are. `least`: how tightly they bind.
+    /// `left` and what follows it, if all are of `integer` (`SELECT 1 + 1` is what some clients ask first). `least`: how
+    /// tightly its operators bind. Nothing is parsed twice: the work would double with each level of parentheses.
     fn arithmetic(&mut self, mut left: Constant, depth: usize, least: u8) -> Result<Constant, Refusal> {
         while let Some(Token::Symbol(operator @ ('+' | '-' | '*'))) = self.peek() {
-            let (operator, start, position) = (*operator, self.at, self.position());
+            let (operator, position) = (*operator, self.position());
             let binds = if operator == '*' { 2 } else { 1 };
             if binds < least {
                 break;
             }
             self.at += 1;
-            let right = match self.operand(depth) {
-                Ok(right) => Some(self.arithmetic(right, depth, binds + 1)?),
-                Err(_) => None,
-            };
-            let (Some(one), Some(other)) = (integer(&left), right.as_ref().and_then(integer)) else {
-                self.at = start;
-                break;
+            let right = self.operand(depth)?;
+            let right = self.arithmetic(right, depth, binds + 1)?;
+            let (Some(one), Some(other)) = (integer(&left), integer(&right)) else {
+                let message = format!("the operator {operator} is served between constants of type integer alone");
+                return Err(Refusal::new(SqlState::NOT_SUPPORTED, message).at(position));
             };
             let result = match operator {
                 '+' => one.checked_add(other),
@@ -181,5 +179,28 @@ fn signed(sign: char, number: String) -> String {
         ('-', Some(positive)) => positive.to_owned(),
         ('-', None) => format!("-{number}"),
         _ => number,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To parse an operand again at each level doubles the work at each.
+    #[test]
+    fn what_cannot_be_calculated_is_refused_without_parsing_a_token_twice() {
+        for depth in [12, 49, 99] {
+            for last in ["'a'", "$1", "1.5", "1 / 2", "2147483647 + 1", "f()", "", "+"] {
+                for (begin, end) in
+                    [("1 + 2 * (", ")"), ("1 - (2 + ", ")"), ("cast(1 * ", " AS int8)"), ("-(1.5 + 1 * ", ")")]
+                {
+                    let query = format!("{}{last}{}", begin.repeat(depth), end.repeat(depth));
+                    let mut parser = Parser::new(&query).expect("tokens");
+                    let is_refused = parser.constant(0).is_err();
+                    let (taken, all) = (parser.taken, parser.tokens.len());
+                    assert!(is_refused && taken <= all, "{taken} of {all}: {query}");
+                }
+            }
+        }
     }
 }
