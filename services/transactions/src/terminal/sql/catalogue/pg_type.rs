@@ -41,7 +41,7 @@ const FIELD_BYTES_MAX: usize = 16;
 /// Of all conditions of a query, at most: each is compared whenever it is executed.
 const OPERANDS_MAX: usize = 100;
 
-/// One for each kind of table that may be joined.
+/// Tables that may be joined, at most.
 const JOINS_MAX: usize = 4;
 
 /// What a column has of each served type.
@@ -108,12 +108,17 @@ pub fn type_of(column: &str) -> Option<SqlType> {
     FIELDS.iter().find(|(name, _)| *name == column).map(|(_, of)| *of)
 }
 
+/// All but `void`. Only simple look-ups find that: JDBC looks for it as for types that are not served, and takes no row well.
+fn served() -> impl Iterator<Item = SqlType> {
+    SqlType::all().filter(|of| *of != SqlType::Void)
+}
+
 /// Is it a name or the number of a type that is served?
 pub fn is_served(text: &str) -> bool {
     let folded = text.to_lowercase().replace(['"', '{', '}'], "");
     let name = folded.strip_prefix("pg_catalog.").unwrap_or(&folded);
     let of = name.parse().map_or_else(|_| SqlType::named(name), SqlType::of_oid);
-    of.is_some_and(|of| SqlType::all().any(|served| served == of))
+    of.is_some_and(|of| served().any(|served| served == of))
 }
 
 pub fn is_of_served(value: &Value) -> bool {
@@ -251,7 +256,7 @@ fn is_never_met(condition: &[Placed]) -> bool {
     if let Some((condition, [])) = self::condition(condition) {
         let is_identity = matches!(&*condition.field, "oid" | "typname");
         let is_literal = condition.any.iter().all(|operand| matches!(operand, Operand::Literal(_)));
-        return (is_identity || is_literal) && SqlType::all().all(|of| !condition.is_met(of, &[]));
+        return (is_identity || is_literal) && served().all(|of| !condition.is_met(of, &[]));
     }
     let condition = if is_symbol(condition.get(1), '.') { &condition[2..] } else { condition };
     matches!(condition, [oid, equals, to_regtype, open, of, close]

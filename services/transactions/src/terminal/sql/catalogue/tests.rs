@@ -141,6 +141,30 @@ fn postgrex_finds_the_served_types_and_how_they_are_read() {
     assert_eq!(rows(&query("null", "t.oid IN (16, 16390)"), &[]), [bool]);
 }
 
+/// It asks so of a column of a function without results.
+#[test]
+fn jdbc_finds_no_void() {
+    let jdbc = |condition: &str| {
+        format!(
+            "SELECT typinput='pg_catalog.array_in'::regproc as is_array, typtype, typname, pg_type.oid   FROM \
+             pg_catalog.pg_type   LEFT JOIN (select ns.oid as nspoid, ns.nspname, r.r           from pg_namespace as ns \
+             join ( select s.r, (current_schemas(false))[s.r] as nspname                   from generate_series(1, \
+             array_upper(current_schemas(false), 1)) as s(r) ) as r          using ( nspname )        ) as sp     ON \
+             sp.nspoid = typnamespace  WHERE {condition}  ORDER BY sp.r, pg_type.oid DESC"
+        )
+    };
+    let none = Vec::<Vec<Value>>::new();
+    assert_eq!(rows(&jdbc("pg_type.oid = $1"), &[Value::BigInt(2278)]), none);
+    assert_eq!(rows(&jdbc("typname = $1"), &[Value::Text("void".into())]), none);
+    assert_eq!(rows(&jdbc("pg_type.oid = 2278"), &[]), none);
+    assert!(found(&jdbc("pg_type.oid = $1")).check(&[Value::BigInt(20)]).is_err());
+    let named = "SELECT n.nspname = ANY(current_schemas(true)), n.nspname, t.typname FROM pg_catalog.pg_type t \
+                 JOIN pg_catalog.pg_namespace n ON t.typnamespace = n.oid WHERE t.oid = $1";
+    assert_eq!(rows(named, &[Value::BigInt(2278)]), none);
+    let simple = "SELECT typname FROM pg_type WHERE oid = $1";
+    assert_eq!(rows(simple, &[Value::BigInt(2278)]), [[Value::Text("void".into())]]);
+}
+
 #[test]
 fn what_would_have_rows_is_refused() {
     for query in [
