@@ -276,6 +276,7 @@ fn what_is_repeated_until_a_message_is_full_is_parsed_in_time_that_grows_with_it
         ("SELECT oid FROM pg_type", " JOIN pg_proc ON typinput"),
         ("SELECT oid FROM pg_type WHERE oid IN (1", ",1"),
         ("SELECT oid FROM pg_type WHERE true", " AND oid = 1"),
+        ("", &format!("SELECT oid FROM pg_type WHERE {}oid = 1{};", "(".repeat(1000), ")".repeat(1000))),
         ("SELECT oid", ".oid"),
         ("SELECT oid", "::oid"),
         ("SELECT max", "(select max(1))"),

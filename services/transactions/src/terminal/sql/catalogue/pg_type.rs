@@ -231,12 +231,21 @@ pub fn conditions(
 }
 
 /// Without parentheses around all of it.
-fn unparenthesized(mut of: &[Placed]) -> &[Placed] {
-    let closes = |of: &[Placed]| outermost(of).find(|at| is_symbol(of.get(*at), ')'));
-    while is_symbol(of.first(), '(') && closes(of).is_some_and(|at| at == of.len() - 1) {
-        of = &of[1..of.len() - 1];
+fn unparenthesized(of: &[Placed]) -> &[Placed] {
+    let opened = of.iter().take_while(|token| is_symbol(Some(token), '(')).count();
+    let closed = of.iter().rev().take_while(|token| is_symbol(Some(token), ')')).count();
+    // Those that are still open wherever one looks between them.
+    let (mut depth, mut around) = (opened, opened);
+    for token in &of[opened..of.len() - closed] {
+        match token.token {
+            Token::Symbol('(') => depth += 1,
+            Token::Symbol(')') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        around = around.min(depth);
     }
-    of
+    let pairs = if depth == closed { around } else { 0 };
+    &of[pairs..of.len() - pairs]
 }
 
 /// Does no served type meet a WHERE clause, unless a parameter is its name or number? `false`: that is not seen.

@@ -166,6 +166,23 @@ fn jdbc_finds_no_void() {
 }
 
 #[test]
+fn parentheses_around_all_of_a_condition_mean_nothing() {
+    for condition in [
+        "((oid = 20))",
+        "((oid = 20) AND (typtype = 'b'))",
+        "(oid = 20) AND (typtype = 'b')",
+        "((oid = 20) AND ((typtype IN ('b'))))",
+        "(((oid IN (20))))",
+    ] {
+        let query = format!("SELECT oid FROM pg_type WHERE {condition}");
+        assert_eq!(rows(&query, &[]), [[Value::BigInt(20)]], "{condition}");
+    }
+    for condition in ["((oid = 20)", "(oid = 20))", "(oid) = 20", ")oid = 20("] {
+        assert!(parse(&format!("SELECT oid FROM pg_type WHERE {condition}")).is_err(), "{condition}");
+    }
+}
+
+#[test]
 fn what_would_have_rows_is_refused() {
     for query in [
         "SELECT datname FROM pg_database",
