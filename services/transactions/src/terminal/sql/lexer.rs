@@ -17,6 +17,8 @@ pub enum Token {
     /// `::`
     Cast,
     Symbol(char),
+    /// What PostgreSQL takes and is not served; what follows is not looked at.
+    Refused(Box<Refusal>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +33,7 @@ struct Lexer<'a> {
     position: usize,
 }
 
-/// Splits a query into tokens.
+/// Splits a query into tokens, up to the first that is [`Token::Refused`].
 ///
 /// # Errors
 /// Where a text or comment does not end, or a character has no place in SQL.
@@ -41,8 +43,15 @@ pub fn tokens(query: &str) -> Result<Vec<Placed>, Refusal> {
     loop {
         lexer.skip_blanks()?;
         let position = lexer.position;
-        let Some(token) = lexer.token()? else { return Ok(tokens) };
-        tokens.push(Placed { token, position });
+        match lexer.token() {
+            Ok(Some(token)) => tokens.push(Placed { token, position }),
+            Ok(None) => return Ok(tokens),
+            Err(refusal) if refusal.state == SqlState::SYNTAX => return Err(refusal),
+            Err(refusal) => {
+                tokens.push(Placed { token: Token::Refused(Box::new(refusal)), position });
+                return Ok(tokens);
+            }
+        }
     }
 }
 

@@ -63,10 +63,11 @@ pub struct Parser {
     taken: usize,
 }
 
-/// Parses a query: statements with `;` between them, up to the first that is not served.
+/// Parses a query: statements with `;` between them, up to the first that is not served. Errors behind that are not seen.
 ///
 /// # Errors
-/// If it is the first of all, or a syntax error, with which PostgreSQL executes nothing of the query.
+/// If it is the first of all, or a syntax error, with which PostgreSQL executes nothing of the query. Some of what only
+/// PostgreSQL knows is one here, too (`CLOSE c`, `SELECT 1 ^ 2`).
 pub fn parse(query: &str) -> Result<Vec<Statement>, Refusal> {
     let mut parser = Parser::new(query)?;
     let mut statements = Vec::new();
@@ -157,6 +158,7 @@ impl Parser {
     pub fn unexpected(&self) -> Refusal {
         let message = match self.peek() {
             None => "syntax error at end of input".to_owned(),
+            Some(Token::Refused(refusal)) => return (**refusal).clone(),
             Some(token) => format!("syntax error at or near {:?}", shown(token)),
         };
         Refusal::new(SqlState::SYNTAX, message).hint(SERVED).at(self.position())
@@ -173,6 +175,9 @@ impl Parser {
             let is_query = matches!(word.as_str(), "select" | "with");
             let rest = self.tokens.get(start..).filter(|_| is_query).unwrap_or_default();
             let end = rest.iter().position(|placed| placed.token == Token::Symbol(';')).unwrap_or(rest.len());
+            if let Some(Placed { token: Token::Refused(refusal), .. }) = rest[..end].last() {
+                return Err((**refusal).clone());
+            }
             let found = lookup(&rest[..end], ITEMS_MAX).ok_or(refusal)?;
             self.at = start + end;
             Ok(Statement::Lookup(found))
@@ -352,6 +357,7 @@ fn shown(token: &Token) -> String {
         Token::Parameter(number) => format!("${number}"),
         Token::Cast => "::".into(),
         Token::Symbol(symbol) => symbol.to_string(),
+        Token::Refused(_) => String::new(),
     }
 }
 

@@ -185,6 +185,7 @@ impl Parser {
                 Some(Token::Word(text) | Token::Quoted(text) | Token::Text(text) | Token::Number(text)) => {
                     values.push(format!("{sign}{text}"));
                 }
+                Some(Token::Refused(refusal)) => return Err(*refusal),
                 _ => {
                     let message = format!("the value of {name} is missing");
                     return Err(Refusal::new(SqlState::SYNTAX, message).at(position));

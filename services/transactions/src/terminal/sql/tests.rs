@@ -188,6 +188,30 @@ fn anything_else_gets_an_error_that_says_what_is_served() {
     assert!(refusal("INSERT INTO t VALUES (1)").hint.is_some_and(|hint| hint.contains("SELECT f(...)")));
 }
 
+/// As by PostgreSQL, with which they are well-formed.
+#[test]
+fn what_the_lexer_refuses_is_refused_where_it_is() {
+    for (refused, state) in [
+        ("DO $$ BEGIN END $$", "0A000"),
+        ("CREATE FUNCTION f() AS $a$ SELECT 1; $a$", "0A000"),
+        ("SELECT f($$a$$)", "0A000"),
+        ("SELECT 1 $$a$$", "0A000"),
+        ("SELECT f(E'\\x41')", "0A000"),
+        ("SELECT f($99999)", "42P02"),
+        ("SET a = $$a$$", "0A000"),
+        ("$$a$$", "0A000"),
+        ("SELECT oid FROM pg_class WHERE relname = $$a$$", "0A000"),
+    ] {
+        let statements = parse(&format!("BEGIN; {refused}; COMMIT")).unwrap_or_else(|_| panic!("{refused}"));
+        match &statements[..] {
+            [Statement::Begin { .. }, Statement::Refused(refusal)] => assert_eq!(refusal.state.0, state, "{refused}"),
+            other => panic!("{refused}: {other:?}"),
+        }
+        assert_eq!(refusal(refused).state.0, state, "{refused}");
+    }
+    assert_eq!(refusal("BEGIN; SELECT 'open").state.0, "42601");
+}
+
 #[test]
 fn integers_are_calculated_as_by_postgresql() {
     let number = |text: &str| literals(&format!("SELECT f({text})"))[0].clone();

@@ -12,7 +12,7 @@ const CASTS_MAX: usize = 8;
 impl Parser {
     pub(super) fn not_constant(&self) -> Refusal {
         match self.peek() {
-            None | Some(Token::Symbol(';')) => self.unexpected(),
+            None | Some(Token::Symbol(';') | Token::Refused(_)) => self.unexpected(),
             Some(_) => {
                 let message = "arguments can be constants and parameters, with casts; no other expressions are served";
                 Refusal::new(SqlState::NOT_SUPPORTED, message).at(self.position())
