@@ -41,12 +41,12 @@ impl Conversation {
     /// have their turn before the next one.
     pub(super) async fn write(&mut self, items: &[Item], rows: Vec<Vec<Value>>) {
         let mut rows = rows.into_iter();
-        let mut parts = items.split_inclusive(is_lookup).peekable();
-        while let Some(part) = parts.next() {
-            self.write_at_once(part, &mut rows);
-            if parts.peek().is_some() {
+        for part in items.split_inclusive(is_lookup) {
+            let looks_up = part.last().is_some_and(is_lookup);
+            if looks_up && std::mem::replace(&mut self.cycle.has_looked_up, true) {
                 self.give_way().await;
             }
+            self.write_at_once(part, &mut rows);
         }
     }
 

@@ -188,6 +188,7 @@ impl Conversation {
         }
         self.cycle.bytes = 0;
         self.cycle.evaluated = Evaluated::default();
+        self.cycle.has_looked_up = false;
     }
 
     /// The client waits for replies from now on.

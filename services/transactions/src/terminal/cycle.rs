@@ -100,6 +100,8 @@ pub struct Cycle {
     /// Of messages, and of what they have described.
     pub bytes: usize,
     pub evaluated: Evaluated,
+    /// In a catalogue, since the client was last answered.
+    pub has_looked_up: bool,
     pub forgotten: Forgotten,
     /// Named statements made since, and how many items were before each.
     pub made: Vec<(usize, String)>,

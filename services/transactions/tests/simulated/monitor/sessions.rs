@@ -190,12 +190,12 @@ fn what_is_sent_once_is_not_used_and_cast_without_end() {
 
 #[test]
 fn others_have_their_turn_between_lookups_that_were_sent_together() {
-    let time_slices = |statement: &str| {
+    let time_slices = |(statements, times): (&str, usize)| {
         let scene = Scene::new(2, FEW_KEYS, &mut Random(2));
         scene.world.set_network(NetworkConfig::default());
         let life = scene.begin(2);
         let (world, from, to) = (scene.world.clone(), scene.clients.id, scene.server);
-        let (query, cpu) = (statement.repeat(1000), &scene.clients.processors[0]);
+        let (query, cpu) = (statements.repeat(times), &scene.clients.processors[0]);
         let reply = spawn(cpu, async move |cpu| {
             let terminal = Terminal::open(&cpu, &world, from, to).await.expect("a server");
             terminal.ask(&query).await.expect("a reply").tags.len()
@@ -208,13 +208,19 @@ fn others_have_their_turn_between_lookups_that_were_sent_together() {
             let host = if host == scene.server { &life.host } else { &scene.clients };
             host.processors.iter().find(|cpu| cpu.id() == id).expect("a processor").turn();
         }
-        assert_eq!(*reply.borrow(), Some(1000), "{statement}");
+        assert_eq!(*reply.borrow(), Some(times * statements.matches(';').count()), "{statements}");
         scene.crash(life, false);
         scene.clients.die();
         of_server
     };
-    let of = ["SELECT oid FROM pg_class;", "SELECT 1;"].map(time_slices);
-    assert!(of[0] > 1000 && of[1] < 500, "{of:?}");
+    let of = [
+        ("SELECT oid FROM pg_class;", 1000),
+        ("BEGIN; SELECT oid FROM pg_class; COMMIT;", 300),
+        ("SELECT 1;", 1000),
+        ("BEGIN; SELECT 1; COMMIT;", 300),
+    ]
+    .map(time_slices);
+    assert!(of[0] > 1000 && of[1] > 300 && of[2] < 500 && of[3] < 150, "{of:?}");
 }
 
 #[test]
