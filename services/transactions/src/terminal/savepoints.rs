@@ -35,6 +35,7 @@ impl Conversation {
             SavepointAction::Release => self.block.release(name)?,
             SavepointAction::RollBackTo => {
                 let (settings, portals) = self.block.roll_back_to(name)?;
+                // The one without a name is ended by the Bind of this statement, unless that names its own.
                 self.portals.retain_named(|portal| portal.made <= portals);
                 self.settings.return_to(&settings, &mut self.cycle.out);
             }
