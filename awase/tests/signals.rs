@@ -1,8 +1,9 @@
 //! Signals end a server in order, whoever reads what it says, and at once where it cannot.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use testkit::nbd::Client;
@@ -28,6 +29,20 @@ fn fill(server: &Server, descriptor: i32) {
     for bytes in [4096, 1] {
         while pipe.write(&vec![b'.'; bytes]).is_ok() {}
     }
+}
+
+fn make_fifo(path: &Path) {
+    client("mkfifo", &[path.to_str().expect("UTF-8")]);
+}
+
+/// Waits until the server reads from a FIFO. As long as the file is open, it does not read to its end.
+fn await_reader(fifo: &Path) -> File {
+    let mut opened = None;
+    await_that("it is read", || {
+        opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(fifo).ok();
+        opened.is_some()
+    });
+    opened.expect("open")
 }
 
 #[test]
@@ -60,8 +75,8 @@ fn what_is_read_late_is_complete_and_in_order_and_what_was_dropped_is_counted() 
     reload_with(&sandbox, &mut server, "late");
     fill(&server, libc::STDERR_FILENO);
     reload_with(&sandbox, &mut server, "latest");
-    server.signal(libc::SIGTERM);
     server.await_error("\"latest\" is not allowed");
+    server.signal(libc::SIGTERM);
     let (status, _, errors) = server.wait();
     assert!(status.success(), "{status}");
     let at = |part: &str| errors.find(part).unwrap_or_else(|| panic!("no {:?}", &part[..part.len().min(60)]));
@@ -80,9 +95,9 @@ fn a_server_whose_configuration_cannot_be_read_to_its_end_writes_everything_and_
     let mut connected = Client::connect(&server.socket(), "disk").expect("connect");
     connected.write(4096, &[7; 8192]).expect("write into the cache");
     fs::remove_file(sandbox.file("awase.toml")).expect("remove");
-    client("mkfifo", &[sandbox.file("awase.toml").to_str().expect("UTF-8")]);
+    make_fifo(&sandbox.file("awase.toml"));
     server.signal(libc::SIGHUP);
-    server.await_notice("RELOADING=1");
+    let _held = await_reader(&sandbox.file("awase.toml"));
     server.signal(libc::SIGTERM);
     let (status, _, errors) = server.wait();
     assert_eq!(status.code(), Some(0), "{errors}");
@@ -97,13 +112,14 @@ fn a_second_signal_ends_a_server_that_waits_for_a_file() {
     sandbox.write("awase.toml", &[listen, EXPORT].concat());
     let mut command = Command::new(&*AWASE);
     command.args(["serve", "--config", "awase.toml"]);
-    let mut server = sandbox.start(command);
-    client("mkfifo", &[sandbox.file("awase-data/nfs-secret").to_str().expect("UTF-8")]);
+    let server = sandbox.start(command);
+    let secret = sandbox.file("awase-data/nfs-secret");
+    make_fifo(&secret);
     sandbox.make_directory("d");
     let directory = "[[export]]\nname = \"d\"\nkind = \"directory\"\npath = \"d\"\nsecure = false\n";
     sandbox.write("awase.toml", &[listen, EXPORT, directory].concat());
     server.signal(libc::SIGHUP);
-    server.await_notice("RELOADING=1");
+    let _held = await_reader(&secret);
     await_that("it ends", || {
         server.signal(libc::SIGTERM);
         server.has_ended()
