@@ -57,7 +57,7 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let unserved = unserved.into_iter().chain(without_thread);
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
     let notices = config.notices.iter().cloned().chain(notices).chain(unserved);
-    notices.chain(limits.into_iter().flatten()).for_each(tell);
+    tell::tell_all(notices.chain(limits.into_iter().flatten()));
     // Clients that start their own server write to the standard output that it has from them
     // (`nbdcopy -- [ awase serve ] -`).
     let output = if any_passed { Stream::Error } else { Stream::Output };
@@ -133,20 +133,18 @@ impl Front<'_> {
         match changed {
             Ok((config, report)) => {
                 let switches = self.change_switches(&config.switches);
-                for line in
-                    report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)).chain(&config.notices)
-                {
-                    self.print(format!("{line}\n"));
-                }
+                let restart = needs_restart(&self.config, &config);
+                let lines = report.iter().chain(&switches).chain(&restart).chain(&config.notices);
+                self.print(lines.map(|line| format!("{line}\n")).collect::<String>());
                 self.server.name_clients(&config.clients);
                 self.config = Config { settings: self.config.settings.clone(), ..*config };
             }
             Err(error) => {
-                match error.downcast_ref::<Problems>() {
-                    Some(problems) => problems.0.iter().for_each(tell),
-                    None => tell(format_args!("{error:#}")),
-                }
-                tell("the configuration was not changed");
+                let problems = match error.downcast_ref::<Problems>() {
+                    Some(problems) => problems.0.iter().map(ToString::to_string).collect(),
+                    None => vec![format!("{error:#}")],
+                };
+                tell::tell_all(problems.into_iter().chain(["the configuration was not changed".to_owned()]));
             }
         }
         notify_ready();
@@ -198,9 +196,10 @@ impl Front<'_> {
                     std::process::exit(1);
                 }
                 Event::Drained(failures) => {
-                    for (what, error) in &failures {
-                        tell(format_args!("{what} could not be written to its disk: {error}"));
-                    }
+                    let failed = failures.iter();
+                    tell::tell_all(
+                        failed.map(|(what, error)| format!("{what} could not be written to its disk: {error}")),
+                    );
                     self.server.stop();
                     return Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
                 }

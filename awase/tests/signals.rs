@@ -64,6 +64,35 @@ fn a_server_whose_output_nobody_reads_reloads_writes_everything_and_ends() {
 }
 
 #[test]
+fn a_stream_that_nobody_reads_holds_up_no_other() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", EXPORT);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    fill(&server, libc::STDOUT_FILENO);
+    sandbox.write("awase.toml", &[EXPORT, DISK].concat());
+    server.signal(libc::SIGHUP);
+    server.await_notice("READY=1");
+    reload_with(&sandbox, &mut server, "nonsense");
+    server.await_error("\"nonsense\" is not allowed");
+}
+
+#[test]
+fn a_report_is_complete_however_many_lines_it_has() {
+    const EXPORTS: usize = 1 << 10;
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", EXPORT);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let long = "k".repeat(2 << 10);
+    let export = |number| format!("[[export]]\nname = \"{number}\"\nkind = \"{long}\"\n");
+    sandbox.write("awase.toml", &(0..EXPORTS).map(export).collect::<String>());
+    server.signal(libc::SIGHUP);
+    server.await_notice("READY=1");
+    server.await_error("the configuration was not changed");
+    let errors = server.end();
+    assert_eq!(errors.matches(&long).count(), EXPORTS);
+}
+
+#[test]
 fn what_is_read_late_is_complete_and_in_order_and_what_was_dropped_is_counted() {
     let sandbox = Sandbox::new();
     sandbox.write("awase.toml", EXPORT);
@@ -81,10 +110,10 @@ fn what_is_read_late_is_complete_and_in_order_and_what_was_dropped_is_counted() 
     assert!(status.success(), "{status}");
     let at = |part: &str| errors.find(part).unwrap_or_else(|| panic!("no {:?}", &part[..part.len().min(60)]));
     let kept = values[..4].iter().map(|value| at(&format!("awase.toml:1: processors = \"{value}\" is not allowed")));
-    let later = ["awase: 5 messages were dropped", "\"late\" is not", "\"latest\" is not"].map(at);
+    let later = ["awase: 2 messages were dropped", "\"late\" is not", "\"latest\" is not"].map(at);
     let places: Vec<usize> = kept.chain(later).collect();
     assert!(places.is_sorted(), "{places:?}");
-    assert_eq!(errors.matches("the configuration was not changed").count(), 5);
+    assert_eq!(errors.matches("the configuration was not changed").count(), 6);
 }
 
 #[test]
