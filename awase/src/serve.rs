@@ -1,6 +1,8 @@
 //! `awase serve`: the main thread waits for signals; the processors serve.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -47,7 +49,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     host_memory::prepare();
     let (sender, events) = channel();
     tell::begin_serving().context("cannot start a thread")?;
-    forward_signals(sender.clone())?;
+    let is_written = Arc::new(AtomicBool::new(false));
+    forward_signals(sender.clone(), Arc::clone(&is_written))?;
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not create disks.
     let (sockets, any_passed) = Sockets::open(&config, Deadline::for_takeover())?;
@@ -61,7 +64,7 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     // Clients that start their own server write to the standard output that it has from them
     // (`nbdcopy -- [ awase serve ] -`).
     let output = if any_passed { Stream::Error } else { Stream::Output };
-    let mut front = Front { server, config, overrides, metrics, output, sender, reloads: 0 };
+    let mut front = Front { server, config, overrides, metrics, output, sender, reloads: 0, is_written };
     front.print(banner::banner(&front.config, &front.server, front.metrics.addresses()));
     notify_ready();
     front.run(&events)?;
@@ -79,6 +82,8 @@ struct Front<'a> {
     sender: Sender<Event>,
     /// Those that are not done.
     reloads: u32,
+    /// Nothing can be lost any more, whatever ends the process.
+    is_written: Arc<AtomicBool>,
 }
 
 impl Front<'_> {
@@ -196,6 +201,7 @@ impl Front<'_> {
                     std::process::exit(1);
                 }
                 Event::Drained(failures) => {
+                    self.is_written.store(failures.is_empty(), Ordering::Relaxed);
                     let failed = failures.iter();
                     tell::tell_all(
                         failed.map(|(what, error)| format!("{what} could not be written to its disk: {error}")),
@@ -210,7 +216,7 @@ impl Front<'_> {
 }
 
 /// Forwards signals as events: a handler itself may call almost nothing (signal-safety(7)).
-fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
+fn forward_signals(sender: Sender<Event>, is_written: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     let forward = move || {
         let mut ends: Option<Instant> = None;
@@ -226,9 +232,9 @@ fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
             });
             if since.elapsed() >= SAME_SIGNAL {
                 let _ = sender.send(Event::EndAtOnce);
-                // The main thread may wait for a file that hangs.
+                // The main thread may wait for a file that hangs, or for who reads what it said.
                 std::thread::sleep(AT_ONCE);
-                std::process::exit(1);
+                std::process::exit(i32::from(!is_written.load(Ordering::Relaxed)));
             }
         }
     };

@@ -45,6 +45,13 @@ fn await_reader(fifo: &Path) -> File {
     opened.expect("open")
 }
 
+/// Threads that have ended meanwhile have no name.
+fn has_processors(server: &Server) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", server.id())).expect("threads");
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+    threads.flatten().any(|thread| name(thread).starts_with("processor"))
+}
+
 #[test]
 fn a_server_whose_output_nobody_reads_reloads_writes_everything_and_ends() {
     for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
@@ -155,4 +162,24 @@ fn a_second_signal_ends_a_server_that_waits_for_a_file() {
     });
     let (status, _, errors) = server.wait();
     assert_eq!(status.code(), Some(1), "{errors}");
+}
+
+#[test]
+fn a_second_signal_to_a_server_that_only_waits_for_its_reader_is_no_failure() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", DISK);
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    Client::connect(&server.socket(), "disk").expect("connect").write(4096, &[7; 8192]).expect("write into the cache");
+    for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        fill(&server, descriptor);
+    }
+    reload_with(&sandbox, &mut server, "nonsense");
+    server.signal(libc::SIGTERM);
+    await_that("its processors end", || !has_processors(&server));
+    await_that("it ends", || {
+        server.signal(libc::SIGTERM);
+        server.has_ended()
+    });
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
 }
