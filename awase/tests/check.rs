@@ -50,6 +50,10 @@ fn what_serve_would_refuse_is_found_by_check() {
             format!("{NOWHERE}nbd = [\"127.0.0.1:1\", \"0.0.0.0:1\"]\n{RAM}"),
             "listen.nbd holds 0.0.0.0:1, which overlaps 127.0.0.1:1",
         ),
+        (
+            format!("{NOWHERE}nbd = [\"[::]:1\", \"127.0.0.1:1\"]\n{RAM}"),
+            "listen.nbd holds 127.0.0.1:1, which overlaps [::]:1",
+        ),
         (with_socket("[[database]]\nname = \"b\"\npath = \"file\"\n"), "holds something else"),
         (with_socket(&file("path = \"\\u0000\"\nsize = \"1MiB\"\ncreate = true\n")), "export \"f\" path"),
         (with_socket(&file("path = \"file/x\"\nsize = \"1MiB\"\ncreate = true\n")), "export \"f\" path"),

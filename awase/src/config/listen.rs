@@ -76,8 +76,17 @@ fn addresses(key: &'static str, all: &[SocketAddr], may_fail: bool) -> Vec<Liste
     with_ports.map(|address| Listed { key, address: *address, may_fail }).collect()
 }
 
-/// Whether two of one port cannot be listened at both: an unspecified address is all of its family.
+/// Whether two of one port cannot be listened at both: an unspecified address is all of its family, and that of IPv6 mostly
+/// all of IPv4, too.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let is_all = one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.ip() == other.ip() || is_all && one.is_ipv4() == other.is_ipv4()
+    let is_in = |inner: SocketAddr, outer: SocketAddr| {
+        let is_of_family = || inner.is_ipv6() == outer.is_ipv6() || outer.is_ipv6() && !is_ipv6_alone();
+        outer.ip().is_unspecified() && is_of_family()
+    };
+    one == other || is_in(one, other) || is_in(other, one)
+}
+
+/// Whether a socket of IPv6 is by default of nothing else (ipv6(7)).
+fn is_ipv6_alone() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|set| set.trim() == "1")
 }
