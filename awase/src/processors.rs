@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
 use kernel::trace::Tracer;
@@ -14,12 +15,16 @@ use policy::unit::ProcessorId;
 use policy::{idle, sizing, writeback};
 
 use crate::config::{Config, Problem, Problems, Settings};
+use crate::tell;
 
 /// The cache's share of memory where it is neither dynamic nor configured: a tenth, as before dynamic caches (WS-2).
 pub const FIXED_SHARE: u64 = 10;
 
 /// Prefix of the threads' names.
 pub const PROCESSOR_THREADS: &str = "processor-";
+
+/// How long a process that aborts still writes what was told.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub struct Processors {
     kernel: Arc<Kernel>,
@@ -172,12 +177,13 @@ fn start(number: usize, builder: Builder, kernel: &Arc<Kernel>) -> anyhow::Resul
 }
 
 /// A processor that panics leaves requests unanswered and locks held. Everything is designed to survive a crash, so the
-/// process aborts.
+/// process aborts, as soon as what was told before is written.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            tell::settle_within(ABORT_TIMEOUT);
             std::process::abort();
         }
     }
