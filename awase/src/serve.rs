@@ -114,6 +114,7 @@ impl Front<'_> {
     fn reload(&mut self) {
         self.reloads += 1;
         if self.reloads > 1 {
+            tell("the configuration is still being read; it is read once more after that");
             return;
         }
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));

@@ -134,6 +134,8 @@ fn a_server_whose_configuration_cannot_be_read_to_its_end_writes_everything_and_
     make_fifo(&sandbox.file("awase.toml"));
     server.signal(libc::SIGHUP);
     let _held = await_reader(&sandbox.file("awase.toml"));
+    server.signal(libc::SIGHUP);
+    server.await_error("the configuration is still being read");
     server.signal(libc::SIGTERM);
     let (status, _, errors) = server.wait();
     assert_eq!(status.code(), Some(0), "{errors}");
