@@ -17,7 +17,7 @@ use nfs::Nfs;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use transactions::terminal::Terminals;
 
-use crate::config::{Config, Database, Directory, Place, Problem, Problems, Settings};
+use crate::config::{Config, Control, Database, Directory, Place, Problem, Problems, Settings};
 use crate::predecessor::Deadline;
 use crate::tell::tell;
 
@@ -185,7 +185,11 @@ pub fn inspect(config: &Config) -> Result<(), Problems> {
             problems.note(examined.map_err(|error| refused(settings, key, &error, OWN_ADDRESS)));
         }
     }
-    let control: Vec<PathBuf> = settings.control_socket().into_iter().collect();
+    // One in the data directory is only told.
+    let control = match &settings.control {
+        Control::At(path) => vec![path.clone()],
+        _ => Vec::new(),
+    };
     let unix = [
         (!config.exports.is_empty(), UNIX_KEY, &settings.nbd_unix),
         (has_directories, NFS_UNIX_KEY, &settings.nfs_unix),

@@ -108,6 +108,15 @@ fn an_empty_file_that_serve_would_give_its_size_is_right() {
 }
 
 #[test]
+fn a_control_socket_that_nobody_asked_for_and_serve_could_not_make_is_right() {
+    let sandbox = Sandbox::new();
+    sandbox.make_directory("data");
+    sandbox.write("data/control", "in its place");
+    let output = run(&sandbox, "check", &format!("{NOWHERE}{SOCKET}{RAM}"));
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn a_table_without_keys_is_refused_unless_it_is_a_section() {
     let sandbox = Sandbox::new();
     let directory = "[[export]]\nname = \"f\"\nkind = \"directory\"\npath = \"f\"\n";
