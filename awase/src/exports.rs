@@ -105,6 +105,7 @@ pub fn change(
     }
     let plan = problems.or(plan)?;
     let mut change = Change { served: Vec::new(), retired: Vec::new(), report: Vec::new() };
+    let mut taken_over = Vec::new();
     for (export, how) in plan {
         match how {
             Planned::Open(same) => change.served.push(OpenDisk { export: export.clone(), ..same.clone() }),
@@ -114,8 +115,7 @@ pub fn change(
                     false => format!("before as {:?}", same.export.name),
                 };
                 change.report.push(format!("export {:?} is served: {}, {before}", export.name, export.medium()));
-                kernel.note_export(&export.name, ExportChange::Added);
-                same.volume.set_export(kernel.number_export(&export.name));
+                taken_over.push((export, &same.volume));
                 change.served.push(OpenDisk { export: export.clone(), ..same.clone() });
             }
             Planned::New(medium) => {
@@ -127,6 +127,11 @@ pub fn change(
                 change.served.push(open_disk(kernel, measured, cluster, export, medium)?);
             }
         }
+    }
+    // Nothing is refused any more.
+    for (export, volume) in taken_over {
+        kernel.note_export(&export.name, ExportChange::Added);
+        volume.set_export(kernel.number_export(&export.name));
     }
     for old in &open.served {
         let is_open = change.served.iter().any(|new| Arc::ptr_eq(&new.volume, &old.volume));
