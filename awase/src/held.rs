@@ -46,6 +46,10 @@ impl Held {
         Held { export: export.clone(), identity, by }
     }
 
+    pub fn export(&self) -> &Export {
+        &self.export
+    }
+
     pub fn is_closing(&self) -> bool {
         matches!(self.by, Holder::Closing)
     }
@@ -53,7 +57,13 @@ impl Held {
     fn problem(&self, export: &Export) -> Problem {
         let table = if self.export.is_database { "database" } else { "export" };
         let (whose, allowed) = match self.by {
-            Holder::Served => ("serves".to_owned(), "another file, or a restart of the server"),
+            // A database is open until a restart.
+            Holder::Served if self.export.is_database => {
+                ("serves".to_owned(), "another file, or a restart of the server")
+            }
+            Holder::Served => {
+                ("serves".to_owned(), "another file, or to read the configuration without that export first")
+            }
             Holder::Retired { clients } => (
                 format!("still serves to {clients} client{} that had it before", if clients == 1 { "" } else { "s" }),
                 "the same keys as before, but for the name, or to read the configuration again when they are gone",

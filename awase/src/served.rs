@@ -4,9 +4,8 @@ use std::sync::{Arc, Weak};
 
 use nbd::Export as Shared;
 
-use crate::config::Export;
 use crate::exports::{Open, OpenDisk};
-use crate::held::{Held, Holder, Identity};
+use crate::held::{Held, Holder};
 
 /// An export that new clients get.
 pub struct Current {
@@ -35,16 +34,15 @@ impl Current {
 pub fn open_disks<'a>(
     served: &'a [Current],
     retired: &[Retired],
-    closing: impl Iterator<Item = &'a Export>,
+    closing: impl Iterator<Item = &'a Held>,
     databases: impl Iterator<Item = &'a OpenDisk>,
 ) -> Open {
     let held = |disk: &OpenDisk, by| Held::new(&disk.export, disk.identity, by);
     let clients = |old: &Retired| old.clients.iter().map(Weak::strong_count).sum();
     let current = served.iter().map(|current| &current.served).chain(databases);
     let old = retired.iter().map(|old| held(&old.served, Holder::Retired { clients: clients(old) }));
-    let closing = closing.map(|export| Held::new(export, Identity::of(export), Holder::Closing));
     Open {
-        held: current.map(|disk| held(disk, Holder::Served)).chain(old).chain(closing).collect(),
+        held: current.map(|disk| held(disk, Holder::Served)).chain(old).chain(closing.cloned()).collect(),
         served: served.iter().map(|current| current.served.clone()).collect(),
         retired: retired.iter().map(|old| old.served.clone()).collect(),
     }

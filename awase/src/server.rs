@@ -22,6 +22,7 @@ use crate::control::{ControlPanel, ControlSocket, ExportInfo, OverlaidInfo};
 use crate::databases::Databases;
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, Open, OpenDisk};
+use crate::held::{Held, Holder};
 use crate::listeners::{self, Sockets};
 use crate::metrics::View;
 use crate::open_files;
@@ -48,7 +49,7 @@ pub struct Server {
     served: Vec<Current>,
     retired: Vec<Retired>,
     /// Of those that were retired.
-    closing: Vec<(Export, Arc<Closing>)>,
+    closing: Vec<(Held, Arc<Closing>)>,
     nfs: Option<Arc<Nfs>>,
     registration: Option<Registration>,
     cluster: Option<Cluster>,
@@ -288,8 +289,7 @@ impl Server {
             _ => None,
         };
         let cluster = self.cluster.as_ref();
-        let (closing, databases) =
-            (self.closing.iter().map(|(export, _)| export), self.databases().map(|(_, disk)| disk));
+        let (closing, databases) = (self.closing.iter().map(|(held, _)| held), self.databases().map(|(_, disk)| disk));
         let open = open_disks(&self.served, &self.retired, closing, databases);
         let (processors, databases) = (&self.processors, &config.databases);
         let databases = self.databases.plan(processors, &mut self.measured, cluster, databases, &open.held)?;
@@ -370,7 +370,7 @@ impl Server {
     fn open_exports(&self) -> impl Iterator<Item = &Export> {
         let retired = self.retired.iter().map(|retired| &retired.served.export);
         let served = self.disks().map(|served| &served.export);
-        served.chain(retired).chain(self.closing.iter().map(|(export, _)| export))
+        served.chain(retired).chain(self.closing.iter().map(|(held, _)| held.export()))
     }
 
     /// The directories that clients get.
@@ -429,10 +429,10 @@ impl Server {
     pub fn close_retired(&mut self) {
         let is_unused = |retired: &mut Retired| retired.clients.iter().all(|clients| clients.strong_count() == 0);
         for retired in self.retired.extract_if(.., is_unused) {
-            let (export, volume) = (retired.served.export, retired.served.volume);
+            let OpenDisk { export, volume, identity, .. } = retired.served;
             let close = move |cpu| async move { volume.close(&cpu).await };
             let closing = Closing::start(&self.processors, &export.name, close);
-            self.closing.push((export, closing));
+            self.closing.push((Held::new(&export, identity, Holder::Closing), closing));
         }
         self.closing.retain(|(_, closing)| !closing.tell_end());
         self.directories.close_retired(&self.processors);

@@ -196,6 +196,7 @@ fn a_removed_disk_comes_back_while_a_client_has_it_as_it_was_or_is_refused_with_
     fs::hard_link(sandbox.file("vm.img"), sandbox.file("link.img")).expect("a link");
     reload(&sandbox, &mut server, &(both + &disk("link", "link.img")));
     server.await_error("export \"link\" path leads to the medium of export \"vm\", which this server serves; allowed");
+    server.await_error("allowed: another file, or to read the configuration without that export first");
     server.end();
     assert_eq!(&fs::read(sandbox.file("vm.old")).expect("image")[..4], b"more");
 }
