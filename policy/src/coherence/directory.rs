@@ -25,6 +25,8 @@ pub(super) struct Directory {
     surveyed: Instant,
     /// Pages go straight from the node that has them to the one that wants them.
     pub(super) forwarding: bool,
+    /// Nobody is granted anything to write any more.
+    pub(super) is_closed: bool,
 }
 
 /// Nodes that may still hold grants from before a term.
@@ -45,6 +47,7 @@ impl Directory {
             surveys: Vec::new(),
             surveyed: Instant::ZERO,
             forwarding: false,
+            is_closed: false,
         }
     }
 
@@ -195,9 +198,11 @@ impl Directory {
         self.surveys.iter().any(|survey| survey.nodes.contains(&node))
     }
 
-    /// Is there a node that may write under this grant?
-    pub(super) fn is_exclusive(&self, page: PageNo, serial: Serial) -> bool {
-        self.entries.get(page).is_some_and(|entry| entry.writers().any(|(_, present)| present == serial))
+    /// The node that has the page, if one may write it under this grant: that one, or one to which it sends the page.
+    pub(super) fn holder_for(&self, page: PageNo, serial: Serial) -> Option<NodeId> {
+        let entry = self.entries.get(page)?;
+        let (writer, _) = entry.writers().find(|(_, present)| *present == serial)?;
+        Some(entry.holders.first().map_or(writer, |holder| holder.node))
     }
 
     /// A node has nothing from before this term any more; without one, from before any.
@@ -228,7 +233,7 @@ impl Directory {
     }
 
     fn numbers(&self) -> Numbers {
-        Numbers { serials: self.serials, forwarding: self.forwarding }
+        Numbers { serials: self.serials, forwarding: self.forwarding, is_closed: self.is_closed }
     }
 
     /// Forgets pages: their home is another one, or the same in another term.

@@ -198,6 +198,10 @@ impl Entry {
     /// Serves queued requests as far as possible now.
     pub(super) fn advance(&mut self, term: Incarnation, places: &Places, numbers: &mut Numbers, out: &mut Outbox) {
         while let Some(first) = self.queue().first().copied().filter(|_| self.promise().is_none()) {
+            if numbers.is_closed && first.mode == Mode::Write {
+                self.busy().queue.remove(0);
+                continue;
+            }
             if numbers.forwarding && self.may_forward(first, places) {
                 self.busy().queue.remove(0);
                 let (Asker { node, mode, request, .. }, serial) = (first, numbers.next(term));
@@ -369,6 +373,7 @@ impl Entry {
 pub(super) struct Numbers {
     pub(super) serials: u64,
     pub(super) forwarding: bool,
+    pub(super) is_closed: bool,
 }
 
 impl Numbers {

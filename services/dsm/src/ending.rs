@@ -52,13 +52,15 @@ impl Shared {
         let core = &mut *self.core.lock();
         self.tell_unreturned(core);
         let is_stored = core.home.storing.is_empty();
-        if durable.is_ok() && is_stored && is_returned.is_ok() && core.flushes.home.failures == 0 {
+        let is_durable = is_stored && durable.is_ok() && core.flushes.home.is_durable();
+        if is_durable && is_returned.is_ok() && !self.may_be_given_more(core) {
             self.tell_all(core, Word::Durable { shard: ShardNo(0), since: self.me.incarnation });
         }
         durable.and(if is_stored { Ok(()) } else { Err(Errno::IO) })
     }
 
-    /// The homes, a bit for each, that have ended, while this node ends: its requests there wait in vain.
+    /// The homes, a bit for each, that have ended, while this node ends: what it loads or changes there waits in vain. What it
+    /// is to store or flush there waits for a timeout all the same.
     pub(crate) fn homes_in_vain(&self, core: &Core) -> u64 {
         if core.ends.own == Phase::Serving || self.config.shards.is_some() {
             return 0;
@@ -94,11 +96,24 @@ impl Shared {
 
     /// Was there anything? Who is not connected is not waited for: it retains what it has, for when this home is back.
     async fn recall_for_good(&self, cpu: &Processor, phase: Phase) -> Result<bool, Errno> {
-        self.core.lock().ends.own = phase;
-        let awaited = self.recall_all(cpu, |node| node != self.me.node && self.links[usize::from(node.0)].is_up());
+        {
+            let core = &mut *self.core.lock();
+            core.ends.own = phase;
+            if phase == Phase::Closed {
+                core.node.close();
+            }
+        }
+        let mut awaited = self.recall_all(cpu, |node| node != self.me.node && self.links[usize::from(node.0)].is_up());
+        awaited.of_connected = true;
         let is_any = !awaited.is_empty();
         self.until_all_stored(cpu, awaited, |_| false).await?;
         Ok(is_any)
+    }
+
+    /// May a node that is connected, perhaps only since all was returned, have written what this home does not have?
+    fn may_be_given_more(&self, core: &Core) -> bool {
+        let may_give = |node| core.node.written_by(node) > 0 || core.node.is_surveying_node(node);
+        self.others().any(|node| self.links[usize::from(node.0)].is_up() && may_give(node))
     }
 
     /// Is it a request to write that this home, which ends, does not grant any more?

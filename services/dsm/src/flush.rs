@@ -183,7 +183,7 @@ impl Shared {
         if is_stored {
             let died = self.core.lock().node.dead_writers();
             let awaited = match scope {
-                Scope::Own => Awaited { grants: Vec::new(), changed: cpu.now() },
+                Scope::Own => Awaited { grants: Vec::new(), changed: cpu.now(), of_connected: false },
                 Scope::All => self.recall_all(cpu, |node| node != from.node),
             };
             is_stored = self.until_all_stored(cpu, awaited, |_| false).await.is_ok();
@@ -205,7 +205,7 @@ impl Shared {
         grants.reverse();
         self.note(core, actions, Content::None);
         self.drive(cpu, core);
-        Awaited { grants, changed: cpu.now() }
+        Awaited { grants, changed: cpu.now(), of_connected: false }
     }
 
     /// Waits until these grants are given up, and all is stored that was given up before. False: it ended because of
@@ -219,7 +219,7 @@ impl Shared {
         mut awaited: Awaited,
         has_moved: impl Fn(&Core) -> bool,
     ) -> Result<bool, Errno> {
-        let are_given_up = |core: &Core| match awaited.left(core, cpu.now()) {
+        let are_given_up = |core: &Core| match awaited.left(core, cpu.now(), |node| self.links[usize::from(node.0)].is_up()) {
             _ if has_moved(core) => Break(None),
             0 => Break(Some(core.home.stores)),
             left => Continue(left),
@@ -337,6 +337,8 @@ pub(crate) struct Awaited {
     grants: Vec<(PageNo, Serial)>,
     /// When fewer were left than before.
     changed: Instant,
+    /// Who is not connected any more is not waited for.
+    pub(crate) of_connected: bool,
 }
 
 impl Awaited {
@@ -345,9 +347,10 @@ impl Awaited {
     }
 
     /// How many are there still. They go in their order, more or less: all are looked at only if the first stays long.
-    fn left(&mut self, core: &Core, now: Instant) -> usize {
+    fn left(&mut self, core: &Core, now: Instant, is_connected: impl Fn(NodeId) -> bool) -> usize {
         let before = self.grants.len();
-        let is_there = |(page, serial): &(PageNo, Serial)| core.node.may_write(*page, *serial);
+        let counts = |node| !self.of_connected || is_connected(node);
+        let is_there = |(page, serial): &(PageNo, Serial)| core.node.awaited(*page, *serial).is_some_and(&counts);
         while self.grants.pop_if(|last| !is_there(last)).is_some() {}
         if self.grants.len() == before && now.since(self.changed) >= AGAIN {
             self.grants.retain(is_there);

@@ -101,6 +101,11 @@ impl HomeFlushes {
         self.unflushed.both().iter().any(|pages| pages.contains(page))
     }
 
+    /// Has nothing failed, and nothing been stored since the last flush began?
+    pub(crate) fn is_durable(&self) -> bool {
+        self.failures == 0 && self.durable >= self.stored
+    }
+
     /// Has something been lost since?
     pub(crate) fn has_failed(&self, me: Incarnation, scope: Scope, since: Mark) -> bool {
         let (is_earlier, known) = (since.incarnation < me, if since.incarnation == me { since.failures } else { 0 });

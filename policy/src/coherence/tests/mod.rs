@@ -1,5 +1,6 @@
 //! The protocol's guarantees: every state that a few nodes can reach, and many nodes at random.
 
+mod closed;
 mod encode;
 mod explore;
 mod leased;

@@ -376,7 +376,7 @@ impl World {
             let flushing = &mut self.flushing[page.0 as usize];
             let home = &self.nodes[home_of(&self.config, page)];
             let (Some((serial, version)), Some(home)) = (*flushing, home) else { continue };
-            if home.may_write(page, serial) {
+            if home.awaited(page, serial).is_some() {
                 continue;
             }
             if home.stored(page) < version {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use kernel::{Processor, Volume};
 use machine::Errno;
 use policy::unit::Instant;
+use sim::Latency;
 use testkit::random::Random;
 use testkit::scene::context;
 
@@ -90,7 +91,12 @@ fn end_all(
 }
 
 fn scene(seed: u64, backing: Backing, homes: u64) -> (Scene, Clients) {
-    let mut scene = scene_of_programs(Setup { backing, homes, timeout: TIMEOUT, ..Setup::new(seed, NODES) });
+    scene_with(Setup { backing, homes, timeout: TIMEOUT, ..Setup::new(seed, NODES) })
+}
+
+fn scene_with(setup: Setup) -> (Scene, Clients) {
+    let seed = setup.seed;
+    let mut scene = scene_of_programs(setup);
     scene.until_connected();
     scene.set_forwarding(seed % 4 < 2);
     let clients = Clients::new(&scene);
@@ -260,6 +266,58 @@ fn a_home_waits_a_timeout_for_a_node_that_does_not_answer_and_not_for_one_that_i
             assert_eq!(result, Ok(()), "seed {seed}: its own storage has all that it was given");
             let limits = if is_away { Duration::ZERO..TIMEOUT / 2 } else { TIMEOUT..2 * TIMEOUT };
             assert!(limits.contains(&took), "seed {seed}: {took:?}");
+            let told = scene.told().iter().any(|line| line.contains("node \"1\"") && line.contains("480 KiB"));
+            assert!(told, "seed {seed}: {:?}", scene.told());
+        }
+    }
+}
+
+#[test]
+fn a_flush_does_not_succeed_for_what_a_home_that_ends_was_given_while_it_flushed() {
+    for seed in testkit::rounds::seeds(10) {
+        let flush = Some(Latency::us(2_000_000, 2_000_000));
+        let setup = Setup { backing: Backing::Path, homes: 1, timeout: TIMEOUT, flush, ..Setup::new(seed, NODES) };
+        let (mut scene, clients) = scene_with(setup);
+        let values = write_all(&mut scene, &clients, || 1);
+        scene.cut(0, 1);
+        scene.pass(Duration::from_millis(1));
+        let ended = end(&scene, 0, || true);
+        scene.pass(Duration::from_millis(100));
+        // It flushes by now, and node 1 is back.
+        scene.heal();
+        let flush = async |cpu: Processor, volume: Arc<Volume>| volume.flush(&cpu, context()).await;
+        let flushed = scene.start(1, flush);
+        assert!(scene.run_until(None, |_| ended.borrow().is_some()));
+        scene.power_cut(0);
+        scene.pass(Duration::from_millis(300));
+        boot_all(&mut scene);
+        assert!(scene.run_until(None, |_| flushed.borrow().is_some()), "seed {seed}");
+        if flushed.take() == Some(Ok(())) {
+            check(&mut scene, &clients, values, seed);
+        }
+    }
+}
+
+#[test]
+fn a_home_does_not_wait_for_a_node_whose_connection_ends_while_it_does() {
+    let timeout = Duration::from_secs(40);
+    for seed in testkit::rounds::seeds(6) {
+        for dies in [false, true] {
+            let setup = Setup { backing: Backing::Path, homes: 1, timeout, ..Setup::new(seed, NODES) };
+            let (mut scene, clients) = scene_with(setup);
+            write_all(&mut scene, &clients, || 1);
+            scene.pause(1, true);
+            let (begun, ended) = (scene.world.now(), end(&scene, 0, || true));
+            scene.pass(Duration::from_millis(100));
+            assert!(ended.borrow().is_none(), "seed {seed}");
+            if dies {
+                scene.kill(1);
+            }
+            assert!(scene.run_until(None, |_| ended.borrow().is_some()));
+            let (result, at) = ended.take().expect("just looked");
+            assert_eq!(result, Ok(()), "seed {seed}");
+            let took = at.since(begun);
+            assert!(took < timeout / 2, "seed {seed}: {took:?}: {:?}", scene.told());
             let told = scene.told().iter().any(|line| line.contains("node \"1\"") && line.contains("480 KiB"));
             assert!(told, "seed {seed}: {:?}", scene.told());
         }
