@@ -84,7 +84,8 @@ impl Asker {
         for found in self.etcd.range(&members)?.1 {
             let name = found.key.strip_prefix(&members).filter(|name| *name != self.settings.node);
             let Some((name, Ok(record))) = name.map(|name| (name, Record::decode(&found.value))) else { continue };
-            if let Some(what) = record.disks.and_then(|theirs| difference(name, &theirs, ours)) {
+            let Some(theirs) = record.disks else { return Err(Problem::Earlier(name.to_owned())) };
+            if let Some(what) = difference(name, &theirs, ours) {
                 return Err(Problem::Disks(what));
             }
         }

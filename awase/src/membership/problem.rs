@@ -39,6 +39,10 @@ pub enum Problem {
     )]
     Disks(String),
     #[error(
+        "this node does not join yet: the member {0:?} runs an earlier version of Awase, which does not understand this one"
+    )]
+    Earlier(String),
+    #[error(
         "the node {0:?} is registered already: by its previous life, whose lease ends soon, or by another machine that has \
          its name"
     )]

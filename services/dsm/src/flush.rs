@@ -219,11 +219,12 @@ impl Shared {
         mut awaited: Awaited,
         has_moved: impl Fn(&Core) -> bool,
     ) -> Result<bool, Errno> {
-        let are_given_up = |core: &Core| match awaited.left(core, cpu.now(), |node| self.links[usize::from(node.0)].is_up()) {
-            _ if has_moved(core) => Break(None),
-            0 => Break(Some(core.home.stores)),
-            left => Continue(left),
-        };
+        let are_given_up =
+            |core: &Core| match awaited.left(core, cpu.now(), |node| self.links[usize::from(node.0)].is_up()) {
+                _ if has_moved(core) => Break(None),
+                0 => Break(Some(core.home.stores)),
+                left => Continue(left),
+            };
         let Some(newest) = self.while_it_goes_on(cpu, are_given_up).await? else { return Ok(false) };
         let are_stored = |core: &Core| match core.home.storing.first().copied() {
             _ if has_moved(core) => Break(false),
