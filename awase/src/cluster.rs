@@ -22,6 +22,7 @@ use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::ProcessorId;
 
 use crate::accepting::HostSockets;
+use crate::closing;
 use crate::config::{Config, Disk, Export, Place, Problem, Problems, Settings};
 use crate::guard::{self, Guard};
 use crate::media;
@@ -179,6 +180,19 @@ impl Cluster {
 
     pub fn protocol(&self) -> &Arc<Dsm> {
         &self.dsm
+    }
+
+    /// Stops in order a node that has served nobody.
+    pub fn leave(&self, processors: &Processors) {
+        let dsm = Arc::clone(&self.dsm);
+        let left = processors.start_task(PROCESSOR, move |cpu| async move {
+            dsm.begin_to_leave();
+            dsm.leave(&cpu).await
+        });
+        for (name, error) in left.recv().into_iter().flatten() {
+            tell(format_args!("{} could not be written to its disk: {error}", closing::export(&name)));
+        }
+        self.stop();
     }
 
     /// Deregisters, so that others take over at once, and accepts no more peers.

@@ -144,7 +144,7 @@ impl Server {
         let begun = server.begin(config, sockets);
         if begun.is_err() {
             // The other nodes would wait for it until its lease is over.
-            server.cluster.iter().for_each(Cluster::stop);
+            server.cluster.iter().for_each(|cluster| cluster.leave(&server.processors));
         }
         notices.extend(begun?);
         Ok((server, notices))
