@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kernel::connection::{Acceptor, LocalUser, Peer, Protocol, Sockets};
+use kernel::connection::{Acceptor, Limits, LocalUser, Peer, Protocol, Sockets};
 use machine::linux::net::{self, Address, PeerCredentials};
 use machine::{Connection, Errno};
 use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
+use crate::config::Settings;
 use crate::listeners::Sockets as Listening;
 use crate::processors::Processors;
 use crate::tell::tell;
@@ -67,6 +68,17 @@ impl Throttle {
         }
         self.said = Some(now);
         Some(std::mem::take(&mut self.missed))
+    }
+}
+
+/// What one connection may have: the protocol's own limits, but for what is configured.
+pub fn limits(settings: &Settings, own: Limits) -> Limits {
+    let limits = &settings.limits;
+    Limits {
+        requests: limits.requests_a_connection as usize,
+        bytes: limits.bytes_a_connection,
+        stall_timeout: limits.stall_timeout,
+        ..own
     }
 }
 

@@ -84,17 +84,6 @@ fn start_processors(config: &Config) -> anyhow::Result<(Processors, Option<Trace
     Ok((processors, trace, notices))
 }
 
-/// What one connection may have: the protocol's own limits, but for what is configured.
-fn limits(settings: &Settings, own: connection::Limits) -> connection::Limits {
-    let limits = &settings.limits;
-    connection::Limits {
-        requests: limits.requests_a_connection as usize,
-        bytes: limits.bytes_a_connection,
-        stall_timeout: limits.stall_timeout,
-        ..own
-    }
-}
-
 /// Exports and databases that could not be written to their disks.
 pub type Failures = Vec<(String, Errno)>;
 
@@ -110,7 +99,8 @@ impl Server {
         let core_of = move |processor| cores.of(processor);
         let acceptor =
             Acceptor::new(processors.cores().count(), core_of, config.settings.limits.connections, HostSockets);
-        let terminals = Terminals::new(limits(&config.settings, connection::Limits::default()), secret::random()?);
+        let terminals =
+            Terminals::new(accepting::limits(&config.settings, connection::Limits::default()), secret::random()?);
         let mut server = Server {
             panel: ControlPanel::new(&processors, &acceptor, &terminals),
             control: None,
@@ -118,7 +108,7 @@ impl Server {
             processors,
             settings: config.settings.clone(),
             sockets: Sockets::default(),
-            nbd: Nbd::new(limits(&config.settings, connection::Limits::default())),
+            nbd: Nbd::new(accepting::limits(&config.settings, connection::Limits::default())),
             served: Vec::new(),
             retired: Vec::new(),
             closing: Vec::new(),
@@ -310,7 +300,7 @@ impl Server {
         report.notices.extend(faults);
         if let Some(secret) = secret {
             let defaults = nfs::Limits::default();
-            let connection = limits(&self.settings, defaults.connection);
+            let connection = accepting::limits(&self.settings, defaults.connection);
             let nfs = Nfs::new(secret, nfs::Limits { connection, ..defaults }, Vec::new());
             nfs.report_to(|line| tell(line));
             self.nfs = Some(nfs);
