@@ -52,21 +52,31 @@ fn has_processors(server: &Server) -> bool {
     threads.flatten().any(|thread| name(thread).starts_with("processor"))
 }
 
+/// Writes into the cache of a server of [`DISK`].
+fn write_unflushed(server: &Server) -> Client {
+    let mut client = Client::connect(&server.socket(), "disk").expect("connect");
+    client.write(4096, &[7; 8192]).expect("write into the cache");
+    client
+}
+
+fn assert_ends_with_all_written(sandbox: &Sandbox, server: Server) {
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let image = fs::read(sandbox.file("disk.img")).expect("image");
+    assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
+}
+
 #[test]
 fn a_server_whose_output_nobody_reads_reloads_writes_everything_and_ends() {
     for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         let sandbox = Sandbox::new();
         sandbox.write("awase.toml", DISK);
         let mut server = sandbox.serve(&["--config", "awase.toml"]);
-        let mut client = Client::connect(&server.socket(), "disk").expect("connect");
-        client.write(4096, &[7; 8192]).expect("write into the cache");
+        let _client = write_unflushed(&server);
         fill(&server, descriptor);
         reload_with(&sandbox, &mut server, "nonsense");
         server.signal(libc::SIGTERM);
-        let (status, _, errors) = server.wait();
-        assert_eq!(status.code(), Some(0), "{errors}");
-        let image = fs::read(sandbox.file("disk.img")).expect("image");
-        assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
+        assert_ends_with_all_written(&sandbox, server);
     }
 }
 
@@ -128,8 +138,7 @@ fn a_server_whose_configuration_cannot_be_read_to_its_end_writes_everything_and_
     let sandbox = Sandbox::new();
     sandbox.write("awase.toml", DISK);
     let mut server = sandbox.serve(&["--config", "awase.toml"]);
-    let mut connected = Client::connect(&server.socket(), "disk").expect("connect");
-    connected.write(4096, &[7; 8192]).expect("write into the cache");
+    let _client = write_unflushed(&server);
     fs::remove_file(sandbox.file("awase.toml")).expect("remove");
     make_fifo(&sandbox.file("awase.toml"));
     server.signal(libc::SIGHUP);
@@ -137,10 +146,7 @@ fn a_server_whose_configuration_cannot_be_read_to_its_end_writes_everything_and_
     server.signal(libc::SIGHUP);
     server.await_error("the configuration is still being read");
     server.signal(libc::SIGTERM);
-    let (status, _, errors) = server.wait();
-    assert_eq!(status.code(), Some(0), "{errors}");
-    let image = fs::read(sandbox.file("disk.img")).expect("image");
-    assert!(image[4096..][..8192] == [7; 8192], "an acknowledged write is not in the file");
+    assert_ends_with_all_written(&sandbox, server);
 }
 
 #[test]
@@ -171,7 +177,7 @@ fn a_second_signal_to_a_server_that_only_waits_for_its_reader_is_no_failure() {
     let sandbox = Sandbox::new();
     sandbox.write("awase.toml", DISK);
     let mut server = sandbox.serve(&["--config", "awase.toml"]);
-    Client::connect(&server.socket(), "disk").expect("connect").write(4096, &[7; 8192]).expect("write into the cache");
+    drop(write_unflushed(&server));
     for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         fill(&server, descriptor);
     }
