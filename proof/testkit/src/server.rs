@@ -276,10 +276,14 @@ impl Server {
     }
 }
 
+/// What it has said is shown if the test fails.
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            println!("server {} said:\n{}", self.child.id(), self.read_output().1);
+        }
     }
 }
 
