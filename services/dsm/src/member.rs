@@ -91,8 +91,11 @@ impl Shared {
         self.on_alive(cpu, address);
     }
 
-    /// The map names these homes.
+    /// The map names these homes. It is none of a volume whose homes do not move.
     pub fn on_homes(&self, cpu: &Processor, homes: &[(ShardNo, Home)]) {
+        if self.config.shards.is_none() {
+            return;
+        }
         let mut core = self.core.lock();
         let core = &mut *core;
         let is_moved = |(shard, home): &&(ShardNo, Home)| core.node.shard_home(*shard) != Some(*home);
@@ -124,6 +127,9 @@ impl Shared {
     /// Does nothing more as the home of a shard, and returns when all that it stored is durable. Until then, however long
     /// the storage refuses that, no other node may become the home.
     pub async fn release(&self, cpu: &Processor, shard: ShardNo) {
+        if self.config.shards.is_none() {
+            return;
+        }
         self.core.lock().node.release(shard);
         let is_of_it = |page| self.config.policy().shard_of(page) == shard;
         if self.until_durable(cpu, is_of_it, || self.has_ended()).await {

@@ -80,6 +80,28 @@ fn what_a_home_in_memory_lost_with_its_process_is_an_error_until_it_is_written_a
     }
 }
 
+/// The home of all is back, and the map changes before those that live have given it what they had.
+#[test]
+fn what_others_had_of_a_home_in_memory_is_not_lost_when_homes_of_other_disks_move() {
+    for seed in testkit::rounds::seeds(12) {
+        let mut scene = scene(seed);
+        write(&mut scene, 1, BLOCK, 7);
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.see_all();
+        scene.boot(0);
+        for _ in 0..2 {
+            scene.register(2);
+            scene.change_map(|_| 0);
+            scene.see_all();
+        }
+        scene.until_connected();
+        for node in 0..3 {
+            assert_eq!(read(&mut scene, node, BLOCK), Ok(7), "seed {seed}: {node}");
+        }
+    }
+}
+
 #[test]
 fn a_disk_whose_homes_in_memory_have_a_new_lease_or_have_all_ended_is_not_lost() {
     for seed in testkit::rounds::seeds(6) {
