@@ -213,7 +213,7 @@ fn a_database_survives_a_full_disk_which_recovers() {
         Ok(small) => small,
         Err(reason) => skip!("no file system can be mounted: {reason}"),
     };
-    let config = configure(&sandbox, "small/bank.db", SIZE);
+    let config = configure(&sandbox, "small/bank.db", SMALL);
     let arguments = ["--memory", "64MiB", "--config", &config];
     for seed in Rounds::new("a_database_survives_a_full_disk_which_recovers", 2) {
         let random = &mut Random(seed);

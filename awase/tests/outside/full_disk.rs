@@ -24,6 +24,8 @@ const LEFT: u64 = 6 << 20;
 const FAILURES: u64 = 20;
 /// Once there is space again, a flush must succeed within this time.
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
+/// For so long the host may keep files of a server that was killed.
+const BUSY_MAX: Duration = Duration::from_secs(10);
 
 /// A small ext4 on a loop device. Unmounted when dropped.
 pub struct Small(PathBuf);
@@ -64,8 +66,13 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        if let Err(error) = run("umount", &[], &[&self.0]) {
-            eprintln!("{} is left mounted: {error}", self.0.display());
+        let begun = Instant::now();
+        while let Err(error) = run("umount", &[], &[&self.0]) {
+            if begun.elapsed() > BUSY_MAX {
+                eprintln!("{} is left mounted: {error}", self.0.display());
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
         }
     }
 }
