@@ -30,6 +30,8 @@ const LOAD_MAX: Duration = Duration::from_secs(5);
 /// Free at the begin of a round of the full disk: less than two checkpoints take. The log has its place already.
 const LEFT: u64 = 16 << 10;
 const FAILURES: u64 = 20;
+/// After a failure.
+const PAUSE: Duration = Duration::from_millis(1);
 /// SQLSTATEs: nothing was changed, because the disk is full or has failed; and it failed when the change was written.
 const FULL: &str = "53100";
 pub const FAILED: &str = "58030";
@@ -142,6 +144,7 @@ impl Account {
                     self.refused += 1;
                 }
                 progress.note_failure();
+                thread::sleep(PAUSE);
             }
         }
         Ok(())
@@ -290,6 +293,5 @@ fn await_deposit(load: &mut Load) {
     while load.accounts[0].told == told {
         assert!(start.elapsed() < RECOVERY_TIME, "the disk takes everything again, and calls fail");
         load.accounts[0].deposit(&mut terminal, &load.progress, load.refusal).expect("a server that lives");
-        thread::yield_now();
     }
 }

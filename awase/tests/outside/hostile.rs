@@ -234,14 +234,24 @@ impl WellBehaved {
 
     /// All are served, and read what they wrote; transfers leave the sum of all balances as it is.
     fn check(&mut self) {
+        self.check_files();
+        let total = self.terminal.ask("SELECT total()").expect("answered");
+        assert_eq!(total, Answer { value: Some("1000000".into()), error: None });
+    }
+
+    /// Until the server has all the memory that it needs for them.
+    fn warm_up(&mut self) {
+        (0..2000).for_each(|_| self.check_files());
+        (0..100).for_each(|_| self.check());
+    }
+
+    fn check_files(&mut self) {
         self.checks += 1;
         let (at, bytes) = (self.checks % 1000 * 8192, self.checks.to_le_bytes().repeat(1024));
         self.disk.write(at, &bytes).expect("written");
         assert!(self.disk.read(at, 8192).expect("read") == bytes, "another content on the disk");
         self.directory.write(&self.file, at, &bytes, stable_how::UNSTABLE).expect("written");
         assert!(self.directory.read(&self.file, at, 8192).expect("read") == bytes, "another content in the file");
-        let total = self.terminal.ask("SELECT total()").expect("answered");
-        assert_eq!(total, Answer { value: Some("1000000".into()), error: None });
     }
 }
 
@@ -253,7 +263,7 @@ fn garbage_harms_no_other_client_and_leaks_nothing() {
     for _ in 0..WARM_UP {
         target.attack(warm_up);
     }
-    (0..2000).for_each(|_| target.good.check());
+    target.good.warm_up();
     let before = Holdings::of(target.server.id());
     let (mut connections, mut messages) = (0, 0);
     let mut last = 0;
@@ -302,7 +312,7 @@ fn many_short_connections_leak_nothing() {
     let mut target = Target::new(&sandbox);
     let warm_up = &mut Random(0);
     (0..4 * WARM_UP).for_each(|_| connect_briefly(&target, warm_up));
-    (0..2000).for_each(|_| target.good.check());
+    target.good.warm_up();
     let before = Holdings::of(target.server.id());
     let (mut connections, mut last) = (0, 0);
     for seed in Rounds::new("many_short_connections_leak_nothing", if is_long() { 100 } else { 2 }) {

@@ -164,7 +164,7 @@ pub fn control() -> Vec<Vec<u8>> {
         r#"{"request": "status"}"#,
         r#"{"request": "switches"}"#,
         r#"{"request": "set", "name": "priority", "value": false}"#,
-        r#"{"request": "set", "name": "quantum", "value": "2ms"}"#,
+        r#"{"request": "set", "name": "quantum", "value": "20us"}"#,
         r#"{"request": "set", "name": "priority", "value": true}"#,
     ]
     .map(|line| format!("{line}\n").into_bytes())

@@ -304,7 +304,8 @@ pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < TIMEOUT, "still not: {what}");
-        std::thread::yield_now();
+        // What is waited for needs the processor.
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
