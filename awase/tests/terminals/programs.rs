@@ -73,7 +73,7 @@ impl Drop for Over<'_> {
 
 #[test]
 fn terminals_that_call_get_the_old_version_or_the_new_one_and_no_error() {
-    const EDITIONS: i64 = 20;
+    const EDITIONS: i64 = 8;
     let bank = Bank::open();
     let edition = |number| press("edition() returns bigint", "", number);
     install(&bank.sandbox, &edition(1));

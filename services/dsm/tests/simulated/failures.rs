@@ -47,7 +47,7 @@ pub fn read_all(scene: &mut Scene, clients: &Clients) -> Vec<(usize, u64)> {
 
 #[test]
 fn histories_are_linearizable_while_connections_end_and_nodes_are_cut_off() {
-    for seed in testkit::rounds::seeds(60) {
+    for seed in testkit::rounds::seeds(30) {
         let mut random = Random(seed);
         let nodes = 2 + random.below(4) as usize;
         let mut scene = Scene::new(Setup::new(seed, nodes));
