@@ -242,9 +242,15 @@ impl Clock {
     }
 }
 
-/// Spins: sleeping for such a short time would take longer.
+/// What a sleep may take longer than it should.
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// Sleeps most of a long time, and spins for the rest.
 fn pause(clock: &Clock, time: Duration) {
     let end = clock.now() + time;
+    if time > 2 * SLEEP {
+        std::thread::sleep(time - SLEEP);
+    }
     while clock.now() < end {
         std::hint::spin_loop();
     }
