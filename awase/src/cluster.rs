@@ -182,14 +182,14 @@ impl Cluster {
         &self.dsm
     }
 
-    /// Stops in order a node that has served nobody.
+    /// Stops in order a node that has served nobody, for which it waits a while: its storage may fail all the time.
     pub fn leave(&self, processors: &Processors) {
         let dsm = Arc::clone(&self.dsm);
         let left = processors.start_task(PROCESSOR, move |cpu| async move {
             dsm.begin_to_leave();
             dsm.leave(&cpu).await
         });
-        for (name, error) in left.recv().into_iter().flatten() {
+        for (name, error) in left.recv_timeout(2 * dsm::TIMEOUT).into_iter().flatten() {
             tell(format_args!("{} could not be written to its disk: {error}", closing::export(&name)));
         }
         self.stop();

@@ -191,7 +191,7 @@ impl Directory {
 
     /// How many pages a node may write.
     pub(super) fn written_by(&self, node: NodeId) -> usize {
-        self.exclusive.of(|other| other == node).len()
+        self.exclusive.count_of(node)
     }
 
     pub(super) fn is_surveying_node(&self, node: NodeId) -> bool {

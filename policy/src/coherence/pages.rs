@@ -47,6 +47,10 @@ impl PageSet {
         self.words.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.words.values().map(|bits| bits.count_ones() as usize).sum()
+    }
+
     /// Counts no further.
     pub fn has_at_least(&self, pages: u64) -> bool {
         let mut counted = 0;
@@ -117,6 +121,10 @@ impl Exclusive {
     pub(super) fn of(&self, is_meant: impl Fn(NodeId) -> bool) -> Vec<PageNo> {
         let meant = self.0.iter().filter(|(node, _)| is_meant(**node));
         meant.flat_map(|(_, pages)| pages.iter()).collect()
+    }
+
+    pub(super) fn count_of(&self, node: NodeId) -> usize {
+        self.0.get(&node).map_or(0, PageSet::len)
     }
 
     pub(super) fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {

@@ -17,6 +17,7 @@ use policy::coherence::{Envelope, Message, Mode, NodeId, PageNo, ShardNo};
 use crate::Shared;
 use crate::core::{Core, block};
 use crate::ends::Phase;
+use crate::member::LAPSED;
 use crate::wire::Word;
 
 impl Shared {
@@ -40,8 +41,11 @@ impl Shared {
             self.retire_moving(cpu, shards).await;
             return Ok(());
         }
-        if self.config.homes & 1 << self.me.node.0 == 0 || !self.answers() {
+        if self.config.homes & 1 << self.me.node.0 == 0 {
             return Ok(());
+        }
+        if !self.until_leased(cpu).await {
+            return self.retire_without_lease();
         }
         let are_in_time = self.until_others_have_stored(cpu).await.is_ok();
         if self.config.is_volatile {
@@ -57,6 +61,28 @@ impl Shared {
             self.tell_all(core, Word::Durable { shard: ShardNo(0), since: self.me.incarnation });
         }
         durable.and(if is_stored { Ok(()) } else { Err(Errno::IO) })
+    }
+
+    /// Without a lease this home stores and flushes nothing. If something is lost with that, it waits: the lease may be renewed.
+    async fn until_leased(&self, cpu: &Processor) -> bool {
+        let is_over = |core: &Core| (self.answers() || !self.has_to_store(core)).then_some(());
+        let _ = self.until(cpu, cpu.now() + self.config.timeout, is_over).await;
+        self.answers()
+    }
+
+    fn has_to_store(&self, core: &Core) -> bool {
+        let is_unflushed = core.flushes.home.has_unflushed() || !core.home.storing.is_empty();
+        !self.config.is_volatile && (is_unflushed || self.others().any(|node| core.node.written_by(node) > 0))
+    }
+
+    fn retire_without_lease(&self) -> Result<(), Errno> {
+        let core = &*self.core.lock();
+        if self.has_ended() || !self.has_to_store(core) {
+            return Ok(());
+        }
+        self.tell_unreturned(core);
+        self.report(None, LAPSED.into());
+        Err(Errno::IO)
     }
 
     /// The homes, a bit for each, that have ended, while this node ends: what it loads or changes there waits in vain. What it
@@ -76,9 +102,15 @@ impl Shared {
             let link = &self.links[usize::from(node.0)];
             link.is_ending() || (link.is_up() && core.node.is_surveying_node(node))
         };
-        let left = |core: &Core| match self.others().filter(|node| needs(core, *node)).count() {
-            0 => Break(()),
-            left => Continue((left, core.home.stores)),
+        let left = |core: &Core| {
+            let needing: Vec<NodeId> = self.others().filter(|node| needs(core, *node)).collect();
+            if needing.is_empty() {
+                return Break(());
+            }
+            // What others store, too, is no progress of these, but while nothing is granted before they have answered.
+            let stores = if core.node.is_surveying() { core.home.stores } else { 0 };
+            let written: usize = needing.iter().map(|node| core.node.written_by(*node)).sum();
+            Continue((needing.len(), stores, written))
         };
         self.while_it_goes_on(cpu, left).await
     }

@@ -304,9 +304,14 @@ impl Dsm {
             shared.give_back_forwarded(cpu).await;
             shared.tell_unstored();
         }
-        let retired = join_all(volumes.iter().map(|shared| shared.retire(cpu))).await;
-        let failed = volumes.iter().zip(retired).filter_map(|(shared, retired)| Some((shared, retired.err()?)));
-        let failed = failed.map(|(shared, errno)| (shared.name().to_owned(), errno)).collect();
+        let mut failed = Vec::new();
+        // What homes give up that move nobody serves before this node is gone: that comes last.
+        for moves in [false, true] {
+            let retiring = volumes.iter().filter(|shared| shared.config.shards.is_some() == moves);
+            let retired =
+                join_all(retiring.map(|shared| async { (shared.name().to_owned(), shared.retire(cpu).await) }));
+            failed.extend(retired.await.into_iter().filter_map(|(name, retired)| Some((name, retired.err()?))));
+        }
         for shared in volumes.into_iter().filter(|shared| shared.has_stored_all()) {
             for link in shared.links.iter().filter(|link| link.is_up()) {
                 link.push(shared.me.incarnation, Incarnation::default(), Word::Bye, None);

@@ -26,6 +26,9 @@ use crate::waiting::{Content, Wanted};
 /// After storage that all nodes reach could not be flushed by a home that gives up shards.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// What people are told when a home ends so.
+pub(crate) const LAPSED: &str = "the lease is over: what was stored here for other nodes was not flushed";
+
 /// Requests to a volume that has ended.
 pub(crate) const ENDED: Errno = Errno::SHUT_DOWN;
 
@@ -154,7 +157,7 @@ impl Shared {
         if self.until_durable(cpu, |_| true, is_over).await {
             self.tell_durable((0..shards).map(ShardNo));
         } else if !self.has_ended() && self.has_unflushed() {
-            self.report(None, "the lease is over: what was stored here for other nodes was not flushed".into());
+            self.report(None, LAPSED.into());
         }
     }
 

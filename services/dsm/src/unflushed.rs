@@ -101,6 +101,11 @@ impl HomeFlushes {
         self.unflushed.both().iter().any(|pages| pages.contains(page))
     }
 
+    /// Has this process stored anything that is not durable?
+    pub(crate) fn has_unflushed(&self) -> bool {
+        self.stored > self.durable.max(1)
+    }
+
     /// Has nothing failed, and nothing been stored since the last flush began?
     pub(crate) fn is_durable(&self) -> bool {
         self.failures == 0 && self.durable >= self.stored

@@ -350,3 +350,23 @@ fn a_home_in_memory_ends_at_once_for_what_it_has_ends_with_it() {
         assert!(took < TIMEOUT / 2, "seed {seed}: {took:?}");
     }
 }
+
+#[test]
+fn a_home_waits_no_longer_for_a_node_that_hangs_in_its_end_because_another_goes_on_storing() {
+    for seed in testkit::rounds::seeds(3) {
+        let (mut scene, clients) = scene(seed, Backing::Path, 1);
+        let _hangs = end(&scene, 1, || false);
+        let own = clients.clone();
+        scene.start(2, async move |cpu: Processor, volume: Arc<Volume>| {
+            while !own.stopping.get() {
+                let _ = own.write(&cpu, &volume, 2, number(1), (false, true)).await;
+                cpu.sleep(Duration::from_millis(50)).await;
+            }
+        });
+        scene.pass(Duration::from_millis(500));
+        let (result, took) = end_one(&mut scene, 0);
+        clients.stopping.set(true);
+        assert_eq!(result, Ok(()), "seed {seed}");
+        assert!(took < 3 * TIMEOUT, "seed {seed}: {took:?}");
+    }
+}
