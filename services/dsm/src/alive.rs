@@ -26,6 +26,8 @@ impl Shared {
                 Some(_) => core.deaths.on_end(before),
             }
             core.met[usize::from(address.node.0)] = Some(address.incarnation);
+            // Before this node gives it anything.
+            core.flushes.on_return(address);
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             let writers = core.node.dead_writers();
             let actions = core.node.on_alive(cpu.now(), address);

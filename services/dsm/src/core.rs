@@ -279,6 +279,7 @@ impl Shared {
             Action::Revoke(_) => self.withdraw(cpu, core, volume, page, false),
             Action::Lost(_) => {
                 core.saving.remove(&page);
+                core.node.home(page).into_iter().for_each(|home| core.flushes.on_lost(home.at));
                 Progress::Done
             }
             // What is retained is looked at when the steps are done.

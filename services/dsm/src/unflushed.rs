@@ -183,11 +183,25 @@ impl Flushes {
         for marks in &mut self.marks {
             marks.entry(home.node).or_insert(Mark { incarnation: home.incarnation, failures: 0 });
         }
-        let lost = self.touched.get(&home.node).map(|touched| touched.last).filter(|last| *last < home.incarnation);
-        if let Some(lost) = lost {
+        self.on_return(home);
+        self.unflushed.get(&home.node).copied()
+    }
+
+    /// A home has another incarnation than the one at which something was stored: that may be lost.
+    pub(crate) fn on_return(&mut self, home: Address) {
+        let last = self.touched.get(&home.node).map(|touched| touched.last);
+        // Without a home nothing was stored.
+        let is_earlier = |last: &Incarnation| (Incarnation(1)..home.incarnation).contains(last);
+        if let Some(lost) = last.filter(is_earlier) {
             self.unflushed.insert(home.node, lost);
         }
-        self.unflushed.get(&home.node).copied()
+    }
+
+    /// What was given up before a home had this incarnation is lost.
+    pub(crate) fn on_lost(&mut self, home: Address) {
+        let before = Incarnation(home.incarnation.0.saturating_sub(1));
+        let lost = self.unflushed.entry(home.node).or_default();
+        *lost = before.max(*lost);
     }
 
     /// The failures of a home that a flush has returned, or that were before this node met it.

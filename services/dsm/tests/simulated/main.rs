@@ -18,5 +18,6 @@ mod recalled;
 mod runs;
 mod scene;
 mod stalled;
+mod staying;
 mod stored;
 mod untold;

@@ -8,13 +8,14 @@ use policy::unit::BlockNo;
 use testkit::scene::context;
 use testkit::scene::disk::{block, fill, first_byte};
 
-use crate::scene::{Scene, Setup};
+use crate::scene::{Backing, Scene, Setup};
 
 const BLOCK: u64 = 3;
 
 /// The first one is the home of all.
 fn scene(seed: u64) -> Scene {
-    let mut scene = Scene::new(Setup { moves: true, stays: true, homes: 1, ..Setup::new(seed, 3) });
+    let setup = Setup { moves: true, stays: true, homes: 1, backing: Backing::Memory, ..Setup::new(seed, 3) };
+    let mut scene = Scene::new(setup);
     scene.see_all();
     scene.until_connected();
     scene

@@ -53,7 +53,7 @@ pub struct Setup {
     pub timeout: Duration,
     /// Nodes have leases, and homes move on a device that all reach.
     pub moves: bool,
-    /// Then they do not move, and have memory of their own.
+    /// Then they do not move, and store where `backing` says.
     pub stays: bool,
     pub traced: bool,
     /// How long the disks of homes flush, if that is not drawn.
@@ -86,6 +86,8 @@ pub struct Node {
     /// `None`: it has not registered yet.
     pub shared: Option<Arc<Shared>>,
     pub volume: Option<Arc<Volume>>,
+    /// Of the pages whose home it is, where homes do not move.
+    storage: DeviceRef,
     /// Last: the others have frames of its kernel.
     pub host: Host,
 }
@@ -179,10 +181,6 @@ impl Scene {
         self.kernels.push(Arc::downgrade(&host.kernel));
         let dsm = Dsm::new(Dial { from: node, wanted: Arc::clone(&self.wanted) });
         accept(&self.world, &host, PORT, &dsm, Peer::default);
-        if self.setup.moves {
-            self.nodes[node] = Some(Node { host, trace, dsm, shared: None, volume: None });
-            return self.register(node);
-        }
         let storage: DeviceRef = match backing {
             Backing::Memory => Arc::new(Checked::new(Arc::new(RamDisk::new(size, DiskNo(0))))),
             Backing::Path => {
@@ -190,6 +188,10 @@ impl Scene {
                 Arc::new(Queued::new(queue(&host), Arc::new(Checked::new(file))))
             }
         };
+        if self.setup.moves {
+            self.nodes[node] = Some(Node { host, trace, dsm, shared: None, volume: None, storage });
+            return self.register(node);
+        }
         let config = SharedConfig {
             name: "shared".into(),
             size,
@@ -204,7 +206,7 @@ impl Scene {
         let me = Address { node: NodeId(node as u16), incarnation: Incarnation(self.incarnations[node]) };
         let told = Arc::clone(&self.told);
         let report = Box::new(move |line: &str| told.lock().expect("one thread").push(format!("{node}: {line}")));
-        let shared = Shared::new(config, me, storage, report);
+        let shared = Shared::new(config, me, Arc::clone(&storage), report);
         let config = VolumeConfig {
             name: "shared".into(),
             read_only: false,
@@ -216,7 +218,7 @@ impl Scene {
         shared.set_volume(&volume);
         dsm.add(&shared);
         dsm.serve(&host.processors[0], &shared);
-        self.nodes[node] = Some(Node { host, trace, dsm, shared: Some(shared), volume: Some(volume) });
+        self.nodes[node] = Some(Node { host, trace, dsm, shared: Some(shared), volume: Some(volume), storage });
     }
 
     /// The process of a node dies.
@@ -234,9 +236,9 @@ impl Scene {
         self.history.borrow_mut().crashes.push(self.world.now().ns());
         end(&self.world, self.hosts[node]);
         self.wanted.lock().expect("one thread").retain(|(from, _, _)| *from != node);
-        let Node { host, dsm, shared, volume, .. } = running;
+        let Node { host, dsm, shared, volume, storage, .. } = running;
         host.processors.iter().for_each(Processor::abandon);
-        drop((dsm, shared, volume));
+        drop((dsm, shared, volume, storage));
         drop(host);
     }
 

@@ -15,7 +15,7 @@ use policy::coherence::{Address, Home, Incarnation, NodeId, ShardNo};
 use policy::unit::{DiskNo, ProcessorId};
 
 use super::device::{Handle, Medium};
-use super::{Node, Scene};
+use super::{Backing, Node, Scene, Setup};
 
 pub const SHARDS: u16 = 4;
 
@@ -38,8 +38,6 @@ pub struct Members {
     revision: u32,
     /// Of each node: changes that it has seen, its lease, and shards that it gives up with whether that is done.
     nodes: Vec<Local>,
-    /// Of each process that runs, where homes stay.
-    memory: BTreeMap<NodeId, DeviceRef>,
 }
 
 #[derive(Default)]
@@ -74,7 +72,6 @@ impl Members {
             version: 0,
             revision: 0,
             nodes: (0..nodes).map(|_| Local::default()).collect(),
-            memory: BTreeMap::new(),
         }
     }
 
@@ -121,19 +118,14 @@ impl Scene {
 
     /// It begins anew, with all that has changed.
     pub fn begin(&mut self, node: usize, me: Address) {
-        let (size, timeout, stays, fixed) = (self.setup.size, self.setup.timeout, self.setup.stays, self.setup.homes);
-        let is_new = self.nodes[node].as_ref().is_none_or(|running| running.shared.is_none());
+        let Setup { size, timeout, stays, homes: fixed, backing, .. } = self.setup;
         let arbiter = self.arbiter();
         let lease = Arc::new(AtomicBool::new(true));
         arbiter.nodes[node] = Local { seen: arbiter.changes.len(), lease: Arc::clone(&lease), ..Local::default() };
         let others = arbiter.members.values().filter(|other| other.node != me.node);
         let members = others.map(|other| (*other, other.node.0.to_string())).collect();
         let homes = arbiter.homes.iter().map(|(shard, home)| (*shard, *home)).collect();
-        let own = || Arc::new(RamDisk::new(size, DiskNo(0)));
-        if stays && is_new {
-            arbiter.memory.insert(me.node, own());
-        }
-        let storage = arbiter.memory.get(&me.node).map_or_else(|| arbiter.device(node), Arc::clone);
+        let device = arbiter.device(node);
         self.incarnations[node] = me.incarnation.0;
         let config = SharedConfig {
             name: "shared".into(),
@@ -143,12 +135,13 @@ impl Scene {
             homes: if stays { fixed } else { 0 },
             shards: (!stays).then_some(SHARDS),
             process: 0,
-            is_volatile: stays,
+            is_volatile: stays && backing == Backing::Memory,
             timeout,
         };
         let told = Arc::clone(&self.told);
         let report = Box::new(move |line: &str| told.lock().expect("one thread").push(format!("{node}: {line}")));
         let Some(running) = self.nodes[node].as_mut() else { return };
+        let storage = if stays { Arc::clone(&running.storage) } else { device };
         let before = running.shared.take();
         before.iter().for_each(|before| before.end());
         let joined = Joined { lease: Box::new(Flag(lease)), members, homes, before: before.clone() };
@@ -181,6 +174,12 @@ impl Scene {
         if let Some(Node { host, shared: Some(shared), .. }) = self.nodes[node].as_ref().filter(|_| !lasts) {
             shared.on_lease_over(&host.kernel);
         }
+    }
+
+    /// The power of a member's host fails.
+    pub fn power_cut_member(&mut self, node: usize) {
+        self.set_lease(node, false);
+        self.power_cut(node);
     }
 
     /// Its process dies.
