@@ -21,6 +21,8 @@ impl Shared {
             let before = Address { incarnation: before, ..address };
             let has_left = core.ends.left.remove(&address.node) == Some(before.incarnation);
             match known {
+                // Its end was reported before, if it has had any.
+                None if self.is_managed() => core.deaths.on_return(address.node),
                 None => core.deaths.on_met(address.node),
                 Some(_) if has_left => core.deaths.on_return(address.node),
                 Some(_) => core.deaths.on_end(before),

@@ -3,7 +3,8 @@
 //! Only the home of a page knows who may write it, so it tells all nodes of each death that matters (`Word::Died`), before it
 //! answers a flush that lacks what the dead node had written. A home that has died had let others write, and forgot whom, so
 //! it matters itself to the flushes that were under way. One that has ended in order forgot it, too, and its nodes may live:
-//! it matters if one of them has died meanwhile, or may have, since the flushing node had not met it before. Where homes move
+//! it matters if one of them has died meanwhile, or may have, since the flushing node had not met it before. So does any home
+//! that returns where ends are reported from outside: it does not hear of who died before it. Where homes move
 //! a flush fails with any death, also one that its node sees only after a home that saw it has answered.
 //!
 //! A death before a flush is asked for does not matter to it: whoever was a client of the dead node has seen it. Nor does that
@@ -33,7 +34,7 @@ pub(crate) struct Deaths {
     pub(crate) count: u64,
     /// When each was met first.
     met: BTreeMap<NodeId, u64>,
-    /// When each returned last that had ended in order.
+    /// When each returned last that had ended in order, or whose end was reported before.
     returned: BTreeMap<NodeId, u64>,
     /// By this node's own knowledge.
     ended: BTreeMap<NodeId, Death>,
@@ -48,7 +49,7 @@ impl Deaths {
         self.met.entry(node).or_insert(number);
     }
 
-    /// A node has returned that had ended in order.
+    /// A node has returned that had ended in order, or whose end was reported before.
     pub(crate) fn on_return(&mut self, node: NodeId) {
         let number = self.tick();
         self.returned.insert(node, number);

@@ -88,8 +88,9 @@ impl Shared {
             // Homes that are new, or had heard of a death before they were asked, say nothing of what was lost with it.
             return core.flushes.failures.take_new(known.failures) | core.deaths.are_since(known.deaths);
         }
-        // What a node had written when it died is lost.
-        let others = (0..self.config.nodes.len() as u16).map(NodeId).filter(|node| *node != self.me.node);
+        // What a node had written when it died is lost. Of members all ends are reported, whether or not they were met.
+        let others = (0..self.config.nodes.len() as u16).map(NodeId);
+        let others = others.filter(|node| !self.is_managed() && *node != self.me.node);
         let have_lost = core.deaths.have_lost_since(known.deaths, self.fixed_homes(), others);
         core.flushes.failures.take_new(known.failures) | have_lost
     }

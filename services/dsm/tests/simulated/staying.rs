@@ -276,3 +276,28 @@ fn no_other_node_s_flush_fails_when_what_was_written_back_without_a_home_is_foun
         assert_eq!(flush(&mut scene, 2), Ok(()), "seed {seed}");
     }
 }
+
+#[test]
+fn a_flush_fails_if_a_node_that_has_written_dies_under_it_while_the_home_is_away() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, clients) = scene(seed);
+        write(&mut scene, &clients, 1, BLOCK);
+        // Its process dies, or it only has a new lease.
+        if seed / 2 % 2 == 0 {
+            scene.kill_member(0);
+        }
+        forget(&mut scene, 0);
+        let flushed = begin_flush(&scene, 2);
+        scene.pass(Duration::from_millis(50));
+        scene.kill_member(1);
+        forget(&mut scene, 1);
+        if seed / 2 % 2 == 0 {
+            scene.boot(0);
+        } else {
+            scene.register(0);
+        }
+        scene.see_all();
+        assert!(end_flush(&mut scene, &flushed).0.is_err(), "seed {seed}");
+        assert_eq!(flush(&mut scene, 2), Ok(()), "seed {seed}: it was told");
+    }
+}
