@@ -67,6 +67,15 @@ impl Clients {
         }
     }
 
+    /// Reads one block after the other.
+    pub async fn read_on(&self, cpu: &Processor, volume: &Volume, node: usize, mut random: Random) {
+        while !self.stopping.get() {
+            let number = BLOCKS[random.below(BLOCKS.len() as u64) as usize];
+            let _ = self.read(cpu, volume, node, number).await;
+            cpu.sleep(Duration::from_micros(random.below(4000))).await;
+        }
+    }
+
     fn fail(&self) {
         self.failures.set(self.failures.get() + 1);
     }

@@ -41,14 +41,20 @@ impl Run {
         let mut random = Random(seed);
         let nodes = 2 + random.below(4) as usize;
         let homes = 1 + random.below((1 << nodes) - 1);
-        let setup = Setup { moves: true, stays: true, backing, homes, ..Setup::new(seed, nodes) };
+        let mut run = Run::of(Setup { moves: true, stays: true, backing, homes, ..Setup::new(seed, nodes) });
+        run.random = random;
+        (0..nodes).for_each(|node| run.start_clients(node));
+        run
+    }
+
+    /// Without clients.
+    fn of(setup: Setup) -> Run {
+        let seed = setup.seed;
         let mut scene = Scene::new(setup);
         scene.see_all();
         scene.until_connected();
         let clients = Clients::new(&scene);
-        let mut run = Run { scene, clients, random, seed, started: 0 };
-        (0..nodes).for_each(|node| run.start_clients(node));
-        run
+        Run { scene, clients, random: Random(seed), seed, started: 0 }
     }
 
     fn start_clients(&mut self, node: usize) {
@@ -118,14 +124,18 @@ impl Run {
         self.pass(away);
         while !ended.is_empty() {
             let (node, end) = ended.swap_remove(self.pick(ended.len()));
-            if end == End::Lapsed {
-                self.scene.register(node);
-            } else {
-                self.scene.boot(node);
-            }
+            self.begin_anew(node, end);
             self.start_clients(node);
             let between = [1, 20, 400][self.pick(3)];
             self.pass(between);
+        }
+    }
+
+    fn begin_anew(&mut self, node: usize, end: End) {
+        if end == End::Lapsed {
+            self.scene.register(node);
+        } else {
+            self.scene.boot(node);
         }
     }
 
@@ -182,6 +192,41 @@ fn what_homes_in_memory_lose_when_leases_have_ended_is_an_error_and_nothing_old_
             let failed = unread.iter().filter(|(_, unread)| *unread == number).count();
             assert!(failed == 0 || failed == run.scene.nodes.len(), "seed {seed}: block {number} is lost to {failed}");
         }
+        check(&run.scene, seed);
+    }
+}
+
+/// The first two nodes write, one of which is the home of all; the others read, and end.
+#[test]
+fn what_was_acknowledged_survives_the_ends_of_nodes_that_are_neither_its_home_nor_have_written_it() {
+    for seed in testkit::rounds::seeds(10) {
+        let backing = if seed.is_multiple_of(2) { Backing::Path } else { Backing::Memory };
+        let setup = Setup { moves: true, stays: true, backing, homes: 1, ..Setup::new(seed, 4) };
+        let mut run = Run::of(setup);
+        run.scene.set_forwarding(seed / 2 % 2 == 0);
+        (0..2).for_each(|node| run.start_clients(node));
+        for _ in 0..6 {
+            let node = 2 + run.pick(2);
+            let own = run.clients.clone();
+            let random = Random(run.random.below(u64::MAX));
+            run.scene.start(node, async move |cpu, volume| own.read_on(&cpu, &volume, node, random).await);
+            run.pass(400);
+            let node = 2 + run.pick(2);
+            let end = run.begin_end(node, true);
+            run.pass(100);
+            if end == End::Renewed {
+                run.scene.set_lease(node, true);
+            } else {
+                run.scene.deregister(node);
+                run.pass(200);
+                run.begin_anew(node, end);
+            }
+        }
+        run.scene.see_all();
+        run.scene.until_connected();
+        assert_eq!(run.rest(), [], "seed {seed}");
+        // Nobody has died who had written.
+        run.scene.history.borrow_mut().crashes.clear();
         check(&run.scene, seed);
     }
 }
