@@ -12,5 +12,5 @@ use crate::tell::print;
 pub fn keep(arguments: &KeepArguments) -> anyhow::Result<()> {
     let mut client = Client::connect(&arguments.server.control_socket())?;
     let (bytes, path) = client.keep(&arguments.name)?;
-    print(format!("{:?}: {} of changes are in {path} now\n", arguments.name, show_bytes(bytes)))
+    print(format!("{:?}: {} were written into {path}\n", arguments.name, show_bytes(bytes)))
 }
