@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cluster::backing::Backing;
 use crate::config::{Config, Overrides, Problems, show_bytes};
 use crate::media::Medium;
 use crate::tell::{print, tell};
@@ -42,6 +43,9 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
             let size = show_bytes(medium.size);
             summary += &format!("  {:<16} {size:>9}  {}{mode}{used}\n", export.name, export.medium());
         }
+    }
+    if let Some(backing) = Backing::of(&config.settings) {
+        problems.note_all(backing.refuse_missing(config.volumes()));
     }
     let volumes: Vec<_> = config.volumes().collect();
     media::refuse_same_medium(&volumes, &mut problems);

@@ -1,5 +1,6 @@
 //! This node's part in the cluster: the protocol with its peers, and the disks that it shares with them.
 
+pub mod backing;
 mod dial;
 pub mod joined;
 mod volume;
@@ -30,6 +31,7 @@ use crate::membership::{self, Claims, Member};
 use crate::predecessor::Deadline;
 use crate::processors::Processors;
 use crate::tell::tell;
+use backing::Backing;
 use dial::Addresses;
 pub use joined::Replace;
 use volume::volume_of;
@@ -49,6 +51,7 @@ const CONNECTIONS_MAX: u32 = 1024;
 
 pub struct Cluster {
     nodes: Nodes,
+    backing: Backing,
     dsm: Arc<Dsm>,
     acceptor: Arc<Acceptor>,
     socket: ListeningSocket,
@@ -74,9 +77,8 @@ impl Cluster {
         let settings = &config.settings;
         let is_shared = config.volumes().any(|export| export.kind == Disk::Shared);
         let (Some(name), Some(listen)) = (&settings.cluster.node, settings.cluster.listen) else { return Ok(None) };
-        if !is_shared {
-            return Ok(None);
-        }
+        let Some(backing) = Backing::of(settings).filter(|_| is_shared) else { return Ok(None) };
+        backing.refuse_missing(config.volumes())?;
         let refused = |error: NetError| {
             let problem =
                 Problem::new(&settings.place("cluster.listen"), "cluster.listen", format!("cannot be served: {error}"));
@@ -100,13 +102,13 @@ impl Cluster {
         acceptor.add(&*dsm);
         let (accepting, protocol, listener) = (Arc::clone(&acceptor), Arc::clone(&dsm), socket.listener());
         drop(processors.start_task(PROCESSOR, move |cpu| accepting.accept(cpu, protocol, listener)));
-        Ok(Some(Cluster { nodes, dsm, acceptor, socket }))
+        Ok(Some(Cluster { nodes, backing, dsm, acceptor, socket }))
     }
 
     /// Opens a shared disk; `storage` is for the pages whose home this node is.
     ///
     /// # Errors
-    /// When too many volumes are open.
+    /// When too many volumes are open, or that it has blocks in a file cannot be noted.
     pub fn open(
         &self,
         kernel: &Arc<Kernel>,
@@ -114,6 +116,7 @@ impl Cluster {
         storage: DeviceRef,
         home: ProcessorId,
     ) -> Result<Arc<Volume>, Problem> {
+        self.backing.note(export)?;
         let (names, me, process) = match &self.nodes {
             Nodes::Joined { node, .. } => return node.open(kernel, export, storage, home),
             Nodes::Fixed { names, me, process } => (names, *me, *process),

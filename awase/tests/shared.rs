@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use testkit::nbd::Client;
 use testkit::port;
-use testkit::server::{Sandbox, Server, attempt, client};
+use testkit::server::{AWASE, Sandbox, Server, attempt, client};
 
 const SIZE: u64 = 32 << 20;
 
@@ -112,6 +112,47 @@ fn a_node_killed_and_started_again_finds_what_was_flushed_on_its_path() {
     }
     at_a.write_stable(300 * 4096, &pattern(9)).expect("written to the home that returned");
     assert!(at_b.read(300 * 4096, 4096).expect("read") == pattern(9));
+}
+
+#[test]
+fn a_home_whose_file_is_missing_does_not_start_and_makes_it_anew_only_if_it_is_told_to() {
+    let cluster = Cluster::new();
+    let [a, b] = cluster.both("part.img");
+    // Of the second home.
+    let at = 256 * 4096;
+    let mut at_a = connect(&a);
+    at_a.write(at, &[7; 4096]).expect("written");
+    at_a.flush().expect("flushed");
+    b.crash();
+    let sandbox = &cluster.sandboxes[1];
+    let (file, moved) = (sandbox.file("part.img"), sandbox.file("moved.img"));
+    std::fs::rename(&file, &moved).expect("moved");
+    let record = sandbox.file("awase-data/cluster.b.backing");
+    for is_empty in [false, true] {
+        if is_empty {
+            std::fs::write(&file, []).expect("an empty file");
+        }
+        for command in ["check", "serve"] {
+            // A server that accepts it would run on.
+            let mut program = std::process::Command::new("timeout");
+            program.args(["30", &AWASE, command, "--config", "node.toml"]).current_dir(sandbox.path());
+            let output = program.env_remove("NOTIFY_SOCKET").output().expect("run awase");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{command}: {errors}");
+            let message = "export \"s\" backing = \"part.img\" is missing: blocks that this node has stored there";
+            assert!(errors.contains(message) && errors.contains("remove awase-data/cluster.b.backing"), "{errors}");
+        }
+        assert_eq!(file.exists(), is_empty, "nothing was made");
+    }
+    std::fs::rename(&moved, &file).expect("back");
+    let b = cluster.start(1, SIZE, "part.img");
+    assert!(connect(&b).read(at, 4096).expect("read") == [7; 4096]);
+    b.crash();
+    for gone in [&file, &record] {
+        std::fs::remove_file(gone).expect("removed");
+    }
+    cluster.start(1, SIZE, "part.img");
+    assert!(file.exists() && record.exists());
 }
 
 #[test]

@@ -96,8 +96,9 @@ pub static EXPORT_KEYS: Keys<Draft> = keys! { Draft:
             .or(path("").map(Backing::Path, |backing| match backing {
                 Backing::Path(path) => Some(path.clone()),
                 Backing::Memory | Backing::Device(_) => None,
-            }), "\"memory\", or the path of a file, which is created if it does not exist")),
-        "Shared disks: where this node stores the blocks whose home it is; this or `shared_device` is required";
+            }), "\"memory\", or the path of a file, which is created at first")),
+        "Shared disks: where this node stores the blocks whose home it is; this or `shared_device` is required. A file \
+         that is missing later is not made anew: the server does not start without it";
     shared_device: optional(path("the path of a device, or of a file, that every node reaches")),
         "Shared disks: a device that every node reaches (Ceph RBD, a multi-attach cloud disk, iSCSI), or a file, with \
          direct I/O, unless it is in memory. Any node stores any block there, and others go on when one dies. Needs \
