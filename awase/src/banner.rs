@@ -75,9 +75,21 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     text
 }
 
+/// How much is served, as a line of text.
+pub fn summary(server: &Server) -> String {
+    let counts = [
+        (server.disks().count(), "disk", "disks"),
+        (server.directories().len(), "directory", "directories"),
+        (server.databases().count(), "database", "databases"),
+    ];
+    let served = counts.into_iter().filter(|(count, ..)| *count > 0);
+    let served = served.map(|(count, one, many)| format!("{count} {}", if count == 1 { one } else { many }));
+    format!("serving {}", served.collect::<Vec<_>>().join(", "))
+}
+
 /// What the self-test found, and what is made of it (WS-6).
 fn colors(server: &Server) -> String {
-    let memory = server.memory();
+    let memory = server.kernel().memory();
     match (memory.colors_found().measured, memory.frames().colors()) {
         (None, 1) => ", no cache colours".into(),
         (Some(found), 1) => format!(", {found} cache colours, not used"),

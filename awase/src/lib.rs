@@ -39,6 +39,7 @@ pub mod server;
 pub mod signals;
 pub mod stable_writes;
 pub mod stack;
+pub mod systemd;
 pub mod tell;
 pub mod top;
 pub mod trace;

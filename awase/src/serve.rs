@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kernel::Switches;
-use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -21,6 +20,7 @@ use crate::open_files;
 use crate::predecessor::Deadline;
 use crate::server::{Failures, Server};
 use crate::signals::SAME_SIGNAL;
+use crate::systemd;
 use crate::tell::{self, Stream, tell};
 
 /// How often retired exports are checked, while there are any.
@@ -28,6 +28,9 @@ const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long what a second signal ends at once may still take to leave nothing in the way of the next server.
 const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// What is told last where a reload is refused.
+const UNCHANGED: &str = "the configuration was not changed";
 
 enum Event {
     Reload,
@@ -66,9 +69,10 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let output = if any_passed { Stream::Error } else { Stream::Output };
     let mut front = Front { server, config, overrides, metrics, output, sender, reloads: 0, is_written };
     front.print(banner::banner(&front.config, &front.server, front.metrics.addresses()));
-    notify_ready();
+    systemd::notify_ready(&banner::summary(&front.server));
+    systemd::begin_watchdog(front.server.kernel());
     front.run(&events)?;
-    notify(&[NotifyState::Stopping]);
+    systemd::notify_stopping();
     front.drain(&events)
 }
 
@@ -117,8 +121,7 @@ impl Front<'_> {
             tell("the configuration is still being read; it is read once more after that");
             return;
         }
-        let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
-        notify(&[NotifyState::Reloading, now]);
+        systemd::notify_reloading();
         let (overrides, running, sender) = (self.overrides.clone(), self.config.clone(), self.sender.clone());
         let load = move || {
             let config = Config::load_again(&overrides, &running);
@@ -136,7 +139,7 @@ impl Front<'_> {
             let report = self.server.change(&config)?;
             Ok((config, report))
         });
-        match changed {
+        let status = match changed {
             Ok((config, report)) => {
                 let switches = self.change_switches(&config.switches);
                 let restart = needs_restart(&self.config, &config);
@@ -144,16 +147,21 @@ impl Front<'_> {
                 self.print(lines.map(|line| format!("{line}\n")).collect::<String>());
                 self.server.name_clients(&config.clients);
                 self.config = Config { settings: self.config.settings.clone(), ..*config };
+                banner::summary(&self.server)
             }
             Err(error) => {
                 let problems = match error.downcast_ref::<Problems>() {
                     Some(problems) => problems.0.iter().map(ToString::to_string).collect(),
                     None => vec![format!("{error:#}")],
                 };
-                tell::tell_all(problems.into_iter().chain(["the configuration was not changed".to_owned()]));
+                let count = problems.len();
+                let count = if count > 1 { format!(" ({count} problems)") } else { String::new() };
+                let status = format!("{UNCHANGED}{count}: {}", problems.first().map_or("", String::as_str));
+                tell::tell_all(problems.into_iter().chain([UNCHANGED.to_owned()]));
+                status
             }
-        }
-        notify_ready();
+        };
+        systemd::notify_ready(&status);
         if std::mem::take(&mut self.reloads) > 1 {
             self.reload();
         }
@@ -247,17 +255,4 @@ fn forward_signals(sender: Sender<Event>, is_written: Arc<AtomicBool>) -> anyhow
 fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let settings = SETTINGS.iter().filter(|key| (key.show)(&old.settings) != (key.show)(&new.settings));
     settings.map(|key| format!("{} has changed, which takes effect after a restart", key.name)).collect()
-}
-
-/// What was said until now comes first.
-fn notify_ready() {
-    tell::settle();
-    notify(&[NotifyState::Ready]);
-}
-
-/// Notifies systemd, if it asked for it. A failure is printed and no error.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tell(format_args!("systemd cannot be notified: {error}"));
-    }
 }

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kernel::Volume;
 use kernel::connection::{self, Acceptor, Protocol as _};
 use kernel::job::Group;
 use kernel::trace::{Mode, Tracer};
+use kernel::{Kernel, Volume};
 use machine::Errno;
 use machine::linux::net::{Address, ListeningSocket};
 use nbd::Nbd;
@@ -395,9 +395,8 @@ impl Server {
         View::new(self.processors.kernel(), &self.acceptor, protocol, &self.terminals)
     }
 
-    /// The cache's memory.
-    pub fn memory(&self) -> &kernel::Memory {
-        self.processors.kernel().memory()
+    pub fn kernel(&self) -> &Arc<Kernel> {
+        self.processors.kernel()
     }
 
     /// How many processors on which engine.

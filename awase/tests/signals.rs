@@ -81,6 +81,42 @@ fn a_server_whose_output_nobody_reads_reloads_writes_everything_and_ends() {
 }
 
 #[test]
+fn a_refused_reload_says_why_in_the_status_and_a_good_one_what_is_served() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", &[EXPORT, DISK].concat());
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let mut reload = |text: &str, status: &str| {
+        sandbox.write("awase.toml", text);
+        server.signal(libc::SIGHUP);
+        server.await_notice(status);
+    };
+    let why = "awase.toml:5: export \"r\" read_only = 3 is not allowed; allowed: true, false";
+    let wrong = EXPORT.to_owned() + "read_only = 3\n";
+    reload(&wrong, &format!("STATUS=the configuration was not changed: {why}"));
+    let more = wrong + "overlay = 3\n";
+    reload(&more, &format!("STATUS=the configuration was not changed (2 problems): {why}"));
+    reload(EXPORT, "STATUS=serving 1 disk");
+    // A notice has a bound.
+    reload(&format!("processors = \"{}\"\n", "x".repeat(1 << 20)), "READY=1");
+    reload(&[EXPORT, DISK].concat(), "STATUS=serving 2 disks");
+    server.end();
+}
+
+#[test]
+fn a_server_notifies_a_watchdog() {
+    let sandbox = Sandbox::new();
+    sandbox.write("awase.toml", EXPORT);
+    let mut command = Command::new(&*AWASE);
+    command.args(["serve", "--nbd", "none", "--metrics", "none", "--config", "awase.toml"]);
+    command.env("WATCHDOG_USEC", "100000").env_remove("WATCHDOG_PID");
+    let mut server = sandbox.start(command);
+    for _ in 0..3 {
+        server.await_notice("WATCHDOG=1");
+    }
+    server.end();
+}
+
+#[test]
 fn a_stream_that_nobody_reads_holds_up_no_other() {
     let sandbox = Sandbox::new();
     sandbox.write("awase.toml", EXPORT);
