@@ -7,6 +7,7 @@ pub use open::inspect;
 
 use std::sync::Arc;
 
+use machine::linux::file::Made;
 use policy::unit::ProcessorId;
 use transactions::Monitor;
 use transactions::terminal::Terminals;
@@ -24,7 +25,8 @@ use shared::SharedDatabase;
 /// What a new configuration adds, and what people should know of the rest.
 #[derive(Default)]
 pub struct Change {
-    added: Vec<OpenDatabase>,
+    /// With their files, if those were made for them.
+    added: Vec<(OpenDatabase, Option<Made>)>,
     shared: Vec<Arc<SharedDatabase>>,
     report: Vec<String>,
     faults: Vec<String>,
@@ -91,9 +93,9 @@ impl Databases {
     pub fn apply(&mut self, terminals: &Arc<Terminals>, change: Change) -> (Vec<String>, Vec<String>) {
         let mut faults = change.faults;
         faults.extend(load_programs(terminals));
-        change.added.iter().for_each(|open| terminals.offer(Arc::clone(&open.monitor)));
+        change.added.iter().for_each(|(open, _)| terminals.offer(Arc::clone(&open.monitor)));
         change.shared.iter().for_each(|shared| shared.offer_to(terminals));
-        self.open.extend(change.added);
+        self.open.extend(change.added.into_iter().map(|(open, _)| open));
         self.shared.extend(change.shared);
         (change.report, faults)
     }
@@ -119,17 +121,18 @@ impl Change {
             let disk = open_disk(processors, measured, cluster, database, deadline)?;
             self.shared.push(SharedDatabase::begin(processors.kernel(), joined, database, disk)?);
         } else {
-            let (open, faults) = open(processors, measured, database, deadline)?;
-            self.added.push(open);
+            let (open, made, faults) = open(processors, measured, database, deadline)?;
+            self.added.push((open, made));
             self.faults.extend(faults);
         }
         Ok(())
     }
 
-    /// Closes what was opened for it. Shared ones are added by a start only, which has failed then: their claims end with
+    /// Closes what was opened for it, and removes the files that were made for it. Shared ones are added by a start only, which has failed then: their claims end with
     /// this node's lease, before which no other node may open them.
     pub fn abandon(self, processors: &Processors) {
-        for open in self.added {
+        for (open, made) in self.added {
+            made.into_iter().for_each(Made::remove);
             drop(processors.start_task(ProcessorId(0), move |cpu| async move { open.close(&cpu).await }));
         }
     }

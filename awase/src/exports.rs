@@ -103,7 +103,14 @@ pub fn change(
             plan.extend(opened.map(|medium| (export, Planned::New(medium))));
         }
     }
-    let plan = problems.or(plan)?;
+    if !problems.0.is_empty() {
+        for (_, how) in plan {
+            if let Planned::New(Medium { made: Some(made), .. }) = how {
+                made.remove_unused();
+            }
+        }
+        return Err(problems);
+    }
     let mut change = Change { served: Vec::new(), retired: Vec::new(), report: Vec::new() };
     let mut taken_over = Vec::new();
     for (export, how) in plan {

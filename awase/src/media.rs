@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kernel::device::{DeviceRef, FileDevice, Overlay};
 use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
-use machine::linux::file::{self, OpenError, OpenOptions};
+use machine::linux::file::{self, Made, OpenError, OpenOptions};
 use policy::unit::BLOCK_BYTES;
 use rustix::fs::{Access, access};
 
@@ -26,6 +26,14 @@ pub struct Medium {
     pub open: Option<OpenFile>,
     /// Another has it, and keeps it from being served beside that.
     pub in_use: bool,
+    /// If it was made just now, for this.
+    pub made: Option<Made>,
+}
+
+impl Medium {
+    fn without_file(size: u64) -> Medium {
+        Medium { size, open: None, in_use: false, made: None }
+    }
 }
 
 /// Creates the medium if configured, opens, locks and checks it. Retries until `deadline` while the predecessor has it.
@@ -104,9 +112,9 @@ pub fn is_being_changed(export: &Export) -> bool {
 
 fn examine(export: &Export, may_create: bool, deadline: Deadline) -> Result<Medium, Problem> {
     match &export.store {
-        Store::Ram { size } => Ok(Medium { size: *size, open: None, in_use: false }),
+        Store::Ram { size } => Ok(Medium::without_file(*size)),
         Store::File { path, size: Some(size), create: true } if !may_create && would_be_made(export, path)? => {
-            Ok(Medium { size: *size, open: None, in_use: false })
+            Ok(Medium::without_file(*size))
         }
         Store::File { path, size, create } => {
             refuse_block_device(export, path)?;
@@ -150,12 +158,12 @@ fn open(
     let create_size = create_size.filter(|_| is_served);
     let options = OpenOptions { writable, create_size, is_common: export.is_on_device(), ..OpenOptions::default() };
     let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
-    let mut open = deadline.retry(|| file::open(path, options), is_locked);
-    let in_use = !is_served && open.as_ref().is_err_and(is_locked);
+    let mut opened = deadline.retry(|| file::open_or_make(path, options), is_locked);
+    let in_use = !is_served && opened.as_ref().is_err_and(is_locked);
     if in_use {
-        open = file::open(path, OpenOptions { is_examined: true, ..options });
+        opened = file::open_or_make(path, OpenOptions { is_examined: true, ..options });
     }
-    let open = open.map_err(|error| refused(export, &error))?;
+    let (open, made) = opened.map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
     if size > VOLUME_BYTES_MAX {
         let what = format!("= {path:?} holds {size} bytes, more than can be served");
@@ -167,7 +175,7 @@ fn open(
         return Err(problem(export, format!("= {path:?} holds {size} bytes, not a multiple of {unit}"))
             .allowed(format!("a multiple (truncate -s {enough} makes it one)")));
     }
-    Ok(Medium { size, open: Some(open), in_use })
+    Ok(Medium { size, open: Some(open), in_use, made })
 }
 
 /// Lets changes go beside `below`, which has `size` bytes and is `file` if it is one, up to `bytes_max`: into a file

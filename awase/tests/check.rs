@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use testkit::server::{AWASE, Sandbox};
+use testkit::server::{AWASE, Sandbox, await_that};
 
 const NOWHERE: &str = "data = \"data\"\n[listen]\nmetrics = []\npostgres = []\nnfs = []\n";
 const SOCKET: &str = "nbd = []\nnbd_unix = [\"nbd.sock\"]\npostgres_unix = [\"postgres.sock\"]\n";
@@ -97,6 +97,50 @@ fn a_size_that_the_host_refuses_leaves_no_file() {
         testkit::skip!("the host has files of 1 EiB");
     }
     assert!(!sandbox.file("d.img").exists(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn files_that_were_made_for_what_is_refused_are_gone_and_others_stay() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.file("old.img"), vec![7; 1 << 20]).expect("a file");
+    let file = |name: &str, rest: &str| {
+        format!("[[export]]\nname = \"{name}\"\nkind = \"file\"\npath = \"{name}.img\"\nsize = \"1MiB\"\n{rest}")
+    };
+    let database = "[[database]]\nname = \"b\"\npath = \"b.db\"\nsize = \"64MiB\"\ncreate = true\n";
+    let made = file("new", "create = true\n") + &file("old", "create = true\n") + database;
+    let unusable = "[[database]]\nname = \"c\"\npath = \"c.db\"\nsize = \"64MiB\"\nprograms = \"old.img/c\"\n";
+    let refused =
+        [(file("missing", ""), "missing.img does not exist"), (unusable.into(), "old.img/c\" cannot be made")];
+    let refused = refused.map(|(rest, message)| (format!("{NOWHERE}{SOCKET}{made}{rest}"), message));
+    let assert_left = |after: &str| {
+        let is_there = |name: &&str| sandbox.file(name).exists();
+        let names = ["new.img", "old.img", "missing.img", "b.db", "c.db"];
+        assert_eq!(names.into_iter().filter(is_there).collect::<Vec<_>>(), ["old.img"], "{after}");
+        assert!(fs::read(sandbox.file("old.img")).expect("read") == vec![7; 1 << 20], "{after}");
+    };
+    for (configuration, message) in &refused {
+        let output = run(&sandbox, "serve", configuration);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(message), "{errors}");
+        assert_left(message);
+    }
+    sandbox.write("awase.toml", &format!("{NOWHERE}{SOCKET}{RAM}"));
+    let mut command = Command::new(&*AWASE);
+    command.args(["serve", "--config", "awase.toml"]);
+    let mut server = sandbox.start(command);
+    for (configuration, message) in &refused {
+        sandbox.write("awase.toml", configuration);
+        server.signal(libc::SIGHUP);
+        server.await_error(message);
+        server.await_error("the configuration was not changed");
+        server.forget_errors();
+        assert_left(message);
+    }
+    sandbox.write("awase.toml", &format!("{NOWHERE}{SOCKET}{made}"));
+    server.signal(libc::SIGHUP);
+    await_that("they are there", || ["new.img", "b.db"].iter().all(|name| sandbox.file(name).exists()));
+    server.end();
+    assert!(["new.img", "b.db"].iter().all(|name| sandbox.file(name).exists()), "what was accepted stays");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use kernel::{Kernel, Processor, Volume};
 use machine::Errno;
-use machine::linux::file::make_directories;
+use machine::linux::file::{Made, make_directories};
 use policy::unit::ProcessorId;
 use transactions::Monitor;
 use transactions::program::{BANK, Fault, Programs, replace};
@@ -44,17 +44,35 @@ impl OpenDatabase {
     }
 }
 
-/// Opens a database that is this server's alone. Returns what is wrong with programs, too.
+/// Opens a database that is this server's alone. Returns its file, too, if that was made for it, and what is wrong with
+/// programs.
 ///
 /// # Errors
-/// If its volume or programs cannot be used.
+/// If its volume or programs cannot be used; then nothing is left of a file that was made for it.
 pub fn open(
     processors: &Processors,
     measured: &mut Measured,
     database: &Database,
     deadline: Deadline,
+) -> Result<(OpenDatabase, Option<Made>, Vec<String>), Problem> {
+    let mut medium = media::prepare(&database.volume, deadline)?;
+    let made = medium.made.take();
+    match open_on(processors, measured, database, medium) {
+        Ok((open, faults)) => Ok((open, made, faults)),
+        Err(problem) => {
+            made.into_iter().for_each(Made::remove);
+            Err(problem)
+        }
+    }
+}
+
+fn open_on(
+    processors: &Processors,
+    measured: &mut Measured,
+    database: &Database,
+    medium: Medium,
 ) -> Result<(OpenDatabase, Vec<String>), Problem> {
-    let disk = open_disk(processors, measured, None, database, deadline)?;
+    let disk = exports::open_disk(processors.kernel(), measured, None, &database.volume, medium)?;
     let store = match open_store(processors.kernel(), database, &disk.volume) {
         Ok(store) => store,
         Err(error) => {

@@ -2,6 +2,7 @@
 
 mod disk;
 mod lock;
+mod made;
 mod tree_disk;
 
 use std::fs::{self, File as StdFile};
@@ -16,6 +17,7 @@ use super::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 use disk::Disk;
 use lock::{Instead, Locked};
+pub use made::Made;
 pub(super) use tree_disk::TreeDisk;
 
 /// Whether the host's page cache is bypassed (`O_DIRECT`).
@@ -91,9 +93,14 @@ pub(super) fn zeroes_are_written(file: File) -> bool {
 /// Opens a regular file or block device, and locks it until the last clone of the result is dropped: exclusively when
 /// it may be written, else against writers.
 pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
+    open_or_make(path, options).map(|(open, _)| open)
+}
+
+/// As [`open`]; with the file if it was made just now.
+pub fn open_or_make(path: &Path, options: OpenOptions) -> Result<(OpenFile, Option<Made>), OpenError> {
     let at = Target { path, options };
     let before = fs::metadata(path).ok();
-    let file = at.open(before.as_ref())?;
+    let (file, is_made) = at.open(before.as_ref())?;
     let metadata = file.metadata().map_err(|e| at.host("examine", &e))?;
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -136,7 +143,9 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
         number |= ZEROES_ARE_WRITTEN;
     }
     let tail_number = tail.as_ref().map(|tail| File(tail.as_raw_fd() as u32));
-    Ok(OpenFile { file: File(number), facts, tail: tail_number, owner: Arc::new((tail, locked)) })
+    let open = OpenFile { file: File(number), facts, tail: tail_number, owner: Arc::new((tail, locked)) };
+    let made = is_made.then(|| Made::new(path.to_owned(), open.clone()));
+    Ok((open, made))
 }
 
 /// A file that is locked against everybody else while it is changed, though it is open for reading.
@@ -184,8 +193,9 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Opens without direct I/O, which is enabled later where it works: one descriptor, one lock.
-    fn open(&self, before: Option<&fs::Metadata>) -> Result<StdFile, OpenError> {
+    /// Opens without direct I/O, which is enabled later where it works: one descriptor, one lock. Returns whether this has
+    /// made the file.
+    fn open(&self, before: Option<&fs::Metadata>) -> Result<(StdFile, bool), OpenError> {
         let writable = self.options.writable;
         let block_device = before.is_some_and(|found| found.file_type().is_block_device());
         let create =
@@ -196,12 +206,19 @@ impl Target<'_> {
             // Fails if it is mounted or used exclusively by another.
             flags |= libc::O_EXCL;
         }
+        let mut how = fs::OpenOptions::new();
+        how.read(true).write(writable || create).mode(0o600);
         if create {
             flags |= libc::O_CREAT;
+            // Not where a link leads to a file that is missing, or somebody was faster.
+            if before.is_none()
+                && let Ok(made) = how.clone().custom_flags(flags | libc::O_EXCL).open(self.path)
+            {
+                return Ok((made, true));
+            }
         }
-        let opened =
-            fs::OpenOptions::new().read(true).write(writable || create).custom_flags(flags).mode(0o600).open(self.path);
-        opened.map_err(|error| self.not_opened(&error))
+        let opened = how.custom_flags(flags).open(self.path);
+        opened.map(|file| (file, false)).map_err(|error| self.not_opened(&error))
     }
 
     /// Opens the file again, without direct I/O.
