@@ -1,6 +1,6 @@
 //! What is served now: exports with their open volumes, and how they follow a new configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use kernel::export::ExportChange;
@@ -140,9 +140,11 @@ pub fn change(
         kernel.note_export(&export.name, ExportChange::Added);
         volume.set_export(kernel.number_export(&export.name));
     }
+    let volumes: HashSet<_> = change.served.iter().map(|new| Arc::as_ptr(&new.volume)).collect();
+    let names: HashSet<_> = change.served.iter().map(|new| new.export.name.as_str()).collect();
     for old in &open.served {
-        let is_open = change.served.iter().any(|new| Arc::ptr_eq(&new.volume, &old.volume));
-        let has_name = change.served.iter().any(|new| new.export.name == old.export.name);
+        let is_open = volumes.contains(&Arc::as_ptr(&old.volume));
+        let has_name = names.contains(old.export.name.as_str());
         if !has_name {
             change.report.push(format!("export {:?} is not served to new clients any more", old.export.name));
             kernel.note_export(&old.export.name, ExportChange::Removed);

@@ -1,6 +1,9 @@
 //! Numbers of exports, used instead of names in requests and records. A number belongs to a name for the server's life:
 //! an export that is removed and added again gets the same one.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
 /// An export's number.
@@ -24,26 +27,34 @@ pub enum ExportChange {
 }
 
 #[derive(Default)]
-pub(crate) struct ExportNumbers(Mutex<Vec<String>>);
+pub(crate) struct ExportNumbers(Mutex<Names>);
+
+#[derive(Default)]
+struct Names {
+    in_order: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, ExportNo>,
+}
 
 impl ExportNumbers {
     /// The number of a name, and whether it is new.
     pub(crate) fn number(&self, name: &str) -> (ExportNo, bool) {
         let mut names = self.0.lock();
-        let known = names.iter().position(|known| known == name);
-        let at = known.unwrap_or(names.len());
-        if at >= usize::from(ExportNo::MAX.0) {
+        if let Some(known) = names.numbers.get(name) {
+            return (*known, false);
+        }
+        let count = names.in_order.len();
+        if count >= usize::from(ExportNo::MAX.0) {
             return (ExportNo::NONE, false);
         }
-        if known.is_none() {
-            names.push(name.to_owned());
-        }
-        (ExportNo(at as u16 + 1), known.is_none())
+        let (name, number) = (Arc::from(name), ExportNo(count as u16 + 1));
+        names.in_order.push(Arc::clone(&name));
+        names.numbers.insert(name, number);
+        (number, true)
     }
 
     pub(crate) fn name(&self, export: ExportNo) -> Option<String> {
         let at = usize::from(export.0).checked_sub(1)?;
-        self.0.lock().get(at).cloned()
+        self.0.lock().in_order.get(at).map(|name| name.to_string())
     }
 }
 
