@@ -115,13 +115,17 @@ pub fn change(
     let mut taken_over = Vec::new();
     for (export, how) in plan {
         match how {
-            Planned::Open(same) => change.served.push(OpenDisk { export: export.clone(), ..same.clone() }),
+            Planned::Open(same) => {
+                change.report.extend(described(&same.export, export));
+                change.served.push(OpenDisk { export: export.clone(), ..same.clone() });
+            }
             Planned::TakenOver(same) => {
                 let before = match same.export.name == export.name {
                     true => "again".to_owned(),
                     false => format!("before as {:?}", same.export.name),
                 };
                 change.report.push(format!("export {:?} is served: {}, {before}", export.name, export.medium()));
+                change.report.extend(described(&same.export, export));
                 taken_over.push((export, &same.volume));
                 change.served.push(OpenDisk { export: export.clone(), ..same.clone() });
             }
@@ -157,6 +161,14 @@ pub fn change(
         }
     }
     Ok(change)
+}
+
+/// What clients that connect from now on are told otherwise of a disk that stays.
+fn described(old: &Export, new: &Export) -> impl Iterator<Item = String> {
+    let description = (old.description != new.description).then(|| format!("description = {:?}", new.description));
+    let block_size = (old.block_size != new.block_size).then(|| format!("block_size = {}", new.block_size));
+    let changes = description.into_iter().chain(block_size);
+    changes.map(|change| format!("{} for clients that connect from now on", new.key(&change)))
 }
 
 fn prepare(export: &Export, old: Option<&OpenDisk>, held: &[Held], deadline: Deadline) -> Result<Medium, Problem> {

@@ -10,6 +10,7 @@ use anyhow::Context;
 use kernel::Switches;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use transactions::terminal::User;
 
 use crate::banner;
 use crate::config::{self, Config, Given, Overrides, Place, Problems, SETTINGS};
@@ -142,8 +143,9 @@ impl Front<'_> {
         let status = match changed {
             Ok((config, report)) => {
                 let switches = self.change_switches(&config.switches);
+                let users = change_of_users(&self.config.users, &config.users);
                 let restart = needs_restart(&self.config, &config);
-                let lines = report.iter().chain(&switches).chain(&restart).chain(&config.notices);
+                let lines = report.iter().chain(&users).chain(&switches).chain(&restart).chain(&config.notices);
                 self.print(lines.map(|line| format!("{line}\n")).collect::<String>());
                 self.server.name_clients(&config.clients);
                 self.config = Config { settings: self.config.settings.clone(), ..*config };
@@ -249,6 +251,23 @@ fn forward_signals(sender: Sender<Event>, is_written: Arc<AtomicBool>) -> anyhow
     };
     std::thread::Builder::new().name("signals".into()).spawn(forward).context("cannot start a thread")?;
     Ok(())
+}
+
+/// Reports who may connect to databases from now on, and who may not. That a password is another one cannot be known: each
+/// is salted anew when it is read.
+fn change_of_users(old: &[User], new: &[User]) -> Vec<String> {
+    let is_among = |users: &[User], name: &str| users.iter().any(|user| user.name == name);
+    let gone = old.iter().filter(|user| !is_among(new, &user.name));
+    let gone =
+        gone.map(|user| format!("user {:?} may not connect any more; sessions that have begun go on", user.name));
+    let added = new.iter().filter(|user| !is_among(old, &user.name));
+    let added = added.map(|user| format!("user {:?} may connect", user.name));
+    let others = match (old.is_empty(), new.is_empty()) {
+        (false, true) => Some("everybody on this host may connect to databases"),
+        (true, false) => Some("nobody else may connect to databases any more; sessions that have begun go on"),
+        _ => None,
+    };
+    gone.chain(added).chain(others.map(str::to_owned)).collect()
 }
 
 /// Reports settings that have changed but do not follow a reload.

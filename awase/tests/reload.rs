@@ -1,6 +1,7 @@
 //! What a reload must not put over what is still open, and what it leaves as it is.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use testkit::nbd;
@@ -96,6 +97,40 @@ fn a_directory_that_was_only_read_is_no_obstacle() {
     reload(&sandbox, &mut server, &(OTHER.to_owned() + &directory("images/home")));
     files.mount("/images-home").expect("served at once");
     server.end();
+}
+
+#[test]
+fn what_changes_only_for_those_who_connect_later_is_told() {
+    let sandbox = Sandbox::new();
+    let user = |name: &str| format!("[[user]]\nname = \"{name}\"\npassword = \"p\"\n");
+    let (ann, bob) = (user("ann"), user("bob"));
+    let config = sandbox.write("awase.toml", &[OTHER, &ann].concat());
+    // Nobody else may read the passwords.
+    fs::set_permissions(config, Permissions::from_mode(0o600)).expect("chmod");
+    let mut server = sandbox.serve(&["--config", "awase.toml"]);
+    let described = OTHER.to_owned() + "description = \"spare\"\nblock_size = 4096\n";
+    let changes = [
+        (
+            described.clone() + &ann + &bob,
+            "export \"r\" description = \"spare\" for clients that connect from now on\n\
+             export \"r\" block_size = 4096 for clients that connect from now on\nuser \"bob\" may connect\n",
+        ),
+        (described.clone() + &bob, "user \"ann\" may not connect any more; sessions that have begun go on\n"),
+        (
+            described.clone(),
+            "user \"bob\" may not connect any more; sessions that have begun go on\n\
+             everybody on this host may connect to databases\n",
+        ),
+        (
+            described + &ann,
+            "user \"ann\" may connect\nnobody else may connect to databases any more; sessions that have begun go on\n",
+        ),
+    ];
+    changes.iter().for_each(|(text, _)| reload(&sandbox, &mut server, text));
+    server.signal(libc::SIGTERM);
+    let (_, said, _) = server.wait();
+    let told = changes.map(|(_, told)| told).concat();
+    assert!(said.contains(&told), "{said}");
 }
 
 #[test]

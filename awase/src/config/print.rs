@@ -95,8 +95,9 @@ pub fn reference() -> String {
              protocol at `listen.postgres`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     rows(&mut text, &DATABASE_KEYS, |key| format!("`{}`", key.name));
     text += "\n## Users of databases\n\nA table `[[user]]` for each. Without any, everybody on this host may connect to \
-             databases, under any name and without a password. With some, everybody must be one of them. \
-             A file that holds a password should not be readable for everybody: the server's start and `awase check` tell.\n\n\
+             databases, under any name and without a password. With some, everybody who connects must be one of them; \
+             sessions that have begun go on when SIGHUP changes that. A file that holds a password should not be readable \
+             for everybody: the server's start and `awase check` tell.\n\n\
              | key | allowed | meaning |\n|---|---|---|\n";
     rows(&mut text, &USER_KEYS, |key| format!("`{}`", key.name));
     text += "\n## Clients\n\nProcessors and disks are shared among clients by their recent usage (`switches.usage`). A \

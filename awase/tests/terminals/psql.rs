@@ -209,7 +209,7 @@ fn databases_are_added_by_a_reload_and_users_take_effect() {
     bank.server.signal(libc::SIGTERM);
     let (_, said, _) = bank.server.wait();
     let fault = "database \"bank\": awase-data/programs/bank/broken.wasm: it is no WebAssembly module";
-    assert!(said.contains(fault), "{said}");
+    assert!(said.contains(fault) && said.contains("user \"ann\" may connect\n"), "{said}");
 }
 
 /// Without its flags of sockets.
