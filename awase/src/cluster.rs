@@ -33,7 +33,7 @@ use crate::processors::Processors;
 use crate::tell::tell;
 use backing::Backing;
 use dial::Addresses;
-pub use joined::Replace;
+pub use joined::{End, Replace};
 use volume::volume_of;
 
 /// The processor of all connections between nodes. Rejected: different ones for nodes on one machine. To wake another core
@@ -69,11 +69,11 @@ enum Nodes {
 }
 
 impl Cluster {
-    /// Joins the cluster, if a disk is shared.
+    /// Joins the cluster, if a disk is shared. `end` is called when this node can be no member any more.
     ///
     /// # Errors
     /// When the address cannot be listened at, or the number of this start not be written.
-    pub fn start(config: &Config, processors: &Processors) -> anyhow::Result<Option<Cluster>> {
+    pub fn start(config: &Config, processors: &Processors, end: End) -> anyhow::Result<Option<Cluster>> {
         let settings = &config.settings;
         let is_shared = config.volumes().any(|export| export.kind == Disk::Shared);
         let (Some(name), Some(listen)) = (&settings.cluster.node, settings.cluster.listen) else { return Ok(None) };
@@ -88,7 +88,7 @@ impl Cluster {
         let addresses = Addresses::default();
         let dsm = Dsm::new(addresses.clone());
         let nodes = if settings.cluster.is_joined() {
-            join(config, name, &dsm, addresses)?
+            join(config, name, &dsm, addresses, end)?
         } else {
             let names: Vec<String> = settings.cluster.names().map(str::to_owned).collect();
             let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
@@ -176,9 +176,9 @@ impl Cluster {
         node.volume(name)
     }
 
-    /// Whether this node has never been a member: then it has had nothing of a shared disk that could be lost.
-    pub fn has_never_served(&self) -> bool {
-        matches!(&self.nodes, Nodes::Joined { node, .. } if node.address().is_none())
+    /// Whether this node has nothing of shared disks to store: it has never been a member, or will be none any more.
+    pub fn has_nothing(&self) -> bool {
+        matches!(&self.nodes, Nodes::Joined { node, .. } if node.address().is_none() || node.is_over())
     }
 
     pub fn protocol(&self) -> &Arc<Dsm> {
@@ -198,8 +198,8 @@ impl Cluster {
         self.stop();
     }
 
-    /// Deregisters, so that others take over at once, and accepts no more peers.
-    pub fn stop(&self) {
+    /// Deregisters, so that others take over at once, and accepts no more peers. Returns whether it has to be started anew.
+    pub fn stop(&self) -> bool {
         if let Nodes::Joined { node, member, .. } = &self.nodes
             && let Some(member) = member.lock().take()
         {
@@ -208,6 +208,7 @@ impl Cluster {
         }
         self.acceptor.stop();
         self.socket.stop();
+        matches!(&self.nodes, Nodes::Joined { node, .. } if node.is_over())
     }
 }
 
@@ -218,7 +219,7 @@ fn listen_for_peers(at: SocketAddr) -> Result<ListeningSocket, NetError> {
 }
 
 /// Begins to be a member of the cluster in etcd.
-fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> anyhow::Result<Nodes> {
+fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses, end: joined::End) -> anyhow::Result<Nodes> {
     let cluster = &config.settings.cluster;
     let Some(address) = cluster.address() else { anyhow::bail!("cluster.listen is missing") };
     // A member that cannot serve them would keep the others from them.
@@ -227,7 +228,7 @@ fn join(config: &Config, name: &str, dsm: &Arc<Dsm>, addresses: Addresses) -> an
     drop(problems.or(found)?);
     let disks = config.exports.iter().filter(|export| export.kind == Disk::Shared).count();
     let pages_max = guard::pages_max(cluster.lease) / disks.max(1);
-    let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses, pages_max);
+    let node = joined::Node::new(name.to_owned(), cluster.name.clone(), Arc::clone(dsm), addresses, pages_max, end);
     let settings = membership::Settings {
         etcd: cluster.etcd.clone(),
         prefix: PREFIX.into(),

@@ -59,7 +59,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     // Sockets first: a server that cannot be reached must not create disks.
     let (sockets, any_passed) = Sockets::open(&config, Deadline::for_takeover())?;
     let (metrics, unserved) = Listeners::open(&config.settings)?;
-    let (server, notices) = Server::start(&config, sockets)?;
+    let end = sender.clone();
+    let (server, notices) = Server::start(&config, sockets, Box::new(move || drop(end.send(Event::End))))?;
     let (metrics, without_thread) = metrics.serve(server.view());
     let unserved = unserved.into_iter().chain(without_thread);
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
@@ -217,8 +218,9 @@ impl Front<'_> {
                     tell::tell_all(
                         failed.map(|(what, error)| format!("{what} could not be written to its disk: {error}")),
                     );
-                    self.server.stop();
-                    return Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+                    // As a failure, so that a service manager starts it anew.
+                    let is_over = self.server.stop();
+                    return Ok(if failures.is_empty() && !is_over { ExitCode::SUCCESS } else { ExitCode::FAILURE });
                 }
                 _ => {}
             }

@@ -88,11 +88,11 @@ fn start_processors(config: &Config) -> anyhow::Result<(Processors, Option<Trace
 pub type Failures = Vec<(String, Errno)>;
 
 impl Server {
-    /// Starts to serve what is configured on `sockets`. Also returns what people should know of how it is done.
+    /// Starts to serve what is configured on `sockets`. `end` ends it. Also returns what people should know of how it is done.
     ///
     /// # Errors
     /// When something stands in the way.
-    pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<(Server, Vec<String>)> {
+    pub fn start(config: &Config, sockets: Sockets, end: cluster::End) -> anyhow::Result<(Server, Vec<String>)> {
         let (processors, trace, mut notices) = start_processors(config)?;
         processors.kernel().jobs().set_groups(&config.clients);
         let cores = processors.cores().clone();
@@ -123,7 +123,7 @@ impl Server {
             trace,
         };
         notices.extend(Programs::await_earlier(config)?);
-        server.cluster = Cluster::start(config, &server.processors)?;
+        server.cluster = Cluster::start(config, &server.processors, end)?;
         if let Some(cluster) = &server.cluster {
             let (nbd, panel) = (Arc::clone(&server.nbd), Arc::clone(&server.panel));
             cluster.on_replace(Box::new(move |name, volume, shared| {
@@ -441,11 +441,11 @@ impl Server {
         let databases = self.databases.to_close();
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let retired = self.retired.iter().map(|retired| &retired.served);
-        let has_never_served = self.cluster.as_ref().is_some_and(Cluster::has_never_served);
+        let has_nothing = self.cluster.as_ref().is_some_and(Cluster::has_nothing);
         let volumes: Vec<(String, Arc<Volume>)> = self
             .disks()
             .chain(retired)
-            .filter(|served| !has_never_served || served.export.kind != Disk::Shared)
+            .filter(|served| !has_nothing || served.export.kind != Disk::Shared)
             .map(|served| (closing::export(&served.export.name), Arc::clone(&served.volume)))
             .collect();
         let drain = move |cpu| async move {
@@ -480,10 +480,11 @@ impl Server {
         drop(self.processors.start_task(ProcessorId(0), drain));
     }
 
-    /// Ends everything, after it was drained.
-    pub fn stop(self) {
-        self.cluster.iter().for_each(Cluster::stop);
+    /// Ends everything, after it was drained. Returns whether it has to be started anew.
+    pub fn stop(self) -> bool {
+        let is_over = self.cluster.as_ref().is_some_and(Cluster::stop);
         self.processors.stop();
+        is_over
     }
 
     /// Leaves nothing in the way of the next server, and nothing else in order.

@@ -23,6 +23,20 @@
 //! a lease for every join, and a home cannot finish what is under way. Rejected, too: a key with the lease for each
 //! shard, which costs as many changes as shards at each join and death.
 //!
+//! # An arbiter that forgets
+//! Its revision never falls, nor the map's version, unless it has lost data or got older ones. So a lease is counted as
+//! renewed, and a node registers, only where the arbiter has reached the revision that the node had seen before; and whoever
+//! finds it behind in that, or in a view, is over for good ([`Action::Over`]): its process must end, and a new one begins
+//! in what the arbiter has now. So no lease is prolonged by an arbiter that has forgotten what was done under it. And so
+//! long as a lease, nodes may answer of which it knows nothing: a node that sees no other member registers a lease after its
+//! own was granted ([`Action::Alone`]), which the arbiter has not forgotten since if it can register with it; all others at
+//! once. The node's clock stands in for the arbiter's, so those who answer have kept the margin for it.
+//!
+//! Not seen is older data with which the arbiter goes on while nodes run, in two cases: its revisions have passed what a node
+//! has seen before that looks, or a lease begins anew that was over. Then only what is registered, or in the map, differs.
+//!
+//! Rejected: random marks in the arbiter, and a wait of each node that starts. That is a lease for every join.
+//!
 //! # What leases cannot do
 //! A process may be stopped between asking whether it may answer and the answer's departure. Such a late answer bears a
 //! term that is over. Whoever has seen the newer map ignores it; whoever has not has not answered the new home's survey,
@@ -30,7 +44,7 @@
 //!
 //! # Assumed of the arbiter
 //! A lease never ends earlier than its time to live after it was granted or renewed, by a clock within the bound. Changes
-//! are seen in order and a deleted key's epoch never returns. Nobody else deletes keys.
+//! are seen in order and a deleted key's epoch never returns, as long as it has its data. Nobody else deletes keys.
 
 pub mod homes;
 mod lease;
@@ -76,12 +90,15 @@ impl Revision {
 )]
 pub struct EpochError(pub u64);
 
-/// A view was refused: acting on it would be acting on membership older than what this node has seen.
+/// What the arbiter has is older than what this node has seen there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the arbiter went back from revision {} to {}, as one restored from a backup does: restart all nodes", seen.0, got.0)]
-pub struct StaleView {
-    pub seen: Revision,
-    pub got: Revision,
+pub enum StaleView {
+    #[error("revision {} after {}", got.0, seen.0)]
+    Revision { seen: Revision, got: Revision },
+    #[error("no map of homes that can follow the one of revision {}", .0.0)]
+    Map(Revision),
+    #[error("nothing of this node's number")]
+    Number,
 }
 
 /// What to ask the arbiter. One question at a time; each is answered by [`Membership::on_reply`].
@@ -89,14 +106,12 @@ pub struct StaleView {
 pub enum Ask {
     /// Grant a lease of [`Config::lease`].
     Grant,
-    /// Create this node's key with the lease, unless it exists.
-    Register,
-    Renew,
-    /// Replace the map, if its version is `version` (none yet: 0).
-    Propose {
-        version: Revision,
-        map: Map,
-    },
+    /// Create this node's key with the lease, unless it exists, or the arbiter has not reached `seen`.
+    Register { seen: Revision },
+    /// Renew the lease, then see that the arbiter has reached `seen`.
+    Renew { seen: Revision },
+    /// Replace the map, if its version is `version` (none yet: 0) and this node is registered.
+    Propose { version: Revision, map: Map },
     /// End the lease, and the key with it.
     Deregister,
 }
@@ -104,6 +119,8 @@ pub enum Ask {
 /// The arbiter's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
+    /// To `Renew` and `Register`.
+    Stale(StaleView),
     /// To `Grant` and `Renew`: the time to live that was granted.
     Leased(Duration),
     /// To `Renew` and `Register`: there is no such lease (any more).
@@ -140,6 +157,10 @@ pub enum Action {
     /// This node's key exists with another lease: of its earlier life, or another process has its name. It goes on
     /// trying.
     Occupied,
+    /// There is no other member, so that this node waits for a lease before it registers, unless one appears.
+    Alone,
+    /// As `Stop`, and for good: nothing more will be done.
+    Over(StaleView),
     /// Deregistered: nothing more will be done.
     Left,
 }
@@ -155,6 +176,8 @@ pub struct Membership {
     homes: Homes,
     /// What is asked and not answered.
     asked: Option<Asked>,
+    /// This node, which is no member, sees no other.
+    is_alone: bool,
     /// The last answer to `Register` was `Occupied`.
     is_occupied: bool,
     is_serving: bool,
@@ -179,6 +202,7 @@ impl Membership {
             view: View::default(),
             homes: Homes::new(config.shards),
             asked: None,
+            is_alone: false,
             is_occupied: false,
             is_serving: false,
             is_leaving: false,
@@ -240,21 +264,22 @@ impl Membership {
     fn take(&mut self, now: Instant, sent: Instant, ask: Ask, reply: Reply, actions: &mut Actions) {
         match (ask, reply) {
             (Ask::Grant, Reply::Leased(ttl)) => {
-                self.stage = Stage::Leased(Lease::new(&self.config, sent, ttl));
+                self.stage = Stage::Leased(Lease::new(&self.config, sent, ttl, now + ttl));
                 self.is_occupied = false;
             }
-            (Ask::Renew, Reply::Leased(ttl)) => self.stage.renew(&self.config, sent, ttl),
-            (Ask::Register, Reply::Registered(epoch)) => {
+            (Ask::Renew { .. }, Reply::Leased(ttl)) => self.stage.renew(&self.config, sent, ttl),
+            (_, Reply::Stale(stale)) => self.go_over(stale, actions),
+            (Ask::Register { .. }, Reply::Registered(epoch)) => {
                 self.is_occupied = false;
                 self.stage.register(Address { node: self.config.me, incarnation: epoch });
             }
-            (Ask::Register, Reply::Occupied) => {
+            (Ask::Register { .. }, Reply::Occupied) => {
                 if !std::mem::replace(&mut self.is_occupied, true) {
                     actions.push(Action::Occupied);
                 }
                 self.retry_at = now + self.config.lease / 8;
             }
-            (Ask::Renew | Ask::Register, Reply::LeaseLost) => self.lose(actions),
+            (Ask::Renew { .. } | Ask::Register { .. }, Reply::LeaseLost) => self.lose(actions),
             // Not answered, the lease ends by itself.
             (Ask::Deregister, _) => {
                 self.stage = Stage::Left;
@@ -265,22 +290,20 @@ impl Membership {
     }
 
     /// All that exists at `revision`.
-    ///
-    /// # Errors
-    /// When this node has seen a later one: then nothing changes.
     pub fn on_snapshot(
         &mut self,
         now: Instant,
         revision: Revision,
         members: Members,
         map: Option<(Revision, Map)>,
-    ) -> Result<Actions, StaleView> {
+    ) -> Actions {
         let mut actions = Actions::new();
-        self.view.on_snapshot(revision, members, &mut actions)?;
-        if let Some((version, map)) = map {
-            self.homes.on_map(version, map, &mut actions);
+        let taken = self.view.on_snapshot(revision, members, &mut actions);
+        match taken.and_then(|()| self.homes.check(map.as_ref())) {
+            Ok(()) => map.into_iter().for_each(|(version, map)| self.homes.on_map(version, map, &mut actions)),
+            Err(stale) => self.go_over(stale, &mut actions),
         }
-        Ok(self.end(now, actions))
+        self.end(now, actions)
     }
 
     /// What changed since, up to `revision`. Those changes that this node has seen already are ignored.
@@ -336,6 +359,33 @@ impl Membership {
         }
     }
 
+    /// The arbiter has forgotten what this node has seen: nothing that it knows counts any more.
+    fn go_over(&mut self, stale: StaleView, actions: &mut Actions) {
+        if !matches!(self.stage, Stage::Left) {
+            self.is_serving = false;
+            self.lose(actions);
+            self.stage = Stage::Left;
+            *actions = vec![Action::Over(stale)];
+        }
+    }
+
+    /// Whether this node, which has a lease, may register, or when it may: others may answer before of which nothing is known.
+    fn register_at(&self, lease: Lease) -> Instant {
+        if self.has_others() { Instant::ZERO } else { lease.alone_until }
+    }
+
+    fn has_others(&self) -> bool {
+        self.view.members().any(|member| member.node != self.config.me)
+    }
+
+    fn note_alone(&mut self, actions: &mut Actions) {
+        let is_out = matches!(self.stage, Stage::Out | Stage::Leased(_));
+        let is_alone = is_out && self.view.seen() > Revision(0) && !self.has_others();
+        if !std::mem::replace(&mut self.is_alone, is_alone) && is_alone {
+            actions.push(Action::Alone);
+        }
+    }
+
     fn stop(&mut self, actions: &mut Actions) {
         if std::mem::take(&mut self.is_serving) {
             actions.insert(0, Action::Stop);
@@ -345,6 +395,7 @@ impl Membership {
     /// What follows from the state after every event.
     fn end(&mut self, now: Instant, mut actions: Actions) -> Actions {
         self.follow(&mut actions);
+        self.note_alone(&mut actions);
         let me = self.stage.address().filter(|me| self.view.has(*me));
         let is_leased = self.stage.lease().is_some_and(|lease| now < lease.until);
         match me {
@@ -374,24 +425,25 @@ impl Membership {
     /// When something can be asked.
     fn next_ask(&self) -> Option<Instant> {
         let renew = self.stage.lease().map(|lease| lease.renew_at);
-        let is_due = match self.stage {
+        let due = match self.stage {
             Stage::Left => return None,
-            _ if self.is_leaving => true,
-            Stage::Out | Stage::Leased(_) => true,
-            Stage::Member(..) => self.homes.has_proposal(),
+            _ if self.is_leaving => Some(Instant::ZERO),
+            Stage::Out => Some(Instant::ZERO),
+            Stage::Leased(lease) => Some(self.register_at(lease)),
+            Stage::Member(..) => self.homes.has_proposal().then_some(Instant::ZERO),
         };
-        let at = if is_due { Some(Instant::ZERO) } else { renew };
-        at.map(|at| at.max(self.retry_at))
+        due.into_iter().chain(renew).min().map(|at| at.max(self.retry_at))
     }
 
     fn ask(&mut self, now: Instant, me: Option<Address>) -> Option<Ask> {
         let renew_at = self.stage.lease().map(|lease| lease.renew_at);
+        let seen = self.view.seen();
         match self.stage {
             Stage::Left => None,
             _ if self.is_leaving => Some(Ask::Deregister),
             Stage::Out => Some(Ask::Grant),
-            _ if renew_at.is_some_and(|at| at <= now) => Some(Ask::Renew),
-            Stage::Leased(_) => Some(Ask::Register),
+            _ if renew_at.is_some_and(|at| at <= now) => Some(Ask::Renew { seen }),
+            Stage::Leased(lease) => (self.register_at(lease) <= now).then_some(Ask::Register { seen }),
             Stage::Member(..) => me.and_then(|me| self.homes.propose(me)),
         }
     }

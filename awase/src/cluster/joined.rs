@@ -41,6 +41,9 @@ struct Disk {
     volume: Arc<Volume>,
 }
 
+/// Ends this server in order.
+pub type End = Box<dyn Fn() + Send + Sync>;
+
 /// Is told of a disk's next incarnation.
 pub type Replace = Box<dyn Fn(&str, &Arc<Volume>, &Arc<Shared>) + Send + Sync>;
 
@@ -52,6 +55,8 @@ struct State {
     is_serving: bool,
     has_problem: bool,
     is_leaving: bool,
+    /// etcd has lost what this node has seen there: it is no member, for good.
+    is_over: bool,
     members: BTreeMap<Address, String>,
     homes: BTreeMap<ShardNo, Home>,
     disks: Vec<Disk>,
@@ -67,6 +72,7 @@ pub struct Node {
     fence: OnceLock<Arc<Fence>>,
     releases: OnceLock<Releases>,
     replace: OnceLock<Replace>,
+    end: End,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -89,6 +95,7 @@ impl Node {
         dsm: Arc<Dsm>,
         addresses: Addresses,
         mapped_pages_max: usize,
+        end: End,
     ) -> Arc<Node> {
         Arc::new(Node {
             name,
@@ -99,6 +106,7 @@ impl Node {
             fence: OnceLock::new(),
             releases: OnceLock::new(),
             replace: OnceLock::new(),
+            end,
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -167,6 +175,24 @@ impl Node {
                 tell(problem);
             }
             Event::Recovered => tell("etcd answers again"),
+            Event::Alone(lease) => tell(format_args!(
+                "no other node of the cluster {:?} is registered in etcd: this one serves {lease:?} later (cluster.lease), since \
+                 so long nodes may serve of which etcd has lost what it knew",
+                self.cluster
+            )),
+            // It has nothing of them any more.
+            Event::Over(_) if state.is_leaving => {}
+            Event::Over(stale) => {
+                (state.is_serving, state.is_over, state.has_problem) = (false, true, true);
+                state.end_mappings();
+                state.disks.iter().for_each(|disk| disk.shared.end());
+                tell(format_args!(
+                    "etcd has lost data, or has older data than this node has seen there ({stale}): it serves no shared disks \
+                     any more, what was not flushed there may be lost, and it ends. Start all nodes of the cluster {:?} anew",
+                    self.cluster
+                ));
+                (self.end)();
+            }
         }
         drop(state);
         self.changed.notify_all();
@@ -335,6 +361,11 @@ impl Node {
         let disk = state.disks.iter().find(|disk| disk.export.name == name)?;
         let is_served = self.dsm.volumes().iter().any(|shared| Arc::ptr_eq(shared, &disk.shared));
         is_served.then(|| Arc::clone(&disk.volume))
+    }
+
+    /// Whether this node can be no member any more before it is started anew.
+    pub fn is_over(&self) -> bool {
+        self.state.lock().is_over
     }
 
     /// From now on it is no news that the lease ends.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::membership::{Ask, NodeId, Reply};
+use policy::membership::{Ask, NodeId, Reply, Revision, StaleView};
 use policy::unit::Instant;
 
-use super::etcd::{Created, Etcd, LeaseId, Leased};
+use super::etcd::{Created, Etcd, KeyValue, LeaseId, Leased};
 use super::fence::now;
 use super::keys::{Keys, NODES_MAX, Record, encode_map};
 use super::problem::{EtcdError, Problem};
@@ -17,11 +17,13 @@ pub(super) struct Asker {
     keys: Keys,
     node: NodeId,
     lease: Option<LeaseId>,
+    /// At which this node was registered last.
+    created: Revision,
 }
 
 impl Asker {
     pub fn new(etcd: Etcd, settings: Settings, node: NodeId) -> Self {
-        Asker { etcd, keys: Keys::new(&settings), settings, node, lease: None }
+        Asker { etcd, keys: Keys::new(&settings), settings, node, lease: None, created: Revision(0) }
     }
 
     /// The answer, and when its question was sent.
@@ -39,17 +41,20 @@ impl Asker {
                 (self.lease, *sent_at) = (Some(lease), sent);
                 Ok(Reply::Leased(ttl))
             }
-            (Ask::Renew, Some(lease)) => match self.etcd.renew(&lease)? {
+            (Ask::Renew { seen }, Some(lease)) => match self.etcd.renew(&lease)? {
                 Leased::For { sent, ttl } => {
                     *sent_at = sent;
-                    Ok(Reply::Leased(ttl))
+                    // The revision that comes with a renewal may be an old one.
+                    let (got, _) = self.etcd.range(&self.keys.member(&self.settings.node))?;
+                    Ok(stale(seen, got).unwrap_or(Reply::Leased(ttl)))
                 }
                 Leased::Lost => Ok(Reply::LeaseLost),
             },
-            (Ask::Register, Some(lease)) => self.register(&lease),
-            (Ask::Renew | Ask::Register, None) => Ok(Reply::LeaseLost),
+            (Ask::Register { seen }, Some(lease)) => self.register(&lease, seen),
+            (Ask::Renew { .. } | Ask::Register { .. }, None) => Ok(Reply::LeaseLost),
             (Ask::Propose { version, map }, _) => {
-                self.etcd.replace(&self.keys.map(), version, &encode_map(&map))?;
+                let by = self.keys.member(&self.settings.node);
+                self.etcd.replace(&self.keys.map(), version, &encode_map(&map), Some((&by, self.created)))?;
                 Ok(Reply::Proposed)
             }
             (Ask::Deregister, lease) => {
@@ -59,29 +64,41 @@ impl Asker {
         }
     }
 
-    fn register(&mut self, lease: &LeaseId) -> Result<Reply, Problem> {
+    /// It is looked what etcd has before anything is left there. What was lost since took the lease with it.
+    fn register(&mut self, lease: &LeaseId, seen: Revision) -> Result<Reply, Problem> {
+        let (got, found) = self.etcd.range(self.keys.root())?;
+        if let Some(stale) = stale(seen, got) {
+            return Ok(stale);
+        }
+        let (own, name) = (self.keys.number(self.node), self.settings.node.as_bytes());
+        if !found.iter().any(|number| number.key == own && number.value == name) {
+            return Ok(Reply::Stale(StaleView::Number));
+        }
+        self.compare_disks(&found)?;
         let disks = Some(self.settings.disks.clone());
         let record = Record { node: self.node, address: self.settings.address, disks };
         let key = self.keys.member(&self.settings.node);
-        self.compare_disks()?;
-        match self.etcd.create(&key, &record.encode(), Some(lease))? {
-            Created::At(revision) => Ok(Reply::Registered(revision.epoch()?)),
+        self.created = match self.etcd.create(&key, &record.encode(), Some(lease))? {
+            Created::At(revision) => revision,
             // An earlier attempt succeeded, and its answer was lost.
-            Created::Exists(found) if found.lease.as_ref() == Some(lease) => {
-                Ok(Reply::Registered(found.created.epoch()?))
-            }
-            Created::Exists(_) => Ok(Reply::Occupied),
-            Created::LeaseLost => Ok(Reply::LeaseLost),
-        }
+            Created::Exists(found) if found.lease.as_ref() == Some(lease) => found.created,
+            Created::Exists(_) => return Ok(Reply::Occupied),
+            Created::LeaseLost => return Ok(Reply::LeaseLost),
+        };
+        Ok(Reply::Registered(self.created.epoch()?))
     }
+}
+
+fn stale(seen: Revision, got: Revision) -> Option<Reply> {
+    (got < seen).then_some(Reply::Stale(StaleView::Revision { seen, got }))
 }
 
 impl Asker {
     /// All members become homes of all these disks: one that does not have them all would keep the others from them.
-    fn compare_disks(&mut self) -> Result<(), Problem> {
+    fn compare_disks(&self, found: &[KeyValue]) -> Result<(), Problem> {
         let members = self.keys.members();
         let ours = &self.settings.disks;
-        for found in self.etcd.range(&members)?.1 {
+        for found in found {
             let name = found.key.strip_prefix(&members).filter(|name| *name != self.settings.node);
             let Some((name, Ok(record))) = name.map(|name| (name, Record::decode(&found.value))) else { continue };
             let Some(theirs) = record.disks else { return Err(Problem::Earlier(name.to_owned())) };

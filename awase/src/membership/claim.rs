@@ -64,7 +64,7 @@ impl Claims {
             }
             let version = claim.map_or(Revision(0), |claim| claim.modified);
             // Whoever was faster is found in the next pass.
-            self.etcd.replace(&key, version, &own.encode())?;
+            self.etcd.replace(&key, version, &own.encode(), None)?;
         }
     }
 

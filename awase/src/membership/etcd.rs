@@ -101,12 +101,23 @@ impl Etcd {
         existing.map(Created::Exists).ok_or_else(|| odd("a key that exists"))
     }
 
-    /// Replaces a key's value if it was last modified at `version` (0: it does not exist).
-    pub fn replace(&mut self, key: &str, version: Revision, value: &str) -> Result<(), EtcdError> {
+    /// Replaces a key's value if it was last modified at `version` (0: it does not exist) and the other key is there, created
+    /// at its revision.
+    pub fn replace(
+        &mut self,
+        key: &str,
+        version: Revision,
+        value: &str,
+        by: Option<(&str, Revision)>,
+    ) -> Result<(), EtcdError> {
         let key = encoded(key);
         let same = json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version.0.to_string() });
         let put = json!({ "request_put": { "key": key, "value": encoded(value) } });
-        self.0.ask("/v3/kv/txn", &json!({ "compare": [same], "success": [put] })).map(drop)
+        let by = by.map(|(key, at)| {
+            json!({ "key": encoded(key), "target": "CREATE", "result": "EQUAL", "create_revision": at.0.to_string() })
+        });
+        let compare: Vec<Value> = std::iter::once(same).chain(by).collect();
+        self.0.ask("/v3/kv/txn", &json!({ "compare": compare, "success": [put] })).map(drop)
     }
 
     /// Deletes a key if it has this value.

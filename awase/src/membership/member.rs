@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use policy::membership::homes::{Home, Release, ShardNo};
-use policy::membership::{Action, Actions, Address, Ask, Config, Membership, NodeId, Reply};
+use policy::membership::{Action, Actions, Address, Ask, Config, Membership, NodeId, Reply, StaleView};
 use policy::unit::Instant;
 
 use super::ask::{Asker, claim_number};
@@ -48,6 +48,10 @@ pub enum Event {
     Problem(Problem),
     /// etcd answers again.
     Recovered,
+    /// No other node is registered, so that this one waits for a lease, this long, unless another appears.
+    Alone(Duration),
+    /// As [`Event::Stop`], and for good: etcd has lost what this node has seen there. It is told nothing more.
+    Over(StaleView),
 }
 
 enum Input {
@@ -221,6 +225,7 @@ impl Own {
                 match action {
                     Action::Ask(ask) => drop(questions.send(ask)),
                     Action::Left => return,
+                    Action::Over(stale) => return (self.on)(Event::Over(stale)),
                     Action::Home { shard, home } => {
                         let mut homes = vec![(shard, home)];
                         while let Some(Action::Home { shard, home }) =
@@ -270,15 +275,7 @@ impl Own {
             }
             Input::Seen(Seen::All { revision, members, peers, map }) => {
                 self.peers = peers.into_iter().collect();
-                let mut stale = None;
-                let actions = self.decide(|membership| {
-                    membership.on_snapshot(now(), revision, members, map).unwrap_or_else(|error| {
-                        stale = Some(error);
-                        Actions::new()
-                    })
-                });
-                stale.into_iter().for_each(|error| self.report(Source::Watch, error.into()));
-                actions
+                self.decide(|membership| membership.on_snapshot(now(), revision, members, map))
             }
             Input::Abandon => Actions::new(),
         }
@@ -310,7 +307,8 @@ impl Own {
             },
             Action::Release(release) => Event::Release(release),
             Action::Occupied => Event::Problem(Problem::Occupied(self.settings.node.clone())),
-            Action::Home { .. } | Action::Ask(_) | Action::Left => return,
+            Action::Alone => Event::Alone(self.settings.lease),
+            Action::Home { .. } | Action::Ask(_) | Action::Left | Action::Over(_) => return,
         };
         (self.on)(event);
     }

@@ -1,6 +1,6 @@
 //! What stands in the way, for people.
 
-use policy::membership::{EpochError, StaleView};
+use policy::membership::EpochError;
 use thiserror::Error;
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -25,8 +25,6 @@ pub enum Problem {
     Etcd(#[from] EtcdError),
     #[error(transparent)]
     Epoch(#[from] EpochError),
-    #[error(transparent)]
-    StaleView(#[from] StaleView),
     #[error("the key {key} in etcd is not understood ({reason}): Awase's prefix belongs to it alone")]
     Record { key: String, reason: String },
     #[error(

@@ -31,6 +31,8 @@ pub enum Fault {
 #[derive(Default)]
 struct Store {
     id: u64,
+    /// How often it has begun again.
+    life: u64,
     revision: u64,
     compacted: u64,
     keys: BTreeMap<String, Value>,
@@ -49,6 +51,19 @@ struct Store {
     renewed: Option<Instant>,
     late: Option<Instant>,
     is_down: bool,
+}
+
+/// What it had at some time.
+#[derive(Clone)]
+pub struct Copied {
+    revision: u64,
+    keys: BTreeMap<String, Value>,
+}
+
+impl Copied {
+    pub fn nothing() -> Copied {
+        Copied { revision: 1, keys: BTreeMap::new() }
+    }
 }
 
 pub struct Fake {
@@ -115,8 +130,27 @@ impl Fake {
         self.with(|store| store.compacted = store.revision);
     }
 
-    /// As when it is restored from a backup, an old one if the revision is.
-    pub fn go_back(&self, revision: u64) {
+    /// What it has now.
+    pub fn copy(&self) -> Copied {
+        self.with(|store| Copied { revision: store.revision, keys: store.keys.clone() })
+    }
+
+    /// Begins again with this, as when it is restored from a backup: leases of keys begin anew, streams end.
+    pub fn begin_again(&self, Copied { revision, keys }: Copied) {
+        self.with(|store| {
+            (store.life, store.revision, store.keys) = (store.life + 1, revision, keys);
+            store.log.clear();
+            store.leases.retain(|id, _| store.keys.values().any(|kv| kv["lease"] == *id));
+            store.leases.values_mut().for_each(|(ttl, end)| *end = Time::now() + Duration::from_secs(*ttl));
+        });
+    }
+
+    pub fn value(&self, key: &str) -> String {
+        self.with(|store| plain(&store.keys[key]["value"]))
+    }
+
+    /// Goes on from this revision.
+    pub fn set_revision(&self, revision: u64) {
         self.with(|store| store.revision = revision);
     }
 
@@ -219,11 +253,14 @@ impl Store {
     }
 
     fn transaction(&mut self, body: &Value) -> Option<(u16, Value)> {
-        let compare = &body["compare"][0];
-        let key = plain(&compare["key"]);
-        let field = if compare["target"] == "CREATE" { "create_revision" } else { "mod_revision" };
-        let actual = self.keys.get(&key).map_or_else(|| json!("0"), |kv| kv[field].clone());
-        if actual != compare[field] {
+        let compares = body["compare"].as_array().expect("compares");
+        let key = plain(&compares[0]["key"]);
+        let holds = |compare: &Value| {
+            let field = if compare["target"] == "CREATE" { "create_revision" } else { "mod_revision" };
+            let actual = self.keys.get(&plain(&compare["key"])).map_or_else(|| json!("0"), |kv| kv[field].clone());
+            actual == compare[field]
+        };
+        if !compares.iter().all(holds) {
             let found: Vec<&Value> = self.keys.get(&key).into_iter().collect();
             let responses = json!([{ "response_range": { "kvs": found } }]);
             return Some((200, json!({ "header": self.header(), "responses": responses })));
@@ -338,7 +375,8 @@ fn watch(mut stream: TcpStream, shared: &(Mutex<Store>, Condvar), body: &Value) 
     };
     let mut store = shared.0.lock();
     line(json!({ "header": store.header(), "created": true }))?;
-    while !store.is_down {
+    let life = store.life;
+    while !store.is_down && store.life == life {
         if next <= store.compacted {
             let compacted = store.compacted.to_string();
             line(json!({ "header": store.header(), "canceled": true, "compact_revision": compacted }))?;

@@ -3,6 +3,7 @@
 mod clean;
 mod fake;
 mod faults;
+mod forgotten;
 mod node;
 mod real;
 mod started;

@@ -73,6 +73,7 @@ macro_rules! cluster {
     };
 }
 
+mod forgotten;
 mod refused;
 
 fn connect(server: &Server) -> Client {

@@ -17,8 +17,7 @@ fn a_node_that_cannot_start_has_not_joined() {
         let text = text.replace("[cluster]\n", &format!("[cluster]\nlease = \"{}s\"\n", lease.as_secs()));
         cluster.sandboxes[node].write("node.toml", &text);
     };
-    configure(0, &format!("shared_device = {:?}", cluster.device()));
-    let mut a = cluster.serve(0);
+    let mut a = cluster.start(0);
     let small = cluster.common.file("small");
     std::fs::File::create(&small).expect("made").set_len(SIZE / 2).expect("sparse");
     let mut at_a = connect(&a);

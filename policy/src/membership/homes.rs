@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Actions, Address, Ask, Revision};
+use super::{Action, Actions, Address, Ask, Revision, StaleView};
 pub use crate::coherence::{Home, ShardNo};
 
 /// The wish that this node gives up a shard. Its number tells it from an earlier one, of an epoch that is over, which
@@ -104,6 +104,15 @@ impl Homes {
     /// Whether this node is the home of the shard and has not begun to give it up.
     pub fn holds(&self, shard: ShardNo, me: Option<Address>) -> bool {
         self.of(shard).is_some_and(|home| Some(home) == me) && !self.releasing.contains_key(&shard)
+    }
+
+    /// Can this be the map of now, after the one that was seen?
+    pub fn check(&self, map: Option<&(Revision, Map)>) -> Result<(), StaleView> {
+        let is_later = match map {
+            Some((version, map)) => *version > self.version || (*version == self.version && *map == self.map),
+            None => self.version == Revision(0),
+        };
+        is_later.then_some(()).ok_or(StaleView::Map(self.version))
     }
 
     pub fn on_map(&mut self, version: Revision, map: Map, actions: &mut Actions) {

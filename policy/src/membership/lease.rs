@@ -48,12 +48,14 @@ pub(super) struct Lease {
     /// This node may answer before.
     pub until: Instant,
     pub renew_at: Instant,
+    /// Leases that the arbiter had forgotten when it granted this one last until then.
+    pub alone_until: Instant,
 }
 
 impl Lease {
     /// What was asked for at `sent` cannot have begun before.
-    pub fn new(config: &Config, sent: Instant, ttl: Duration) -> Self {
-        Lease { until: sent + ttl.saturating_sub(config.margin(ttl)), renew_at: sent + ttl / 4 }
+    pub fn new(config: &Config, sent: Instant, ttl: Duration, alone_until: Instant) -> Self {
+        Lease { until: sent + ttl.saturating_sub(config.margin(ttl)), renew_at: sent + ttl / 4, alone_until }
     }
 }
 
@@ -64,7 +66,7 @@ pub(super) enum Stage {
     /// A lease, and no key yet.
     Leased(Lease),
     Member(Lease, Address),
-    /// Deregistered at its own wish.
+    /// Deregistered at its own wish, or over.
     Left,
 }
 
@@ -85,7 +87,7 @@ impl Stage {
 
     pub fn renew(&mut self, config: &Config, sent: Instant, ttl: Duration) {
         if let Stage::Leased(lease) | Stage::Member(lease, _) = self {
-            *lease = Lease::new(config, sent, ttl);
+            *lease = Lease::new(config, sent, ttl, lease.alone_until);
         }
     }
 

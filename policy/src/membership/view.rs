@@ -47,7 +47,7 @@ impl View {
         actions: &mut Actions,
     ) -> Result<(), StaleView> {
         if revision < self.seen {
-            return Err(StaleView { seen: self.seen, got: revision });
+            return Err(StaleView::Revision { seen: self.seen, got: revision });
         }
         self.seen = revision;
         let is_in = |members: &Members, of: &Address| members.get(&of.node) == Some(&of.incarnation);

@@ -4,6 +4,9 @@ mod homes;
 mod registered;
 mod world;
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use testkit::rounds::for_seeds;
 use world::{Flaw, LEASE, SHARDS, World};
 
@@ -23,6 +26,48 @@ fn never_two_nodes_answer_as_the_home_of_a_shard_and_none_after_its_lease() {
     for_seeds("-p awase-policy --test policies membership", 200, |seed| {
         let mut world = World::new(seed, 2 + (seed % 4) as usize, None);
         chaos(&mut world).unwrap_or_else(|found| panic!("{found}"));
+    });
+}
+
+/// The same, and the arbiter forgets.
+fn forgetful_chaos(world: &mut World) -> Result<(), String> {
+    for _ in 0..120 {
+        world.run(world.now + 250_000_000)?;
+        world.disturb()?;
+        world.disturb_arbiter();
+    }
+    Ok(())
+}
+
+#[test]
+fn never_two_nodes_answer_in_two_lives_of_an_arbiter_that_loses_its_data_or_is_put_back() {
+    let ends = AtomicUsize::new(0);
+    for_seeds("-p awase-policy --test policies membership", 400, |seed| {
+        let nodes = 2 + (seed % 4) as usize;
+        let mut world = World::new(seed, nodes, None);
+        forgetful_chaos(&mut world).unwrap_or_else(|found| panic!("{found}"));
+        ends.fetch_add(world.ends, Ordering::Relaxed);
+        world.is_calm = true;
+        world.run(world.now + 10 * LEASE_NS).unwrap_or_else(|found| panic!("{found}"));
+        assert!(!world.homes().contains(&None), "{:?}", world.homes());
+    });
+    println!("nodes have found {ends:?} times that it went back");
+}
+
+#[test]
+fn nodes_that_start_together_wait_for_one_lease_and_one_that_joins_others_for_none() {
+    for_seeds("-p awase-policy --test policies membership", 50, |seed| {
+        let mut world = World::new(seed, 4, None);
+        world.is_calm = true;
+        world.kill(3);
+        let began = world.now;
+        world.run(began + LEASE_NS - LEASE_NS / 100).expect("no two homes");
+        assert_eq!(world.registrations, 0, "others may serve");
+        world.run(began + LEASE_NS + LEASE_NS / 10).expect("no two homes");
+        assert_eq!(world.registrations, 3, "they waited at the same time");
+        world.restart(3);
+        world.run(world.now + LEASE_NS / 10).expect("no two homes");
+        assert_eq!(world.registrations, 4, "it knows that they are members");
     });
 }
 
@@ -77,7 +122,11 @@ fn a_node_stopped_for_longer_than_its_lease_registers_again_and_one_stopped_brie
 
 /// Do the seeds find what is broken?
 fn finds(flaw: Flaw) {
-    let found = (0..200).find_map(|seed| {
+    finds_in(chaos, 0..200, flaw);
+}
+
+fn finds_in(chaos: impl Fn(&mut World) -> Result<(), String>, mut seeds: Range<u64>, flaw: Flaw) {
+    let found = seeds.find_map(|seed| {
         let mut world = World::new(seed, 2 + (seed % 4) as usize, Some(flaw));
         chaos(&mut world).err().map(|found| (seed, found))
     });
@@ -108,4 +157,20 @@ fn a_map_that_replaces_one_its_proposer_has_not_seen_is_found() {
 #[test]
 fn a_registration_that_replaces_another_is_found() {
     finds(Flaw::KeyReplaced);
+}
+
+#[test]
+fn an_arbiter_that_went_back_and_is_followed_is_found() {
+    finds_in(forgetful_chaos, 0..200, Flaw::RevisionIgnored);
+}
+
+#[test]
+fn a_first_node_that_does_not_wait_is_found() {
+    finds_in(forgetful_chaos, 0..200, Flaw::NotAlone);
+}
+
+#[test]
+fn a_map_of_an_earlier_life_of_the_arbiter_is_found() {
+    // It takes two maps of one version.
+    finds_in(forgetful_chaos, 900..1100, Flaw::ProposerIgnored);
 }

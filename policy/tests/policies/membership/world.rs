@@ -1,17 +1,24 @@
 //! Nodes and an arbiter whose clocks run at different rates, with messages that are late, lost or done without an answer,
-//! and nodes that are stopped, killed, restarted and leave.
+//! and nodes that are stopped, killed, restarted and leave. If it is told to, the arbiter loses its data, or is put back to
+//! what it had before.
 //!
 //! A stopped node's decisions stop; what reads its fence does not. So a node counts as answering from the event that
 //! makes it a home until the fence by its own clock, and an answer takes [`ANSWER`] more to leave.
+
+mod arbiter;
+mod clock;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use policy::membership::homes::{Map, Release, ShardNo};
-use policy::membership::{Action, Address, Ask, Change, Config, Incarnation, Membership, NodeId, Reply, Revision};
+use policy::membership::homes::{Release, ShardNo};
+use policy::membership::{Action, Ask, Config, Incarnation, Members, Membership, NodeId, Reply, Revision};
 use policy::unit::Instant;
 use testkit::random::Random;
+
+use arbiter::Arbiter;
+use clock::Clock;
 
 pub const LEASE: Duration = Duration::from_secs(2);
 pub const ANSWER: Duration = Duration::from_millis(50);
@@ -34,41 +41,12 @@ pub enum Flaw {
     ReleasedAtOnce,
     VersionIgnored,
     KeyReplaced,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    offset: u64,
-    ppm: i64,
-}
-
-impl Clock {
-    fn any(random: &mut Random) -> Self {
-        let bound = i64::from(DRIFT_PPM);
-        let ppm = match random.below(4) {
-            0 => -bound,
-            1 => bound,
-            _ => random.below(2 * bound as u64) as i64 - bound,
-        };
-        Clock { offset: random.below(1 << 40), ppm }
-    }
-
-    fn rate(self) -> u128 {
-        (1_000_000 + self.ppm) as u128
-    }
-
-    fn local(self, at: True) -> Instant {
-        Instant::from_ns(self.offset + (u128::from(at) * self.rate() / 1_000_000) as u64)
-    }
-
-    /// The first true time at which the clock shows `local`.
-    fn at(self, local: Instant) -> True {
-        (u128::from(local.ns().saturating_sub(self.offset)) * 1_000_000).div_ceil(self.rate()) as u64
-    }
-
-    fn lasts(self, duration: Duration) -> u64 {
-        (duration.as_nanos() * 1_000_000).div_ceil(self.rate()) as u64
-    }
+    /// That the arbiter has gone back is not noticed.
+    RevisionIgnored,
+    /// A node that is alone believes that it is not.
+    NotAlone,
+    /// Whoever is no member of this arbiter replaces the map.
+    ProposerIgnored,
 }
 
 #[derive(Clone, Debug)]
@@ -109,8 +87,13 @@ pub struct Node {
     clock: Clock,
     life: u32,
     lease: Option<u64>,
-    /// Places of the arbiter's log that it has seen.
+    /// Places of the arbiter's log that it has seen, and in which of the arbiter's lives.
     seen: usize,
+    seen_life: u32,
+    /// How often the data had been lost when it registered.
+    losses: u32,
+    /// When, at the latest, its last answer as a member has left.
+    serves_until: True,
     number: u64,
     stopped_until: True,
     pub is_up: bool,
@@ -119,27 +102,27 @@ pub struct Node {
     believes: Vec<bool>,
 }
 
-struct Arbiter {
-    clock: Clock,
-    revision: u64,
-    leases: BTreeMap<u64, True>,
-    keys: BTreeMap<NodeId, (Incarnation, u64)>,
-    map: Option<(Revision, Map)>,
-    log: Vec<(Revision, Change)>,
-}
-
 pub struct World {
     pub now: True,
     pub nodes: Vec<Node>,
     pub is_calm: bool,
     random: Random,
     arbiter: Arbiter,
+    backup: Option<Arbiter>,
+    /// When leases of before it went back are over.
+    settled_at: True,
     ahead: BinaryHeap<Reverse<(True, u64)>>,
     events: BTreeMap<u64, Due>,
     count: u64,
     flaw: Option<Flaw>,
     pub moves: usize,
+    /// Of nodes that found that the arbiter had gone back.
+    pub ends: usize,
     pub registrations: usize,
+}
+
+fn is_over(action: &Action) -> bool {
+    matches!(action, Action::Over(_))
 }
 
 type Verdict = Result<(), String>;
@@ -153,13 +136,16 @@ impl World {
             now: 1_000_000_000,
             nodes: Vec::new(),
             is_calm: false,
-            arbiter: Arbiter { clock, revision: 1, leases, keys, map: None, log: Vec::new() },
+            arbiter: Arbiter { clock, life: 0, losses: 0, revision: 1, leases, keys, map: None, log: Vec::new() },
+            backup: None,
+            settled_at: 0,
             random,
             ahead: BinaryHeap::new(),
             events: BTreeMap::new(),
             count: 0,
             flaw,
             moves: 0,
+            ends: 0,
             registrations: 0,
         };
         for index in 0..nodes {
@@ -167,16 +153,18 @@ impl World {
             let membership = Membership::new(world.config(index));
             let shards = usize::from(SHARDS);
             let (answers_until, believes) = (vec![0; shards], vec![false; shards]);
-            let (life, lease, seen, number, stopped_until, is_up) = (0, None, 0, 0, 0, true);
             world.nodes.push(Node {
                 membership,
                 clock,
-                life,
-                lease,
-                seen,
-                number,
-                stopped_until,
-                is_up,
+                life: 0,
+                lease: None,
+                seen: 0,
+                seen_life: 0,
+                losses: 0,
+                serves_until: 0,
+                number: 0,
+                stopped_until: 0,
+                is_up: true,
                 answers_until,
                 believes,
             });
@@ -234,8 +222,7 @@ impl World {
                 if self.nodes[index].life == life {
                     self.kill(index);
                 }
-                self.nodes[index].is_up = true;
-                self.start(index);
+                self.restart(index);
                 return Ok(());
             }
             _ => {}
@@ -261,12 +248,24 @@ impl World {
                 node.membership.on_reply(now, sent, reply)
             }
             Event::Watch { is_snapshot: true, .. } => {
-                node.seen = self.arbiter.log.len();
-                let members = self.arbiter.keys.iter().map(|(node, (epoch, _))| (*node, *epoch)).collect();
+                (node.seen, node.seen_life) = (self.arbiter.log.len(), self.arbiter.life);
+                let mut members: Members = self.arbiter.keys.iter().map(|(node, (epoch, _))| (*node, *epoch)).collect();
+                if self.flaw == Some(Flaw::NotAlone) {
+                    members.insert(NodeId(63), Incarnation(1));
+                }
                 let (revision, map) = (Revision(self.arbiter.revision), self.arbiter.map.clone());
-                node.membership.on_snapshot(now, revision, members, map).map_err(|error| error.to_string())?
+                let before = node.membership.clone();
+                let actions = node.membership.on_snapshot(now, revision, members, map);
+                if self.flaw == Some(Flaw::RevisionIgnored) && actions.iter().any(is_over) {
+                    node.membership = before;
+                    return Ok(());
+                }
+                actions
             }
+            // The stream has ended.
+            Event::Watch { .. } if node.seen_life != self.arbiter.life => return Ok(()),
             Event::Watch { upto, .. } => {
+                let upto = upto.min(self.arbiter.log.len());
                 let changes = self.arbiter.log.get(node.seen..upto).unwrap_or_default();
                 node.seen = node.seen.max(upto);
                 let Some((revision, _)) = changes.last() else { return Ok(()) };
@@ -291,6 +290,12 @@ impl World {
                     self.push(delay, index, Event::Released(release));
                 }
                 Action::Home { .. } => self.moves += 1,
+                // It ends in order.
+                Action::Over(_) => {
+                    self.ends += 1;
+                    let delay = ns(ANSWER) * 2 + self.random.below(ns(LEASE));
+                    self.push(delay, index, Event::Restart);
+                }
                 _ => {}
             }
         }
@@ -313,105 +318,22 @@ impl World {
         self.push(ns(TIMEOUT) + wait, index, failed);
     }
 
-    /// A request arrives at the arbiter, perhaps after its sender has given it up.
-    fn arrive(&mut self, index: usize, life: u32, number: u64, ask: Ask, lease: Option<u64>, sent: Instant) -> Verdict {
-        let ends = self.now + self.arbiter.clock.lasts(LEASE);
-        let held = lease.filter(|lease| self.arbiter.leases.contains_key(lease));
-        let mut granted = None;
-        let reply = match (ask, held) {
-            (Ask::Grant, _) => {
-                let lease = self.count;
-                granted = Some(lease);
-                self.arbiter.leases.insert(lease, ends);
-                self.expects(index, lease, ends);
-                Reply::Leased(LEASE)
-            }
-            (Ask::Renew, Some(lease)) => {
-                self.arbiter.leases.insert(lease, ends);
-                self.expects(index, lease, ends);
-                Reply::Leased(LEASE)
-            }
-            (Ask::Register, Some(lease)) => {
-                let me = NodeId(index as u16);
-                match self.arbiter.keys.get(&me) {
-                    Some((epoch, of)) if *of == lease => Reply::Registered(*epoch),
-                    Some(_) if self.flaw != Some(Flaw::KeyReplaced) => Reply::Occupied,
-                    _ => {
-                        let epoch = Incarnation(self.arbiter.revision as u32 + 1);
-                        self.arbiter.keys.insert(me, (epoch, lease));
-                        self.changed(Change::Joined(Address { node: me, incarnation: epoch }));
-                        self.registrations += 1;
-                        Reply::Registered(epoch)
-                    }
-                }
-            }
-            (Ask::Renew | Ask::Register, None) => Reply::LeaseLost,
-            (Ask::Propose { version, map }, _) => {
-                let current = self.arbiter.map.as_ref().map_or(Revision(0), |(version, _)| *version);
-                if version == current || self.flaw == Some(Flaw::VersionIgnored) {
-                    self.arbiter.map = Some((Revision(self.arbiter.revision + 1), map.clone()));
-                    self.changed(Change::Map(map));
-                }
-                Reply::Proposed
-            }
-            (Ask::Deregister, held) => {
-                held.map_or(Ok(()), |lease| self.end_lease(index, lease))?;
-                Reply::Deregistered
-            }
-        };
-        let delay = self.delay();
-        if self.nodes[index].life == life && (self.is_calm || !self.random.chance(50)) {
-            self.push(delay, index, Event::Answer { number, sent, reply, lease: granted });
-        }
-        Ok(())
-    }
-
-    fn expects(&mut self, index: usize, lease: u64, ends: True) {
-        let late = if self.random.chance(500) { 0 } else { self.random.below(500_000_000) };
-        self.push(ends - self.now + late, index, Event::Expires(lease));
-    }
-
-    fn expire(&mut self, index: usize, lease: u64) -> Verdict {
-        match self.arbiter.leases.get(&lease) {
-            Some(ends) if *ends <= self.now => self.end_lease(index, lease),
-            _ => Ok(()),
-        }
-    }
-
-    fn end_lease(&mut self, index: usize, lease: u64) -> Verdict {
-        self.arbiter.leases.remove(&lease);
-        let me = NodeId(index as u16);
-        if self.arbiter.keys.get(&me).is_none_or(|(_, of)| *of != lease) {
-            return Ok(());
-        }
-        self.arbiter.keys.remove(&me);
-        self.changed(Change::Left(me));
-        let last = self.nodes[index].answers_until.iter().max().copied().unwrap_or(0);
-        if last > self.now {
-            return Err(format!("node {index} answers for {} ns after its lease", last - self.now));
-        }
-        Ok(())
-    }
-
-    fn changed(&mut self, change: Change) {
-        self.arbiter.revision += 1;
-        self.arbiter.log.push((Revision(self.arbiter.revision), change));
-        let upto = self.arbiter.log.len();
-        for index in 0..self.nodes.len() {
-            let (delay, is_snapshot) = (self.delay(), self.random.chance(100));
-            self.push(delay, index, Event::Watch { upto, is_snapshot });
-        }
-    }
-
     /// No two nodes answer as the home of a shard.
     fn check(&mut self, index: usize) -> Verdict {
         let node = &self.nodes[index];
         let (local, answer) = (node.clock.local(self.now), node.clock.lasts(ANSWER));
         let registered = self.arbiter.keys.get(&NodeId(index as u16)).map(|(epoch, _)| *epoch);
-        if node.membership.answers(local) && registered != node.membership.address().map(|me| me.incarnation) {
+        let serves = node.membership.answers(local);
+        if serves && self.now >= self.settled_at && registered != node.membership.address().map(|me| me.incarnation) {
             return Err(format!("node {index} answers without being registered"));
         }
         let fence = node.membership.until().map_or(0, |until| node.clock.at(until));
+        let is_earlier = |of: &Node| of.losses != node.losses && of.serves_until > self.now;
+        if serves && self.nodes.iter().any(is_earlier) {
+            return Err(format!("node {index} answers while others do that registered before all was lost"));
+        }
+        let until = &mut self.nodes[index].serves_until;
+        *until = if serves { fence + answer } else { (*until).min(self.now + answer) };
         for shard in 0..SHARDS {
             let at = usize::from(shard);
             let believes = self.nodes[index].membership.is_home(local, ShardNo(shard));
@@ -457,6 +379,11 @@ impl World {
         }
     }
 
+    pub fn restart(&mut self, index: usize) {
+        self.nodes[index].is_up = true;
+        self.start(index);
+    }
+
     pub fn stop(&mut self, index: usize, duration: u64) {
         let until = &mut self.nodes[index].stopped_until;
         *until = (*until).max(self.now + duration);
@@ -469,6 +396,7 @@ impl World {
         node.membership = membership;
         node.life += 1;
         (node.lease, node.seen, node.is_up, node.stopped_until) = (None, 0, false, 0);
+        node.serves_until = 0;
         node.answers_until.fill(0);
         node.believes.fill(false);
     }
