@@ -74,7 +74,7 @@ impl Asker {
         if !found.iter().any(|number| number.key == own && number.value == name) {
             return Ok(Reply::Stale(StaleView::Number));
         }
-        self.compare_disks(&found)?;
+        self.compare_disks(&found, Revision(u64::MAX))?;
         let disks = Some(self.settings.disks.clone());
         let record = Record { node: self.node, address: self.settings.address, disks };
         let key = self.keys.member(&self.settings.node);
@@ -85,6 +85,13 @@ impl Asker {
             Created::Exists(_) => return Ok(Reply::Occupied),
             Created::LeaseLost => return Ok(Reply::LeaseLost),
         };
+        // Of nodes that have registered at the same time, the later ones see it, and go.
+        let (_, found) = self.etcd.range(self.keys.root())?;
+        if let Err(problem) = self.compare_disks(&found, self.created) {
+            self.etcd.revoke(lease)?;
+            self.lease = None;
+            return Err(problem);
+        }
         Ok(Reply::Registered(self.created.epoch()?))
     }
 }
@@ -95,10 +102,11 @@ fn stale(seen: Revision, got: Revision) -> Option<Reply> {
 
 impl Asker {
     /// All members become homes of all these disks: one that does not have them all would keep the others from them.
-    fn compare_disks(&self, found: &[KeyValue]) -> Result<(), Problem> {
+    /// Compared with those that were registered before.
+    fn compare_disks(&self, found: &[KeyValue], before: Revision) -> Result<(), Problem> {
         let members = self.keys.members();
         let ours = &self.settings.disks;
-        for found in found {
+        for found in found.iter().filter(|found| found.created < before) {
             let name = found.key.strip_prefix(&members).filter(|name| *name != self.settings.node);
             let Some((name, Ok(record))) = name.map(|name| (name, Record::decode(&found.value))) else { continue };
             let Some(theirs) = record.disks else { return Err(Problem::Earlier(name.to_owned())) };

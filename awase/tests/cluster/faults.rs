@@ -114,6 +114,21 @@ fn another_member(etcd: &Fake) {
 }
 
 #[test]
+fn a_node_with_other_disks_than_one_that_registers_at_the_same_time_does_not_join() {
+    let etcd = Fake::start(1);
+    etcd.put("/awase/tests/numbers/0", "a");
+    etcd.hold("txn");
+    let a = Node::join("a", std::slice::from_ref(&etcd.url));
+    // It has looked who is there.
+    etcd.holds();
+    etcd.put("/awase/tests/members/z", r#"{"node":63,"address":"127.0.0.1:1","disks":{"s":512}}"#);
+    etcd.go_on();
+    a.problem("\"s\" of node \"z\" is not configured here");
+    assert!(!a.events().iter().any(|event| matches!(event, Event::Serve(_))));
+    a.leave();
+}
+
+#[test]
 fn changes_that_etcd_has_compacted_are_seen_all_the_same() {
     let etcd = Fake::start(1);
     let urls = [etcd.url.clone()];
@@ -155,7 +170,6 @@ fn of_several_endpoints_those_that_are_dead_silent_or_of_another_cluster_are_pas
     let (stopped, ()) = a.told("to stop", |event| (*event == Event::Stop).then_some(()));
     assert!(!a.member().fence().answers(me.incarnation), "{stopped}");
     a.problem("");
-    etcd.expired("/awase/tests/members/a");
     assert_eq!(a.events().iter().filter(|event| matches!(event, Event::Serve(_))).count(), 1, "{:?}", a.events());
     let b = Node::join("b", std::slice::from_ref(&other.url));
     assert_eq!(b.serves().node, NodeId(0), "nobody has registered there");
