@@ -128,8 +128,8 @@ impl Change {
         Ok(())
     }
 
-    /// Closes what was opened for it, and removes the files that were made for it. Shared ones are added by a start only, which has failed then: their claims end with
-    /// this node's lease, before which no other node may open them.
+    /// Closes what was opened for it, and removes the files that were made for it. Shared ones are added by a start only, which
+    /// has failed then: their claims end with this node's lease, before which no other node may open them.
     pub fn abandon(self, processors: &Processors) {
         for (open, made) in self.added {
             made.into_iter().for_each(Made::remove);

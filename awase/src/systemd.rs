@@ -17,7 +17,8 @@ const STATUS_CHARS_MAX: usize = 500;
 /// What was told until now comes first. `status` is a line for `systemctl status`.
 pub fn notify_ready(status: &str) {
     tell::settle();
-    let line: String = status.replace('\n', " ").chars().take(STATUS_CHARS_MAX).collect();
+    let plain = status.chars().map(|char| if char.is_control() { ' ' } else { char });
+    let line: String = plain.take(STATUS_CHARS_MAX).collect();
     notify(&[NotifyState::Ready, NotifyState::Status(&line)]);
 }
 
@@ -30,18 +31,18 @@ pub fn notify_stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Notifies the watchdog, if there is one (`WatchdogSec=`), twice in its time, as long as all processors run what is ready
+/// Notifies the watchdog, if there is one (`WatchdogSec=`), four times in its time, as long as all processors run what is ready
 /// there: until the process ends, so that what is written at the end may take its time.
 pub fn begin_watchdog(kernel: &Arc<Kernel>) {
     let Some(timeout) = sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero()) else { return };
     let kernel = Arc::clone(kernel);
-    let run = move || watch(&kernel, timeout / 2, || notify(&[NotifyState::Watchdog]));
+    let run = move || watch(&kernel, timeout / 4, || notify(&[NotifyState::Watchdog]));
     if let Err(error) = thread::Builder::new().name("watchdog".into()).spawn(run) {
         tell(format_args!("the watchdog of systemd is not notified: no thread: {error}"));
     }
 }
 
-/// Returns when a processor has ended.
+/// Goes on until the process ends: what a processor that has ended is asked is not answered.
 fn watch(kernel: &Kernel, interval: Duration, mut notify: impl FnMut()) {
     loop {
         let start = |id| start_task(kernel, ProcessorId(id), async |_| {});

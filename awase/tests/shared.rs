@@ -139,8 +139,13 @@ fn a_home_whose_file_is_missing_does_not_start_and_makes_it_anew_only_if_it_is_t
             let output = program.env_remove("NOTIFY_SOCKET").output().expect("run awase");
             let errors = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{command}: {errors}");
-            let message = "export \"s\" backing = \"part.img\" is missing: blocks that this node has stored there";
-            assert!(errors.contains(message) && errors.contains("remove awase-data/cluster.b.backing"), "{errors}");
+            let message =
+                "export \"s\" backing = \"part.img\" is missing or empty: blocks that this node has stored there";
+            assert!(
+                errors.contains(message)
+                    && errors.contains("take \"s\" out of the list in awase-data/cluster.b.backing"),
+                "{errors}"
+            );
         }
         assert_eq!(file.exists(), is_empty, "nothing was made");
     }
@@ -148,11 +153,12 @@ fn a_home_whose_file_is_missing_does_not_start_and_makes_it_anew_only_if_it_is_t
     let b = cluster.start(1, SIZE, "part.img");
     assert!(connect(&b).read(at, 4096).expect("read") == [7; 4096]);
     b.crash();
-    for gone in [&file, &record] {
-        std::fs::remove_file(gone).expect("removed");
-    }
+    std::fs::remove_file(&file).expect("removed");
+    let noted = std::fs::read_to_string(&record).expect("a record");
+    std::fs::write(&record, noted.replace("\"s\"", "")).expect("written");
     cluster.start(1, SIZE, "part.img");
-    assert!(file.exists() && record.exists());
+    assert!(file.exists());
+    assert_eq!(std::fs::read_to_string(&record).expect("a record"), noted);
 }
 
 #[test]

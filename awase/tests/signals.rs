@@ -108,7 +108,7 @@ fn a_server_notifies_a_watchdog() {
     sandbox.write("awase.toml", EXPORT);
     let mut command = Command::new(&*AWASE);
     command.args(["serve", "--nbd", "none", "--metrics", "none", "--config", "awase.toml"]);
-    command.env("WATCHDOG_USEC", "100000").env_remove("WATCHDOG_PID");
+    command.env("WATCHDOG_USEC", "2000000").env_remove("WATCHDOG_PID");
     let mut server = sandbox.start(command);
     for _ in 0..3 {
         server.await_notice("WATCHDOG=1");

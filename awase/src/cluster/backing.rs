@@ -34,8 +34,11 @@ impl Backing {
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
             };
             if is_missing && problems.note(self.names(export)).is_some_and(|names| names.contains(&export.name)) {
-                let what = format!("= {path:?} is missing: blocks that this node has stored there would be zeroes");
-                let allowed = format!("the file, where it is now; or to lose them: remove {}", self.record.display());
+                let what =
+                    format!("= {path:?} is missing or empty: blocks that this node has stored there would be zeroes");
+                let (name, record) = (&export.name, self.record.display());
+                let allowed =
+                    format!("the file, where it is now; or to lose them: take {name:?} out of the list in {record}");
                 problems.0.push(Problem::new(&export.place, export.key("backing"), what).allowed(allowed));
             }
         }
@@ -57,19 +60,22 @@ impl Backing {
         let text = serde_json::to_string(&names).map_err(io::Error::from);
         let made = self.record.parent().map_or(Ok(()), make_directories);
         let written = made.and(text).and_then(|text| replace(&self.record, &format!("{text}\n")));
-        written.map_err(|error| self.unusable(export, &error))
+        written
+            .map_err(|error| self.unusable(export, "noted in", &error).allowed("a data directory that can be written"))
     }
 
     fn names(&self, export: &Export) -> Result<BTreeSet<String>, Problem> {
         match fs::read(&self.record) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| self.unusable(export, &error.into())),
+            Ok(text) => {
+                serde_json::from_slice(&text).map_err(|error| self.unusable(export, "looked up in", &error.into()))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
-            Err(error) => Err(self.unusable(export, &error)),
+            Err(error) => Err(self.unusable(export, "looked up in", &error)),
         }
     }
 
-    fn unusable(&self, export: &Export, error: &io::Error) -> Problem {
-        let what = format!("cannot be noted in {}: {error}", self.record.display());
+    fn unusable(&self, export: &Export, done: &str, error: &io::Error) -> Problem {
+        let what = format!("cannot be {done} {}: {error}", self.record.display());
         Problem::new(&export.place, export.key("backing"), what)
     }
 

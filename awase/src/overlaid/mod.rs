@@ -54,7 +54,7 @@ impl Overlaid {
 
     /// Writes what is beside into the disk itself, durably: it is as one who had flushed then would have found it, and
     /// never half of that, whatever happens meanwhile. Changes wait until it is done; reads go on. Returns how much
-    /// differed, in bytes. For threads that are not processors.
+    /// was written, in bytes. For threads that are not processors.
     ///
     /// # Errors
     /// When another server has the disk, too, or the host refuses.

@@ -119,7 +119,11 @@ pub fn open_or_make(path: &Path, options: OpenOptions) -> Result<(OpenFile, Opti
         Err(errno) => return Err(at.errno("lock", errno)),
     };
     let file = locked.file();
-    let size = at.size(file, before.is_none())?;
+    if at.is_removed(file) {
+        // By who had made and locked it, and was refused.
+        return Err(OpenError::Locked(path.to_owned()));
+    }
+    let size = at.size(file, (before.is_none(), is_made))?;
     if options.writable {
         settle_opening(file, FileSystem::of(file)).map_err(|errno| at.errno("flush", errno))?;
     }
@@ -258,8 +262,15 @@ impl Target<'_> {
         OpenError::Host { what, path, errno }
     }
 
+    /// Was the name taken from the file since it was opened? A file in memory, as `/proc/self/fd` names it, never had one.
+    fn is_removed(&self, file: &StdFile) -> bool {
+        let Ok(own) = file.metadata() else { return false };
+        let is_own = |found: fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        own.nlink() == 0 && !fs::metadata(self.path).is_ok_and(is_own)
+    }
+
     /// The size in bytes, after a new file got one.
-    fn size(&self, file: &StdFile, new: bool) -> Result<u64, OpenError> {
+    fn size(&self, file: &StdFile, (new, is_made): (bool, bool)) -> Result<u64, OpenError> {
         let metadata = file.metadata().map_err(|e| self.host("examine", &e))?;
         let mut size = if metadata.is_file() {
             metadata.len()
@@ -269,7 +280,7 @@ impl Target<'_> {
         if let (0, true, Some(wanted)) = (size, metadata.is_file(), self.options.create_size) {
             file.set_len(wanted).map_err(|error| {
                 // Nothing is left of what is refused.
-                if new {
+                if is_made {
                     let _ = fs::remove_file(self.path);
                 }
                 self.host("size", &error)
