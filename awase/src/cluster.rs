@@ -192,8 +192,11 @@ impl Cluster {
             dsm.begin_to_leave();
             dsm.leave(&cpu).await
         });
-        for (name, error) in left.recv_timeout(2 * dsm::TIMEOUT).into_iter().flatten() {
-            tell(format_args!("{} could not be written to its disk: {error}", closing::export(&name)));
+        match left.recv_timeout(4 * dsm::TIMEOUT) {
+            Ok(failed) => failed.into_iter().for_each(|(name, error)| {
+                tell(format_args!("{} could not be written to its disk: {error}", closing::export(&name)));
+            }),
+            Err(_) => tell("shared disks could not be written to their disks: they take no end"),
         }
         self.stop();
     }

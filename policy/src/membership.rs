@@ -97,7 +97,7 @@ pub enum StaleView {
     Revision { seen: Revision, got: Revision },
     #[error("no map of homes that can follow the one of revision {}", .0.0)]
     Map(Revision),
-    #[error("nothing of this node's number")]
+    #[error("this node's number is not its own any more")]
     Number,
 }
 
@@ -298,8 +298,11 @@ impl Membership {
         map: Option<(Revision, Map)>,
     ) -> Actions {
         let mut actions = Actions::new();
-        let taken = self.view.on_snapshot(revision, members, &mut actions);
-        match taken.and_then(|()| self.homes.check(map.as_ref())) {
+        if !self.view.on_snapshot(revision, members, &mut actions) {
+            // Whether the arbiter has lost something the next question will tell.
+            return self.end(now, actions);
+        }
+        match self.homes.check(map.as_ref()) {
             Ok(()) => map.into_iter().for_each(|(version, map)| self.homes.on_map(version, map, &mut actions)),
             Err(stale) => self.go_over(stale, &mut actions),
         }

@@ -42,11 +42,9 @@ impl Asker {
                 Ok(Reply::Leased(ttl))
             }
             (Ask::Renew { seen }, Some(lease)) => match self.etcd.renew(&lease)? {
-                Leased::For { sent, ttl } => {
+                Leased::For { sent, ttl, at } => {
                     *sent_at = sent;
-                    // The revision that comes with a renewal may be an old one.
-                    let (got, _) = self.etcd.range(&self.keys.member(&self.settings.node))?;
-                    Ok(stale(seen, got).unwrap_or(Reply::Leased(ttl)))
+                    Ok(if at < seen { self.stale(seen)? } else { None }.unwrap_or(Reply::Leased(ttl)))
                 }
                 Leased::Lost => Ok(Reply::LeaseLost),
             },
@@ -67,8 +65,8 @@ impl Asker {
     /// It is looked what etcd has before anything is left there. What was lost since took the lease with it.
     fn register(&mut self, lease: &LeaseId, seen: Revision) -> Result<Reply, Problem> {
         let (got, found) = self.etcd.range(self.keys.root())?;
-        if let Some(stale) = stale(seen, got) {
-            return Ok(stale);
+        if got < seen {
+            return Ok(self.stale(seen)?.unwrap_or(Reply::Failed));
         }
         let (own, name) = (self.keys.number(self.node), self.settings.node.as_bytes());
         if !found.iter().any(|number| number.key == own && number.value == name) {
@@ -96,11 +94,13 @@ impl Asker {
     }
 }
 
-fn stale(seen: Revision, got: Revision) -> Option<Reply> {
-    (got < seen).then_some(Reply::Stale(StaleView::Revision { seen, got }))
-}
-
 impl Asker {
+    /// An answer was older than what this node has seen: are etcd's data?
+    fn stale(&mut self, seen: Revision) -> Result<Option<Reply>, Problem> {
+        let got = self.etcd.reached(&self.keys.map())?;
+        Ok((got < seen).then_some(Reply::Stale(StaleView::Revision { seen, got })))
+    }
+
     /// All members become homes of all these disks: one that does not have them all would keep the others from them.
     /// Compared with those that were registered before.
     fn compare_disks(&self, found: &[KeyValue], before: Revision) -> Result<(), Problem> {

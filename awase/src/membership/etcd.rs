@@ -25,7 +25,12 @@ pub(super) struct KeyValue {
 
 /// What became of a lease.
 pub(super) enum Leased {
-    For { sent: Instant, ttl: Duration },
+    /// `at`: a revision that etcd had reached before.
+    For {
+        sent: Instant,
+        ttl: Duration,
+        at: Revision,
+    },
     Lost,
 }
 
@@ -66,7 +71,17 @@ impl Etcd {
         }
         // Without a time to live: there is no such lease.
         let ttl = number(&result["TTL"]).filter(|ttl| *ttl > 0);
-        Ok(ttl.map_or(Leased::Lost, |ttl| Leased::For { sent, ttl: Duration::from_secs(ttl) }))
+        let at = revision(result).unwrap_or_default();
+        Ok(ttl.map_or(Leased::Lost, |ttl| Leased::For { sent, ttl: Duration::from_secs(ttl), at }))
+    }
+
+    /// The revision that etcd has reached, by its log. What is only read may be old by mistake: a member that was paused, or
+    /// has just lost its leader (etcd-io/etcd#20418, #21375).
+    pub fn reached(&mut self, key: &str) -> Result<Revision, EtcdError> {
+        let key = encoded(key);
+        let never = json!({ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": "-1" });
+        let put = json!({ "request_put": { "key": key, "value": "" } });
+        revision(&self.0.ask("/v3/kv/txn", &json!({ "compare": [never], "success": [put] }))?.body)
     }
 
     pub fn revoke(&mut self, lease: &LeaseId) -> Result<(), EtcdError> {

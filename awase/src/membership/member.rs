@@ -15,7 +15,7 @@ use super::etcd::Etcd;
 use super::fence::{Fence, now};
 use super::gateway::Gateway;
 use super::keys::Keys;
-use super::problem::Problem;
+use super::problem::{EtcdError, Problem};
 use super::settings::Settings;
 use super::watch::{Peer, Seen, Watcher};
 
@@ -87,6 +87,7 @@ impl Member {
             membership: None,
             peers: BTreeMap::new(),
             problems: [None, None],
+            is_other_told: false,
             on: Box::new(on),
         };
         let run = move || own.run(&received);
@@ -148,6 +149,8 @@ struct Own {
     peers: BTreeMap<Address, Peer>,
     /// What stands in the way of questions, and of watching.
     problems: [Option<Problem>; 2],
+    /// Was it said that an endpoint is of another etcd?
+    is_other_told: bool,
     on: Box<dyn FnMut(Event) + Send>,
 }
 
@@ -319,6 +322,8 @@ impl Own {
         let before = self.problems[of as usize].replace(problem.clone());
         let other = &self.problems[1 - of as usize];
         let is_known = match problem {
+            // The others come and go with it.
+            Problem::Etcd(EtcdError::OtherCluster { .. }) => std::mem::replace(&mut self.is_other_told, true),
             Problem::Etcd(_) => is_etcd(&before) || is_etcd(other),
             _ => before.as_ref() == Some(&problem),
         };
@@ -331,6 +336,7 @@ impl Own {
         let is_etcd = |problem: &Option<Problem>| matches!(problem, Some(Problem::Etcd(_)));
         if is_etcd(&self.problems[of as usize]) {
             self.problems[of as usize] = None;
+            self.is_other_told = false;
             if !is_etcd(&self.problems[1 - of as usize]) {
                 (self.on)(Event::Recovered);
             }

@@ -17,9 +17,9 @@
 //! # Assumed of etcd
 //! Nobody else writes below the prefix, and no key is deleted by hand. A leader that is none any more renews no lease
 //! (releases with the fix of etcd-io/etcd#15247 see to it; one etcd alone has no other leader). A change of the leader
-//! gives every lease its whole time to live anew, which only prolongs it. A range or a transaction, asked for after another one
-//! was answered, finds no earlier revision (they are linearizable; what comes with a renewal of a lease is not). That it
-//! loses its data, or is restored, is not excluded: `policy::membership`.
+//! gives every lease its whole time to live anew, which only prolongs it. A transaction that may write, asked for after another
+//! answer, finds no earlier revision; what is only read may be old by mistake, and is asked for again. That etcd loses its
+//! data, or is restored, is not excluded: `policy::membership`.
 
 mod ask;
 mod claim;

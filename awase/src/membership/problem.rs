@@ -11,7 +11,8 @@ pub enum EtcdError {
     #[error("etcd at {endpoint} refuses the request ({status}): {message}")]
     Refused { endpoint: String, status: u16, message: String },
     #[error(
-        "{endpoint} belongs to another etcd cluster than the endpoint that answered first: name those of one cluster"
+        "{endpoint} belongs to another etcd cluster than the endpoint that answered first: name those of one cluster; if \
+         etcd was set up anew, start all nodes anew"
     )]
     OtherCluster { endpoint: String },
     #[error("the answer of {endpoint} is not etcd's: {reason}")]

@@ -47,10 +47,6 @@ impl PageSet {
         self.words.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.words.values().map(|bits| bits.count_ones() as usize).sum()
-    }
-
     /// Counts no further.
     pub fn has_at_least(&self, pages: u64) -> bool {
         let mut counted = 0;
@@ -104,36 +100,49 @@ impl Changes for PageSet {
 
 /// Pages that one node may write, by node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Exclusive(BTreeMap<NodeId, PageSet>);
+pub(super) struct Exclusive(BTreeMap<NodeId, Own>);
+
+#[derive(Clone, Debug, Default)]
+struct Own {
+    pages: PageSet,
+    count: usize,
+}
 
 impl Exclusive {
     pub(super) fn change(&mut self, page: PageNo, before: Option<NodeId>, now: Option<NodeId>) {
         if before == now {
             return;
         }
-        if let Some(pages) = before.and_then(|node| self.0.get_mut(&node)) {
-            pages.remove(page);
+        if let Some(own) = before.and_then(|node| self.0.get_mut(&node)) {
+            own.pages.remove(page);
+            own.count -= 1;
         }
-        now.into_iter().for_each(|node| self.0.entry(node).or_default().insert(page));
+        if let Some(own) = now.map(|node| self.0.entry(node).or_default()) {
+            own.pages.insert(page);
+            own.count += 1;
+        }
     }
 
     /// Of all nodes that are meant.
     pub(super) fn of(&self, is_meant: impl Fn(NodeId) -> bool) -> Vec<PageNo> {
         let meant = self.0.iter().filter(|(node, _)| is_meant(**node));
-        meant.flat_map(|(_, pages)| pages.iter()).collect()
+        meant.flat_map(|(_, own)| own.pages.iter()).collect()
     }
 
     pub(super) fn count_of(&self, node: NodeId) -> usize {
-        self.0.get(&node).map_or(0, PageSet::len)
+        self.0.get(&node).map_or(0, |own| own.count)
     }
 
     pub(super) fn retain(&mut self, stays: impl Fn(PageNo) -> bool) {
-        self.0.values_mut().for_each(|pages| pages.retain(&stays));
+        for own in self.0.values_mut() {
+            own.pages.retain(&stays);
+            own.count = own.pages.iter().count();
+        }
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.0.values().map(PageSet::bytes).sum()
+        self.0.values().map(|own| own.pages.bytes()).sum()
     }
 }
 

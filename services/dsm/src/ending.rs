@@ -63,24 +63,30 @@ impl Shared {
         durable.and(if is_stored { Ok(()) } else { Err(Errno::IO) })
     }
 
-    /// Without a lease this home stores and flushes nothing. If something is lost with that, it waits: the lease may be renewed.
+    /// Without a lease this home stores and flushes nothing. If it has something to store, it waits: the lease may be renewed.
     async fn until_leased(&self, cpu: &Processor) -> bool {
-        let is_over = |core: &Core| (self.answers() || !self.has_to_store(core)).then_some(());
-        let _ = self.until(cpu, cpu.now() + self.config.timeout, is_over).await;
+        let is_owed = |core: &Core| {
+            let owes = |node: &NodeId| self.links[usize::from(node.0)].is_up() && core.node.written_by(*node) > 0;
+            !self.config.is_volatile && self.others().any(|node| owes(&node))
+        };
+        let is_over = |core: &Core| self.answers() || !(self.is_unflushed(core) || is_owed(core));
+        let _ = self.until(cpu, cpu.now() + self.config.timeout, |core| is_over(core).then_some(())).await;
         self.answers()
     }
 
-    fn has_to_store(&self, core: &Core) -> bool {
-        let is_unflushed = core.flushes.home.has_unflushed() || !core.home.storing.is_empty();
-        !self.config.is_volatile && (is_unflushed || self.others().any(|node| core.node.written_by(node) > 0))
+    fn is_unflushed(&self, core: &Core) -> bool {
+        !self.config.is_volatile && (core.flushes.home.has_unflushed() || !core.home.storing.is_empty())
     }
 
     fn retire_without_lease(&self) -> Result<(), Errno> {
         let core = &*self.core.lock();
-        if self.has_ended() || !self.has_to_store(core) {
+        if self.has_ended() || self.config.is_volatile {
             return Ok(());
         }
         self.tell_unreturned(core);
+        if !self.is_unflushed(core) {
+            return Ok(());
+        }
         self.report(None, LAPSED.into());
         Err(Errno::IO)
     }

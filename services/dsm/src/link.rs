@@ -305,7 +305,7 @@ impl Dsm {
             shared.tell_unstored();
         }
         let mut failed = Vec::new();
-        // What homes give up that move nobody serves before this node is gone: that comes last.
+        // Shards that are given up nobody serves until this node is gone: they come last.
         for moves in [false, true] {
             let retiring = volumes.iter().filter(|shared| shared.config.shards.is_some() == moves);
             let retired =

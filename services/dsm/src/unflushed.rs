@@ -101,7 +101,7 @@ impl HomeFlushes {
         self.unflushed.both().iter().any(|pages| pages.contains(page))
     }
 
-    /// Has this process stored anything that is not durable?
+    /// Has this incarnation stored anything that is not durable?
     pub(crate) fn has_unflushed(&self) -> bool {
         self.stored > self.durable.max(1)
     }
