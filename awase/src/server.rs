@@ -442,10 +442,11 @@ impl Server {
         let protocol = self.cluster.as_ref().map(|cluster| Arc::clone(cluster.protocol()));
         let retired = self.retired.iter().map(|retired| &retired.served);
         let has_nothing = self.cluster.as_ref().is_some_and(Cluster::has_nothing);
+        let is_gone = move |export: &Export| has_nothing && export.kind == Disk::Shared;
         let volumes: Vec<(String, Arc<Volume>)> = self
             .disks()
             .chain(retired)
-            .filter(|served| !has_nothing || served.export.kind != Disk::Shared)
+            .filter(|served| !is_gone(&served.export))
             .map(|served| (closing::export(&served.export.name), Arc::clone(&served.volume)))
             .collect();
         let drain = move |cpu| async move {
@@ -466,8 +467,11 @@ impl Server {
                 failures.extend(closing.until_ended().await);
             }
             for open in databases {
-                if let Err(error) = open.close(&cpu).await {
-                    failures.push((format!("database {:?}", open.database.name), error));
+                match open.close(&cpu).await {
+                    Err(error) if !is_gone(&open.database.volume) => {
+                        failures.push((format!("database {:?}", open.database.name), error));
+                    }
+                    _ => {}
                 }
             }
             failures.extend(directories.close(&cpu).await);

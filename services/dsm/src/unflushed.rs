@@ -44,7 +44,8 @@ pub(crate) struct Flushes {
     durable: BTreeMap<NodeId, Incarnation>,
     /// Where homes move, by home: pages that it had not flushed when it granted them, and that others had written.
     pub(crate) marked: BTreeMap<Address, Unflushed<PageSet>>,
-    /// The last incarnation of each home that may have lost what this node had stored there and not flushed.
+    /// The last incarnation of each home that may have lost what this node had stored there and not flushed; what was given up
+    /// for a home and is lost counts as that of the incarnation before.
     unflushed: BTreeMap<NodeId, Incarnation>,
     /// Numbers requests.
     asked: u64,
