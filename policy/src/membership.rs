@@ -298,11 +298,8 @@ impl Membership {
         map: Option<(Revision, Map)>,
     ) -> Actions {
         let mut actions = Actions::new();
-        if !self.view.on_snapshot(revision, members, &mut actions) {
-            // Whether the arbiter has lost something the next question will tell.
-            return self.end(now, actions);
-        }
-        match self.homes.check(map.as_ref()) {
+        let taken = self.view.on_snapshot(revision, members, &mut actions);
+        match taken.and_then(|()| self.homes.check(map.as_ref())) {
             Ok(()) => map.into_iter().for_each(|(version, map)| self.homes.on_map(version, map, &mut actions)),
             Err(stale) => self.go_over(stale, &mut actions),
         }

@@ -48,6 +48,15 @@ pub(super) enum Change {
     Deleted { key: String, at: Revision },
 }
 
+impl Change {
+    pub fn at(&self) -> Revision {
+        match self {
+            Change::Put(found) => found.modified,
+            Change::Deleted { at, .. } => *at,
+        }
+    }
+}
+
 pub(super) enum Watched {
     Changes(Vec<Change>),
     /// The stream is over: by silence, an end, or since the revision was compacted away.

@@ -43,11 +43,13 @@ pub(super) struct Watcher {
     shards: u16,
     /// Numbers of members by name: an event of a deletion has no value.
     names: BTreeMap<String, NodeId>,
+    /// The latest.
+    seen: Revision,
 }
 
 impl Watcher {
     pub fn new(asked: Etcd, streamed: Etcd, keys: Keys, shards: u16) -> Self {
-        Watcher { asked, streamed, keys, shards, names: BTreeMap::new() }
+        Watcher { asked, streamed, keys, shards, names: BTreeMap::new(), seen: Revision(0) }
     }
 
     /// Runs until `end` is dropped, or nobody takes what is seen.
@@ -73,6 +75,12 @@ impl Watcher {
     /// One stream. Returns whether to go on.
     fn follow(&mut self, take: &mut impl FnMut(Seen) -> bool) -> Result<bool, Problem> {
         let (revision, found) = self.asked.range(self.keys.root())?;
+        if revision < self.seen && self.asked.reached(&self.keys.map())? >= self.seen {
+            // An old answer, by mistake.
+            std::thread::sleep(RETRY);
+            return Ok(true);
+        }
+        self.seen = revision;
         if !take(self.all(revision, found)?) {
             return Ok(false);
         }
@@ -80,6 +88,8 @@ impl Watcher {
         loop {
             match watch.next() {
                 Ok(Watched::Changes(changes)) => {
+                    let at = changes.iter().map(etcd::Change::at);
+                    self.seen = at.fold(self.seen, Revision::max);
                     // None, when it has begun: then it is heard.
                     if !take(self.changes(changes)?) {
                         return Ok(false);

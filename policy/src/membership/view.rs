@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::homes::Map;
-use super::{Action, Actions, Address, Incarnation, NodeId, Revision};
+use super::{Action, Actions, Address, Incarnation, NodeId, Revision, StaleView};
 
 /// Members with their epochs.
 pub type Members = BTreeMap<NodeId, Incarnation>;
@@ -40,10 +40,14 @@ impl View {
         self.members.iter().map(|(&node, &incarnation)| Address { node, incarnation })
     }
 
-    /// False: it is an old one.
-    pub fn on_snapshot(&mut self, revision: Revision, members: Members, actions: &mut Actions) -> bool {
+    pub fn on_snapshot(
+        &mut self,
+        revision: Revision,
+        members: Members,
+        actions: &mut Actions,
+    ) -> Result<(), StaleView> {
         if revision < self.seen {
-            return false;
+            return Err(StaleView::Revision { seen: self.seen, got: revision });
         }
         self.seen = revision;
         let is_in = |members: &Members, of: &Address| members.get(&of.node) == Some(&of.incarnation);
@@ -51,7 +55,7 @@ impl View {
         let before = std::mem::replace(&mut self.members, members);
         actions.extend(dead.into_iter().map(Action::Dead));
         actions.extend(self.members().filter(|of| !is_in(&before, of)).map(Action::Alive));
-        true
+        Ok(())
     }
 
     pub fn on_joined(&mut self, address: Address, actions: &mut Actions) {
