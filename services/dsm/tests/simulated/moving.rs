@@ -14,141 +14,105 @@ use testkit::scene::disk::{block, fill, first_byte};
 
 use crate::clients::{BLOCKS, Clients};
 use crate::failures::{check, read_all};
+use crate::leased::Run;
 use crate::scene::members::SHARDS;
 use crate::scene::{Scene, Setup};
 
 /// Requests that waited for a node are answered by then, and connections made again.
 const REST: Duration = Duration::from_secs(12);
 
-struct Run {
-    scene: Scene,
-    clients: Clients,
-    random: Random,
-    seed: u64,
-    /// Numbers clients.
-    started: u64,
+fn begin(seed: u64) -> Run {
+    let mut random = Random(seed);
+    let nodes = 2 + random.below(4) as usize;
+    let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, nodes) });
+    scene.change_map(|bound| random.below(bound as u64) as usize);
+    scene.see_all();
+    let mut run = Run::new(scene, random, seed);
+    (0..nodes).for_each(|node| run.start_clients(node));
+    run
 }
 
-impl Run {
-    fn new(seed: u64) -> Run {
-        let mut random = Random(seed);
-        let nodes = 2 + random.below(4) as usize;
-        let mut scene = Scene::new(Setup { moves: true, ..Setup::new(seed, nodes) });
-        scene.change_map(|bound| random.below(bound as u64) as usize);
-        scene.see_all();
-        let clients = Clients::new(&scene);
-        let mut run = Run { scene, clients, random, seed, started: 0 };
-        (0..nodes).for_each(|node| run.start_clients(node));
-        run
-    }
+fn change_map(run: &mut Run) {
+    let random = &mut run.random;
+    run.scene.change_map(|bound| random.below(bound as u64) as usize);
+}
 
-    fn start_clients(&mut self, node: usize) {
-        self.started += 1;
-        self.clients.start(&self.scene, node, 2, self.seed ^ self.started << 40);
-    }
-
-    fn pick(&mut self, bound: usize) -> usize {
-        self.random.below(bound as u64) as usize
-    }
-
-    /// Some time in which nodes see what has changed, each in its own time.
-    fn pass(&mut self, most_ms: u64) {
-        for _ in 0..4 {
-            let time = Duration::from_micros(self.random.below(250 * most_ms));
-            self.scene.pass(time);
-            let node = self.pick(self.scene.nodes.len());
-            while self.scene.see(node) && self.random.chance(700) {}
+/// Its lease ends, for whatever reason; others take over; it returns with a new one.
+fn lose(run: &mut Run, node: usize) {
+    match run.random.below(3) {
+        0 => run.scene.kill_member(node),
+        // Stopped, or cut off from the arbiter: it goes on, and answers nothing any more.
+        1 => {
+            run.scene.set_lease(node, false);
+            run.crash();
+        }
+        _ => {
+            run.scene.set_lease(node, false);
+            run.pass(200);
+            // Renewed before the arbiter has ended it: nothing has happened.
+            run.scene.set_lease(node, true);
+            return;
         }
     }
-
-    fn change_map(&mut self) {
-        let random = &mut self.random;
-        self.scene.change_map(|bound| random.below(bound as u64) as usize);
+    run.pass(400);
+    run.scene.deregister(node);
+    run.pass(100);
+    change_map(run);
+    run.pass(800);
+    run.crash();
+    if run.scene.nodes[node].is_none() {
+        run.scene.boot(node);
+    } else {
+        run.scene.register(node);
     }
+    run.start_clients(node);
+}
 
-    /// Writes of a node may be undone from here on, if they were not flushed.
-    fn crash(&mut self) {
-        let now = self.scene.world.now().ns();
-        self.scene.history.borrow_mut().crashes.push(now);
-    }
-
-    /// Its lease ends, for whatever reason; others take over; it returns with a new one.
-    fn lose(&mut self, node: usize) {
-        match self.random.below(3) {
-            0 => self.scene.kill_member(node),
-            // Stopped, or cut off from the arbiter: it goes on, and answers nothing any more.
-            1 => {
-                self.scene.set_lease(node, false);
-                self.crash();
+fn step(run: &mut Run) {
+    run.pass(400);
+    let node = run.pick(run.scene.nodes.len());
+    match run.random.below(10) {
+        0..4 => lose(run, node),
+        4..7 => {
+            for _ in 0..2 {
+                let shard = ShardNo(run.random.below(u64::from(SHARDS)) as u16);
+                run.scene.give_up(node, shard);
             }
-            _ => {
-                self.scene.set_lease(node, false);
-                self.pass(200);
-                // Renewed before the arbiter has ended it: nothing has happened.
-                self.scene.set_lease(node, true);
-                return;
-            }
+            run.pass(100);
+            change_map(run);
         }
-        self.pass(400);
-        self.scene.deregister(node);
-        self.pass(100);
-        self.change_map();
-        self.pass(800);
-        self.crash();
-        if self.scene.nodes[node].is_none() {
-            self.scene.boot(node);
-        } else {
-            self.scene.register(node);
-        }
-        self.start_clients(node);
-    }
-
-    fn step(&mut self) {
-        self.pass(400);
-        let node = self.pick(self.scene.nodes.len());
-        match self.random.below(10) {
-            0..4 => self.lose(node),
-            4..7 => {
-                for _ in 0..2 {
-                    let shard = ShardNo(self.random.below(u64::from(SHARDS)) as u16);
-                    self.scene.give_up(node, shard);
-                }
-                self.pass(100);
-                self.change_map();
+        _ => {
+            let other = run.pick(run.scene.nodes.len());
+            if node != other {
+                run.scene.cut(node, other);
             }
-            _ => {
-                let other = self.pick(self.scene.nodes.len());
-                if node != other {
-                    self.scene.cut(node, other);
-                }
-                self.pass(600);
-                self.scene.heal();
-            }
+            run.pass(600);
+            run.scene.heal();
         }
     }
+}
 
-    /// Nothing more happens; all is seen; all go on.
-    fn rest(&mut self) {
-        self.scene.heal();
-        // Until the map changes, nobody is the home of what was given up.
-        assert!(self.scene.run_until(None, Scene::has_given_up), "seed {}: it is never given up", self.seed);
-        self.change_map();
-        self.scene.see_all();
-        self.scene.pass(Duration::from_secs(2));
-        self.clients.stopping.set(true);
-        self.scene.pass(REST);
-    }
+/// Nothing more happens; all is seen; all go on.
+fn rest(run: &mut Run) {
+    run.scene.heal();
+    // Until the map changes, nobody is the home of what was given up.
+    assert!(run.scene.run_until(None, Scene::has_given_up), "seed {}: it is never given up", run.seed);
+    change_map(run);
+    run.scene.see_all();
+    run.scene.pass(Duration::from_secs(2));
+    run.clients.stopping.set(true);
+    run.scene.pass(REST);
 }
 
 #[test]
 fn homes_move_and_leases_end_and_histories_are_linearizable_and_what_was_flushed_is_found() {
     let mut moved = 0;
     for seed in testkit::rounds::seeds(40) {
-        let mut run = Run::new(seed);
+        let mut run = begin(seed);
         for _ in 0..8 {
-            run.step();
+            step(&mut run);
         }
-        run.rest();
+        rest(&mut run);
         let Run { mut scene, clients, .. } = run;
         assert_eq!(read_all(&mut scene, &clients), [], "seed {seed}");
         assert!(scene.history.borrow().events.len() > 100, "seed {seed}: hardly anything was done");
@@ -247,20 +211,20 @@ const KILLS: u64 = 25;
 fn nodes_that_are_killed_one_after_the_other_lose_nothing_that_was_flushed() {
     let mut kills = 0;
     for seed in testkit::rounds::seeds(8) {
-        let mut run = Run::new(seed);
+        let mut run = begin(seed);
         for _ in 0..KILLS {
             run.pass(80);
             let node = run.pick(run.scene.nodes.len());
             run.scene.kill_member(node);
             run.pass(20);
             run.scene.deregister(node);
-            run.change_map();
+            change_map(&mut run);
             run.pass(80);
             run.crash();
             run.scene.boot(node);
             run.start_clients(node);
         }
-        run.rest();
+        rest(&mut run);
         let Run { mut scene, clients, .. } = run;
         assert_eq!(read_all(&mut scene, &clients), [], "seed {seed}");
         assert!(scene.history.borrow().flushes.len() > 20, "seed {seed}: hardly anything was flushed");

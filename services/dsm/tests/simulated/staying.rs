@@ -11,6 +11,7 @@ use testkit::scene::context;
 use crate::acknowledged::{begin_flush, end_flush, write};
 use crate::clients::{BLOCKS, Clients};
 use crate::failures::{check, read_all};
+use crate::leased::Run;
 use crate::scene::{Backing, Scene, Setup};
 
 /// Requests that waited for a node are answered by then, and connections made again.
@@ -27,154 +28,116 @@ enum End {
     Renewed,
 }
 
-struct Run {
-    scene: Scene,
-    clients: Clients,
-    random: Random,
-    seed: u64,
-    /// Numbers clients.
-    started: u64,
+fn begin(seed: u64, backing: Backing) -> Run {
+    let mut random = Random(seed);
+    let nodes = 2 + random.below(4) as usize;
+    let homes = 1 + random.below((1 << nodes) - 1);
+    let setup = Setup { moves: true, stays: true, backing, homes, ..Setup::new(seed, nodes) };
+    let mut run = begin_without_clients(setup, random);
+    (0..nodes).for_each(|node| run.start_clients(node));
+    run
 }
 
-impl Run {
-    fn new(seed: u64, backing: Backing) -> Run {
-        let mut random = Random(seed);
-        let nodes = 2 + random.below(4) as usize;
-        let homes = 1 + random.below((1 << nodes) - 1);
-        let mut run = Run::of(Setup { moves: true, stays: true, backing, homes, ..Setup::new(seed, nodes) });
-        run.random = random;
-        (0..nodes).for_each(|node| run.start_clients(node));
-        run
-    }
+fn begin_without_clients(setup: Setup, random: Random) -> Run {
+    let seed = setup.seed;
+    let mut scene = Scene::new(setup);
+    scene.see_all();
+    scene.until_connected();
+    Run::new(scene, random, seed)
+}
 
-    /// Without clients.
-    fn of(setup: Setup) -> Run {
-        let seed = setup.seed;
-        let mut scene = Scene::new(setup);
-        scene.see_all();
-        scene.until_connected();
-        let clients = Clients::new(&scene);
-        Run { scene, clients, random: Random(seed), seed, started: 0 }
+fn begin_end(run: &mut Run, node: usize, may_end: bool) -> End {
+    let end = match run.random.below(4) {
+        _ if !may_end => End::Renewed,
+        0 => End::Killed,
+        1 => End::PowerCut,
+        2 => End::Lapsed,
+        _ => End::Renewed,
+    };
+    match end {
+        End::Killed => run.scene.kill_member(node),
+        End::PowerCut => run.scene.power_cut_member(node),
+        End::Lapsed | End::Renewed => run.scene.set_lease(node, false),
     }
+    end
+}
 
-    fn start_clients(&mut self, node: usize) {
-        self.started += 1;
-        self.clients.start(&self.scene, node, 2, self.seed ^ self.started << 40);
+/// The leases of some nodes end, for whatever reasons; they return.
+fn lose(run: &mut Run) {
+    let (first, nodes) = (run.pick(run.scene.nodes.len()), run.scene.nodes.len());
+    let count = if run.random.chance(600) { 1 } else { 1 + run.pick(nodes) };
+    let mut ended = Vec::new();
+    for node in (first..first + count).map(|node| node % nodes) {
+        // Nobody else could tell that homes in memory have lost something.
+        let end = begin_end(run, node, ended.len() + 1 < nodes || run.scene.setup.backing == Backing::Path);
+        ended.push((node, end));
+        run.pass(50);
     }
-
-    fn pick(&mut self, bound: usize) -> usize {
-        self.random.below(bound as u64) as usize
-    }
-
-    /// Some time in which nodes see what has changed, each in its own time.
-    fn pass(&mut self, most_ms: u64) {
-        for _ in 0..4 {
-            let time = Duration::from_micros(self.random.below(250 * most_ms));
-            self.scene.pass(time);
-            let node = self.pick(self.scene.nodes.len());
-            while self.scene.see(node) && self.random.chance(700) {}
-        }
-    }
-
-    /// Writes may be undone from here on, if they were not flushed.
-    fn crash(&mut self) {
-        let now = self.scene.world.now().ns();
-        self.scene.history.borrow_mut().crashes.push(now);
-    }
-
-    fn begin_end(&mut self, node: usize, may_end: bool) -> End {
-        let end = match self.random.below(4) {
-            _ if !may_end => End::Renewed,
-            0 => End::Killed,
-            1 => End::PowerCut,
-            2 => End::Lapsed,
-            _ => End::Renewed,
-        };
-        match end {
-            End::Killed => self.scene.kill_member(node),
-            End::PowerCut => self.scene.power_cut_member(node),
-            End::Lapsed | End::Renewed => self.scene.set_lease(node, false),
-        }
-        end
-    }
-
-    /// The leases of some nodes end, for whatever reasons; they return.
-    fn lose(&mut self) {
-        let (first, nodes) = (self.pick(self.scene.nodes.len()), self.scene.nodes.len());
-        let count = if self.random.chance(600) { 1 } else { 1 + self.pick(nodes) };
-        let mut ended = Vec::new();
-        for node in (first..first + count).map(|node| node % nodes) {
-            // Nobody else could tell that homes in memory have lost something.
-            let end = self.begin_end(node, ended.len() + 1 < nodes || self.scene.setup.backing == Backing::Path);
-            ended.push((node, end));
-            self.pass(50);
-        }
-        self.crash();
-        self.pass(300);
-        for (node, end) in &ended {
-            if *end == End::Renewed {
-                self.scene.set_lease(*node, true);
-            } else {
-                self.scene.deregister(*node);
-                self.pass(100);
-            }
-        }
-        ended.retain(|(_, end)| *end != End::Renewed);
-        let away = [20, 800, 3000][self.pick(3)];
-        self.pass(away);
-        while !ended.is_empty() {
-            let (node, end) = ended.swap_remove(self.pick(ended.len()));
-            self.begin_anew(node, end);
-            self.start_clients(node);
-            let between = [1, 20, 400][self.pick(3)];
-            self.pass(between);
-        }
-    }
-
-    fn begin_anew(&mut self, node: usize, end: End) {
-        if end == End::Lapsed {
-            self.scene.register(node);
+    run.crash();
+    run.pass(300);
+    for (node, end) in &ended {
+        if *end == End::Renewed {
+            run.scene.set_lease(*node, true);
         } else {
-            self.scene.boot(node);
+            run.scene.deregister(*node);
+            run.pass(100);
         }
     }
+    ended.retain(|(_, end)| *end != End::Renewed);
+    let away = [20, 800, 3000][run.pick(3)];
+    run.pass(away);
+    while !ended.is_empty() {
+        let (node, end) = ended.swap_remove(run.pick(ended.len()));
+        begin_anew(run, node, end);
+        run.start_clients(node);
+        let between = [1, 20, 400][run.pick(3)];
+        run.pass(between);
+    }
+}
 
-    fn step(&mut self) {
-        self.pass(400);
-        let nodes = self.scene.nodes.len();
-        let (node, other) = (self.pick(nodes), self.pick(nodes));
-        if self.random.chance(300) && node != other {
-            self.scene.cut(node, other);
-            if self.random.chance(500) {
-                self.lose();
-            }
-            self.pass(600);
-            self.scene.heal();
-        } else {
-            self.lose();
+fn begin_anew(run: &mut Run, node: usize, end: End) {
+    if end == End::Lapsed {
+        run.scene.register(node);
+    } else {
+        run.scene.boot(node);
+    }
+}
+
+fn step(run: &mut Run) {
+    run.pass(400);
+    let nodes = run.scene.nodes.len();
+    let (node, other) = (run.pick(nodes), run.pick(nodes));
+    if run.random.chance(300) && node != other {
+        run.scene.cut(node, other);
+        if run.random.chance(500) {
+            lose(run);
         }
-        // A crash is over when all nodes have met the new process.
-        self.scene.see_all();
-        self.scene.until_connected();
+        run.pass(600);
+        run.scene.heal();
+    } else {
+        lose(run);
     }
+    // A crash is over when all nodes have met the new process.
+    run.scene.see_all();
+    run.scene.until_connected();
+}
 
-    /// Nothing more happens; all go on. Returns what could not be read.
-    fn rest(&mut self) -> Vec<(usize, u64)> {
-        self.scene.pass(Duration::from_secs(1));
-        self.clients.stopping.set(true);
-        self.scene.pass(REST);
-        read_all(&mut self.scene, &self.clients)
-    }
+/// Nothing more happens; all go on. Returns what could not be read.
+fn rest(run: &mut Run) -> Vec<(usize, u64)> {
+    run.scene.pass(Duration::from_secs(1));
+    run.clients.stopping.set(true);
+    run.scene.pass(REST);
+    read_all(&mut run.scene, &run.clients)
 }
 
 #[test]
 fn what_was_flushed_to_a_path_is_found_after_leases_have_ended_and_nothing_old_is_read() {
     for seed in testkit::rounds::seeds(10) {
-        let mut run = Run::new(seed, Backing::Path);
+        let mut run = begin(seed, Backing::Path);
         for _ in 0..3 {
-            run.step();
+            step(&mut run);
         }
-        assert_eq!(run.rest(), [], "seed {seed}");
+        assert_eq!(rest(&mut run), [], "seed {seed}");
         assert!(run.scene.history.borrow().events.len() > 100, "seed {seed}: hardly anything was done");
         check(&run.scene, seed);
     }
@@ -183,11 +146,11 @@ fn what_was_flushed_to_a_path_is_found_after_leases_have_ended_and_nothing_old_i
 #[test]
 fn what_homes_in_memory_lose_when_leases_have_ended_is_an_error_and_nothing_old_is_read() {
     for seed in testkit::rounds::seeds(10) {
-        let mut run = Run::new(seed, Backing::Memory);
+        let mut run = begin(seed, Backing::Memory);
         for _ in 0..3 {
-            run.step();
+            step(&mut run);
         }
-        let unread = run.rest();
+        let unread = rest(&mut run);
         for number in BLOCKS {
             let failed = unread.iter().filter(|(_, unread)| *unread == number).count();
             assert!(failed == 0 || failed == run.scene.nodes.len(), "seed {seed}: block {number} is lost to {failed}");
@@ -202,7 +165,7 @@ fn what_was_acknowledged_survives_the_ends_of_nodes_that_are_neither_its_home_no
     for seed in testkit::rounds::seeds(10) {
         let backing = if seed.is_multiple_of(2) { Backing::Path } else { Backing::Memory };
         let setup = Setup { moves: true, stays: true, backing, homes: 1, ..Setup::new(seed, 4) };
-        let mut run = Run::of(setup);
+        let mut run = begin_without_clients(setup, Random(seed));
         run.scene.set_forwarding(seed / 2 % 2 == 0);
         (0..2).for_each(|node| run.start_clients(node));
         for _ in 0..6 {
@@ -212,19 +175,19 @@ fn what_was_acknowledged_survives_the_ends_of_nodes_that_are_neither_its_home_no
             run.scene.start(node, async move |cpu, volume| own.read_on(&cpu, &volume, node, random).await);
             run.pass(400);
             let node = 2 + run.pick(2);
-            let end = run.begin_end(node, true);
+            let end = begin_end(&mut run, node, true);
             run.pass(100);
             if end == End::Renewed {
                 run.scene.set_lease(node, true);
             } else {
                 run.scene.deregister(node);
                 run.pass(200);
-                run.begin_anew(node, end);
+                begin_anew(&mut run, node, end);
             }
         }
         run.scene.see_all();
         run.scene.until_connected();
-        assert_eq!(run.rest(), [], "seed {seed}");
+        assert_eq!(rest(&mut run), [], "seed {seed}");
         // Nobody has died who had written.
         run.scene.history.borrow_mut().crashes.clear();
         check(&run.scene, seed);
