@@ -196,7 +196,7 @@ impl Cluster {
             Ok(failed) => failed.into_iter().for_each(|(name, error)| {
                 tell(format_args!("{} could not be written to its disk: {error}", closing::export(&name)));
             }),
-            Err(_) => tell("shared disks could not be written to their disks: they take no end"),
+            Err(_) => tell("shared disks did not end in time: what others have stored here may not be flushed"),
         }
         self.stop();
     }
