@@ -4,6 +4,9 @@
 //! line in each of twice as many such frames as there are ways does not fit, and each access misses; of frames of all
 //! colours it fits. Where the two take equally long, the address within the page does not tell the cache's set: the host
 //! of a virtual machine has scattered the page, or the processor hashes addresses.
+//!
+//! All these lines have one set of the first-level cache, which may keep as few as those of a second level with four
+//! ways, and keeps some better than others (AMD predicts ways by a hash of the address). So others are read with them.
 
 use std::fs;
 use std::hint::black_box;
@@ -24,6 +27,8 @@ const WAYS: [usize; 4] = [4, 8, 16, 32];
 const REPETITIONS: usize = 9;
 /// Accesses of each.
 const ACCESSES: usize = 4000;
+/// Lines of other colours among them: more than the first-level cache has ways.
+const OTHERS: usize = 16;
 const LINE: usize = 64;
 
 /// Second-level cache of the first processor, as Linux describes it.
@@ -55,6 +60,15 @@ pub fn find() -> Found {
     Found { stated, measured }
 }
 
+/// Pages of other colours than that of this repetition, which are not among those of all colours either.
+fn others(pages: usize, colors: usize, repetition: usize) -> impl Iterator<Item = usize> {
+    let of = move |number: usize| {
+        let (row, color) = (number % pages, repetition + number % pages + 1 + number / pages);
+        (color % colors != repetition % colors).then_some(row * colors + color % colors)
+    };
+    (0..pages * colors).filter_map(of).take(OTHERS)
+}
+
 /// Huge pages, if the host gives them.
 struct Memory {
     raw: *mut libc::c_void,
@@ -80,11 +94,12 @@ impl Memory {
         let pages = 2 * ways;
         let same = |repetition: usize| (0..pages).map(move |at| at * colors + repetition % colors);
         let spread = |repetition: usize| (0..pages).map(move |at| at * colors + (repetition + at) % colors);
+        let others = |repetition: usize| others(pages, colors, repetition);
         let mut times = (Vec::new(), Vec::new());
         for repetition in 0..REPETITIONS {
             let line = repetition * 7 * LINE % PAGE;
-            times.0.push(self.time(same(repetition), line));
-            times.1.push(self.time(spread(repetition), line));
+            times.0.push(self.time(same(repetition).chain(others(repetition)), line));
+            times.1.push(self.time(spread(repetition).chain(others(repetition)), line));
         }
         conflicts(median(times.0), median(times.1))
     }
@@ -136,5 +151,22 @@ mod tests {
     fn what_is_measured_is_a_number_of_colours() {
         let found = find();
         assert!([found.stated, found.measured].into_iter().flatten().all(|colors| (1..=1024).contains(&colors)));
+    }
+
+    #[test]
+    fn what_is_read_besides_has_other_colours_and_is_no_page_twice() {
+        for (ways, colors) in [(4, 32), (8, 16), (16, 8), (32, 2)] {
+            for repetition in 0..REPETITIONS {
+                let pages = 2 * ways;
+                let mut all: Vec<usize> = others(pages, colors, repetition).collect();
+                assert_eq!(all.len(), OTHERS);
+                assert!(all.iter().all(|page| page / colors < pages && page % colors != repetition % colors));
+                all.extend((0..pages).map(|at| at * colors + repetition % colors));
+                let count = all.len();
+                all.sort_unstable();
+                all.dedup();
+                assert_eq!(all.len(), count, "{ways} ways, {colors} colours");
+            }
+        }
     }
 }
