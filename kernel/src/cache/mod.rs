@@ -6,12 +6,14 @@
 mod index;
 mod shard;
 
+use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use policy::cache::Algorithm;
 use policy::unit::{BlockNo, BlockRange, DeviceId};
+use smallvec::SmallVec;
 
 use crate::block_key::BlockKey;
 use crate::counters::{CountedGuard, CountedMutex, Counter, LockReading};
@@ -136,24 +138,25 @@ impl Cache {
         .await;
     }
 
-    /// Evicts up to `count` blocks; returns the number evicted.
+    /// Evicts up to `count` blocks; returns the number evicted. Their frames are freed in the order of their addresses, from
+    /// the last, so that adjacent ones are used together again.
     pub(crate) fn evict(&self, count: usize, pool: &FramePool) -> usize {
-        let mut evicted = 0;
+        let mut evicted: SmallVec<[FrameRef; 2 * EVICTIONS_A_SHARD]> = SmallVec::new();
         for _ in 0..self.shards.len() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             let part = &self.shards[turn % self.shards.len()];
             let mut shard = part.shard.lock();
-            for _ in 0..EVICTIONS_A_SHARD {
-                if evicted >= count {
-                    return evicted;
-                }
-                let Some(frame) = shard.evict(pool) else { break };
-                part.evicted.add(1);
-                drop(frame);
-                evicted += 1;
+            let before = evicted.len();
+            let most = EVICTIONS_A_SHARD.min(count - before);
+            evicted.extend((0..most).map_while(|_| shard.evict(pool)));
+            drop(shard);
+            part.evicted.add((evicted.len() - before) as u64);
+            if evicted.len() == count {
+                break;
             }
         }
-        evicted
+        evicted.sort_unstable_by_key(|frame| Reverse(frame.no()));
+        evicted.len()
     }
 
     /// Frees the frame `no` of the block `owner`, whose chunk is retiring: a cold clean block is evicted, others move

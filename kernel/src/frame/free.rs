@@ -22,6 +22,9 @@ pub struct FrameNo(pub u32);
 /// should belong to one processor.
 const STOLEN: usize = 64;
 
+/// Of the frames listed last, those among which adjacent ones are looked for.
+const LOOKED_AT: usize = 64;
+
 /// The lists. At most one of their locks is held at a time.
 #[derive(Default)]
 pub(super) struct FreeLists {
@@ -202,15 +205,30 @@ impl ByColor {
     }
 }
 
-/// Hands out up to `count` of the last frames, in the order of their addresses; returns the number.
+/// Hands out up to `count` of the last frames, in the order of their addresses; returns the number. Adjacent ones if there
+/// are any: a vector of one segment is the cheapest, and lies in one registered region.
 fn cut(frames: &mut Vec<FrameNo>, count: usize, hand_out: &mut impl FnMut(&[FrameNo])) -> usize {
     let taken = count.min(frames.len());
-    let from = frames.len() - taken;
-    // Adjacent frames make short vectors, for disks and sockets.
-    frames[from..].sort_unstable();
-    hand_out(&frames[from..]);
-    frames.truncate(from);
+    let last = frames.len() - taken;
+    let from = if taken > 1 { adjacent(frames, taken).unwrap_or(last) } else { last };
+    let run = &mut frames[from..from + taken];
+    run.sort_unstable();
+    hand_out(run);
+    frames.drain(from..from + taken);
     taken
+}
+
+/// The last place where `count` frames are listed that follow each other downwards, as those do that are listed together.
+fn adjacent(frames: &[FrameNo], count: usize) -> Option<usize> {
+    let from = frames.len().saturating_sub(LOOKED_AT);
+    let mut run = 1;
+    for (at, pair) in frames[from..].windows(2).enumerate().rev() {
+        run = if pair[0].0 == pair[1].0 + 1 { run + 1 } else { 1 };
+        if run == count {
+            return Some(from + at);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -250,6 +268,17 @@ mod tests {
         lists.add([FrameNo(5), FrameNo(6)]);
         lists.set_colors(1);
         assert_eq!((taken(&lists, 9, Some(0)), lists.colors()), (vec![5, 6], 1));
+    }
+
+    #[test]
+    fn adjacent_frames_stay_together_also_when_others_are_freed_between_them() {
+        let lists = FreeLists::new(1);
+        lists.add((0..8).rev().map(FrameNo));
+        assert_eq!([taken(&lists, 2, None), taken(&lists, 2, None)], [[0, 1], [2, 3]]);
+        lists.add([19, 3, 2, 17, 1, 0, 15].map(FrameNo));
+        assert_eq!([taken(&lists, 2, None), taken(&lists, 2, None)], [[0, 1], [2, 3]]);
+        assert_eq!([taken(&lists, 1, None), taken(&lists, 3, None)], [vec![15], vec![4, 5, 6]]);
+        assert_eq!([taken(&lists, 3, None), taken(&lists, 3, None)], [vec![7, 17, 19], vec![]]);
     }
 
     #[test]
