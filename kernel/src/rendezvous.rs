@@ -122,8 +122,13 @@ impl<W: Default> Rendezvous<W> {
 
     /// Announces that the caller will want a flush when its data is on the disk, which is when the result is dropped.
     pub(crate) fn announce<'a>(&'a self, cpu: &'a Processor) -> Announced<'a, W> {
-        self.state.lock().policy.on_data_issued(cpu.now());
-        self.announced(cpu, 1)
+        self.announce_as(cpu, 1)
+    }
+
+    /// As [`Rendezvous::announce`], for so many callers.
+    pub(crate) fn announce_as<'a>(&'a self, cpu: &'a Processor, callers: u32) -> Announced<'a, W> {
+        self.state.lock().policy.on_data_issued(cpu.now(), callers);
+        self.announced(cpu, callers)
     }
 
     /// So many callers have announced themselves, and left it to this one to say when their data is on the disk.

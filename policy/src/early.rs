@@ -60,8 +60,9 @@ impl EarlyWrite {
         (blocks >= STREAM_BLOCKS && !were_cached).then_some(Class::Asynchronous)
     }
 
-    pub fn on_flush(&mut self) {
-        self.flushes = self.flushes.saturating_add(1);
+    /// So many clients asked for a flush.
+    pub fn on_flushes(&mut self, callers: u32) {
+        self.flushes = self.flushes.saturating_add(callers);
     }
 
     /// The first write after flushes. Clients whose flushes ended together write at about the same time, and then flush: one

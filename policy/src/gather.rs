@@ -66,10 +66,10 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// A writer issued its data; it will want a flush when that is complete.
-    pub fn on_data_issued(&mut self, now: Instant) {
+    /// So many writers issued their data; they will want a flush when that is complete.
+    pub fn on_data_issued(&mut self, now: Instant, writers: u32) {
         self.count(now);
-        self.in_flight += 1;
+        self.in_flight += writers;
     }
 
     /// The data is durable by itself: no flush is wanted.

@@ -33,18 +33,27 @@ impl Volume {
     /// The device's error. Nothing is dropped: what the failed flush covered stays cached, is dirty again and will be
     /// written by the next flush; zeroing and discarding are repeated.
     pub async fn flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        self.flush_for(cpu, context, 1).await
+    }
+
+    /// As [`Volume::flush`], once for so many callers, who asked together.
+    ///
+    /// # Errors
+    /// As [`Volume::flush`], of all of them.
+    pub async fn flush_for(&self, cpu: &Processor, context: Context, callers: u32) -> Result<(), Errno> {
         if self.config.read_only {
             return Ok(());
         }
-        self.on_flush_asked();
+        self.on_flush_asked(callers);
         if let Some(blocks) = self.only_change() {
             // Boxed: of many flushes at a time few are that.
             return Box::pin(self.write_through(cpu, blocks, context)).await;
         }
         let shared = self.coherence.as_ref().map(|coherence| (coherence, coherence.known()));
-        let failures = self.write_out_again(cpu, context).await;
-        let Some((coherence, known)) = shared else { return self.flush_device(cpu, context, failures).await };
-        let (own, all) = join(self.flush_device(cpu, context, failures), coherence.flush(cpu)).await;
+        let failures = self.write_out_again(cpu, context, callers).await;
+        let own = self.flush_device_for(cpu, context, failures, callers);
+        let Some((coherence, known)) = shared else { return own.await };
+        let (own, all) = join(own, coherence.flush(cpu)).await;
         let elsewhere = coherence.end_flush(known);
         own.and(all).and(elsewhere)
     }
@@ -65,13 +74,13 @@ impl Volume {
     }
 
     /// Writes all that is dirty, and what must be repeated. Returns the failures before.
-    async fn write_out_again(&self, cpu: &Processor, context: Context) -> Failures {
+    async fn write_out_again(&self, cpu: &Processor, context: Context, callers: u32) -> Failures {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
             self.issue_all(cpu, context).await;
             // The flush that others wait for waits for this one, too. Not before: to issue all may take long.
-            let announced = self.flushes.announce(cpu);
+            let announced = self.flushes.announce_as(cpu, callers);
             self.until_settled().await;
             drop(announced);
             if self.rewrites() == rewrites || self.failures() != failures {
@@ -158,7 +167,7 @@ impl Volume {
         let context = Context::synchronous(crate::request::JobId::default());
         let mut result = Ok(());
         if !self.config.read_only {
-            let failures = self.write_out_again(cpu, context).await;
+            let failures = self.write_out_again(cpu, context, 1).await;
             result = self.flush_device(cpu, context, failures).await;
         }
         self.stop();

@@ -13,7 +13,7 @@ use policy::writeback::{self, Admission, WriteBack};
 
 use super::Volume;
 use super::flush::FLUSH_WRITES_MAX;
-use super::write_out::Claimed;
+use super::write_out::{Claimed, Claims};
 use crate::processor::Processor;
 use crate::request::{Context, JobId};
 use crate::trace::Event;
@@ -211,6 +211,7 @@ impl Volume {
         }
         written.sort_unstable_by_key(|blocks| blocks.start);
         let neighbours = written.chunk_by(|before, after| before.end >= after.start);
+        let mut claims = Claims::new();
         for run in neighbours.filter_map(|run| Some(run.first()?.start.to(run.iter().map(|blocks| blocks.end).max()?)))
         {
             let mut at = run.start;
@@ -219,13 +220,14 @@ impl Volume {
                 && let Claimed::Run(claim) = self.claim(cpu.now(), at.to(run.end))
             {
                 at = claim.blocks.end;
-                self.start_write_out(cpu, claim, context);
+                claims.push(claim);
             }
         }
+        self.start_write_outs(cpu, claims, context);
     }
 
-    pub(super) fn on_flush_asked(&self) {
-        self.early.lock().policy.on_flush();
+    pub(super) fn on_flush_asked(&self, callers: u32) {
+        self.early.lock().policy.on_flushes(callers);
     }
 
     /// Adjusts the dirty limit to the rate of the disk.

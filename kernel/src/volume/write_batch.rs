@@ -12,8 +12,7 @@ use smallvec::SmallVec;
 
 use super::Volume;
 use super::flush::Failures;
-use super::write_out::Claim;
-use crate::counters::Count;
+use super::write_out::Claims;
 use crate::processor::Processor;
 use crate::request::Context;
 use crate::wait::WaitList;
@@ -34,7 +33,6 @@ struct Batch {
 }
 
 type Writes = SmallVec<[BlockRange; 8]>;
-type Claims = SmallVec<[Claim; 1]>;
 type Others = SmallVec<[BlockRange; 1]>;
 
 impl Volume {
@@ -94,25 +92,13 @@ impl Volume {
         loop {
             let rewrites = self.rewrites();
             let (claims, others) = self.claim_each(cpu.now(), writes);
-            cpu.count(Count::WriteOuts, claims.len() as u64);
-            cpu.count(Count::WriteOutBlocks, claims.iter().map(Claim::dirty_blocks).sum());
-            self.write_claims(cpu, claims, context, others).await;
+            // Boxed: large and rare.
+            let others = others.into_iter().map(|blocks| Box::pin(self.write_and_settle(cpu, blocks, context)));
+            join(self.write_out_each(cpu, claims, context), join_all(others)).await;
             if self.rewrites() == rewrites || self.failures() != failures {
                 return;
             }
         }
-    }
-
-    async fn write_claims(&self, cpu: &Processor, mut claims: Claims, context: Context, others: Others) {
-        if let (1, true) = (claims.len(), others.is_empty())
-            && let Some(only) = claims.pop()
-        {
-            return self.write_out(cpu, only, context).await;
-        }
-        let claimed = join_all(claims.into_iter().map(|claim| self.write_out(cpu, claim, context)));
-        // Boxed: large and rare.
-        let others = others.into_iter().map(|blocks| Box::pin(self.write_and_settle(cpu, blocks, context)));
-        join(claimed, join_all(others)).await;
     }
 
     /// Claims each of these that can be written as one run; returns the others, too.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use machine::Errno;
 use policy::pace::Written;
 use policy::unit::{BlockNo, BlockRange, ByteRange, Instant, Stability};
@@ -42,6 +43,7 @@ impl Claim {
     }
 }
 
+pub(super) type Claims = SmallVec<[Claim; 1]>;
 type Runs = SmallVec<[BlockRange; 1]>;
 type Ranges = SmallVec<[ByteRange; 1]>;
 type Pieces = SmallVec<[Piece; 1]>;
@@ -156,6 +158,31 @@ impl Volume {
     /// Writes the claimed blocks in a task of its own.
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         cpu.spawn_path_boxed(context.job, self.begin_write_out(cpu, claim, context));
+    }
+
+    /// As `start_write_out`, of several in one task: one for each would cost two dispatches more for each.
+    pub(super) fn start_write_outs(&self, cpu: &Processor, mut claims: Claims, context: Context) {
+        if claims.len() < 2 {
+            return claims.drain(..).for_each(|claim| self.start_write_out(cpu, claim, context));
+        }
+        let (volume, here) = (self.this.upgrade(), cpu.clone());
+        cpu.spawn_path_of_many(context.job, async move {
+            if let Some(volume) = volume {
+                volume.write_out_each(&here, claims, context).await;
+            }
+        });
+    }
+
+    /// Writes what was claimed, all at the same time.
+    pub(super) async fn write_out_each(&self, cpu: &Processor, mut claims: Claims, context: Context) {
+        cpu.count(Count::WriteOuts, claims.len() as u64);
+        cpu.count(Count::WriteOutBlocks, claims.iter().map(Claim::dirty_blocks).sum());
+        match claims.pop() {
+            Some(only) if claims.is_empty() => self.write_out(cpu, only, context).await,
+            last => {
+                join_all(claims.into_iter().chain(last).map(|claim| self.write_out(cpu, claim, context))).await;
+            }
+        }
     }
 
     /// Writes the claimed blocks in the caller's task: waiting for one of its own would cost a dispatch more.

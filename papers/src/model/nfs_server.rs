@@ -155,7 +155,7 @@ impl Server {
     /// The paper's listing after: (2) to (6) without waiting for the disk, (12) rendezvous, (13) flush.
     async fn write_gathered(self: &Rc<Self>, block: u64) {
         let meeting = &self.rendezvous;
-        meeting.policy.borrow_mut().on_data_issued(self.time.now());
+        meeting.policy.borrow_mut().on_data_issued(self.time.now(), 1);
         let lock = self.inode.acquire().await;
         self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
         let data = self.begin_put(self.place.data[block as usize], Class::Asynchronous);

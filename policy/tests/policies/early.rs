@@ -15,7 +15,7 @@ proptest! {
         for round in 0..rounds {
             let at_once = (0..writes).filter(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
             prop_assert_eq!(at_once, if round == 0 { 0 } else { writes });
-            (0..flushes).for_each(|_| early.on_flush());
+            early.on_flushes(flushes);
         }
     }
 
@@ -30,7 +30,7 @@ proptest! {
             let at_once =
                 (0..clients * writes).filter(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
             prop_assert_eq!(at_once, if round == 0 { 0 } else { clients * writes });
-            (0..clients).for_each(|_| early.on_flush());
+            early.on_flushes(clients);
         }
     }
 
@@ -44,7 +44,7 @@ proptest! {
         let (mut clients, mut writes, mut flushes) = (1, 0, 0);
         for flush in before {
             if flush {
-                early.on_flush();
+                early.on_flushes(1);
                 flushes += 1;
                 clients = clients.max(writes.min(flushes));
             } else {
@@ -55,7 +55,7 @@ proptest! {
         }
         let run = 32 * clients + longer;
         prop_assert!((0..run).filter(|_| early.on_write(1, false).is_some()).count() <= 32 * clients);
-        early.on_flush();
+        early.on_flushes(1);
         prop_assert_eq!(early.on_write(1, false), None, "nor does the next run");
     }
 
@@ -66,7 +66,7 @@ proptest! {
             for _ in 0..writes {
                 early.on_write(1, false);
             }
-            (0..flushes).for_each(|_| early.on_flush());
+            early.on_flushes(flushes);
         }
         prop_assert_eq!((0..100_000).filter(|_| early.on_write(1, false).is_some()).count(), 32 * writes);
     }

@@ -124,7 +124,7 @@ fn flushes_of_queued_writers(writers: u64, data: Duration, flush: Duration, time
         for _ in 0..count {
             at += data;
             completions.push(at);
-            gather.on_data_issued(from);
+            gather.on_data_issued(from, 1);
         }
     };
     queue(&mut completions, &mut gather, now, writers);

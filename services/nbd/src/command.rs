@@ -3,6 +3,9 @@
 //! Zeroes of holes are sent as data, as by nbdkit, not as `NBD_REPLY_TYPE_OFFSET_HOLE`, as by qemu-nbd: finding a hole
 //! takes a call to the host for each uncached read, and clients that copy ask for block status and skip holes.
 
+mod flush;
+
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use kernel::connection::{EdgePermit, FastPath, Header, Holds, Outbound, Release, Reply, Session};
@@ -18,6 +21,7 @@ use crate::export::REQUEST_BYTES_MAX;
 use crate::negotiate::{BASE_ALLOCATION_ID, Negotiated};
 use crate::proto::{Request, chunk, cmd, simple_reply, state, structured_chunk};
 use crate::refusal::Refusal;
+use flush::Flush;
 
 /// Extents in one reply, at most.
 const EXTENTS_MAX: usize = 1024;
@@ -46,6 +50,8 @@ pub(crate) struct Commands {
     outbound: Rc<Outbound>,
     piece_frames: u64,
     job: JobId,
+    /// Flushes that were received together, of which none has begun.
+    flushes: RefCell<Vec<Flush>>,
 }
 
 impl Commands {
@@ -55,7 +61,7 @@ impl Commands {
         let (job, export) = (cpu.job(), agreed.export.volume.export());
         outbound.tally().use_export(export);
         cpu.trace(Event::ConnectionNegotiated, (job, export), agreed.export.volume.size(), outbound.tally().number().0);
-        Commands { cpu, agreed, outbound, piece_frames, job }
+        Commands { cpu, agreed, outbound, piece_frames, job, flushes: RefCell::default() }
     }
 
     fn volume(&self) -> &Volume {
@@ -201,6 +207,9 @@ impl Commands {
         if self.cpu.switches().hottest_first && is_read && is_single() {
             return self.read_single(request, release, began).await;
         }
+        if request.kind == cmd::FLUSH {
+            return self.start_flush(Flush { request: *request, release, began });
+        }
         let (commands, request) = (Rc::clone(self), *request);
         self.cpu.spawn(async move {
             match request.kind {
@@ -228,7 +237,6 @@ impl Commands {
         let range = request.range();
         let context = self.context(request);
         match request.kind {
-            cmd::FLUSH => volume.flush(cpu, context).await,
             _ if request.len == 0 => Ok(()),
             cmd::TRIM => volume.discard(cpu, range, context).await,
             cmd::CACHE => volume.prefetch(cpu, range, context).await,

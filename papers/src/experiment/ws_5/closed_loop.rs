@@ -47,7 +47,7 @@ impl Rule {
 
     fn on_issue(&mut self, now: Instant) {
         if let Rule::Gather(policy) = self {
-            policy.on_data_issued(now);
+            policy.on_data_issued(now, 1);
         }
     }
 
