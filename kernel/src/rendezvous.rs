@@ -242,7 +242,7 @@ impl<W: Default> Announced<'_, W> {
 impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
         let (now, policy) = (self.cpu.now(), &mut self.rendezvous.state.lock().policy);
-        if self.is_forced { policy.on_forced(now) } else { policy.on_data_done(now, self.callers) }
+        if self.is_forced { policy.on_forced(now, self.callers) } else { policy.on_data_done(now, self.callers) }
     }
 }
 

@@ -66,7 +66,8 @@ impl Choice {
 
 /// Do pages of one colour conflict? `same` and `spread`: the time of an access to one line in each of twice as many pages
 /// as the cache has ways, of one colour and of all. What misses a second-level cache takes three times as long and more
-/// (judged, from measurements of current processors); noise is less than half.
+/// (judged, from measurements of current processors); noise is less than half. Both have as many accesses more that hit, at
+/// most twice as many.
 pub fn conflicts(same: Duration, spread: Duration) -> bool {
     same > spread * 3 / 2
 }

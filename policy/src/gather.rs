@@ -72,10 +72,10 @@ impl Gather {
         self.in_flight += writers;
     }
 
-    /// The data is durable by itself: no flush is wanted.
-    pub fn on_forced(&mut self, now: Instant) {
-        self.on_data_done(now, 1);
-        self.forced += 1;
+    /// The data of so many writers is durable by itself: no flush is wanted.
+    pub fn on_forced(&mut self, now: Instant, writers: u32) {
+        self.on_data_done(now, writers);
+        self.forced += writers;
     }
 
     /// The data of so many writers is complete, or failed.

@@ -149,8 +149,8 @@ impl Cache {
             let before = evicted.len();
             let most = EVICTIONS_A_SHARD.min(count - before);
             evicted.extend((0..most).map_while(|_| shard.evict(pool)));
-            drop(shard);
             part.evicted.add((evicted.len() - before) as u64);
+            drop(shard);
             if evicted.len() == count {
                 break;
             }

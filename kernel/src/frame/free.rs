@@ -206,11 +206,11 @@ impl ByColor {
 }
 
 /// Hands out up to `count` of the last frames, in the order of their addresses; returns the number. Adjacent ones if there
-/// are any: a vector of one segment is the cheapest, and lies in one registered region.
+/// are any: a vector of one segment is the cheapest, and lies in one registered region mostly.
 fn cut(frames: &mut Vec<FrameNo>, count: usize, hand_out: &mut impl FnMut(&[FrameNo])) -> usize {
     let taken = count.min(frames.len());
     let last = frames.len() - taken;
-    let from = if taken > 1 { adjacent(frames, taken).unwrap_or(last) } else { last };
+    let from = if (2..=LOOKED_AT).contains(&taken) { adjacent(frames, taken).unwrap_or(last) } else { last };
     let run = &mut frames[from..from + taken];
     run.sort_unstable();
     hand_out(run);

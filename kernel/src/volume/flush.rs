@@ -46,7 +46,7 @@ impl Volume {
         }
         self.on_flush_asked(callers);
         if let Some(blocks) = self.only_change() {
-            // Boxed: of many flushes at a time few are that.
+            // One writer, however many ask. Boxed: of many flushes at a time few are that.
             return Box::pin(self.write_through(cpu, blocks, context)).await;
         }
         let shared = self.coherence.as_ref().map(|coherence| (coherence, coherence.known()));

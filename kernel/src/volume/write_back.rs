@@ -39,6 +39,9 @@ const UNFLUSHED_SHARE: u64 = 8;
 /// Writes in flight for write-back of one volume, at most. The disk queue decides which of them are issued.
 const WRITE_BACK_WRITES_MAX: usize = 64;
 
+/// Early writes of one task, at most: other tasks need the processor.
+const WRITES_A_TASK: usize = 32;
+
 /// The write-back of a volume: a task that runs while there is anything to write or flush.
 #[derive(Default)]
 pub(super) struct Task {
@@ -223,7 +226,10 @@ impl Volume {
                 claims.push(claim);
             }
         }
-        self.start_write_outs(cpu, claims, context);
+        while !claims.is_empty() {
+            let rest = claims.drain(claims.len().min(WRITES_A_TASK)..).collect();
+            self.start_write_outs(cpu, std::mem::replace(&mut claims, rest), context);
+        }
     }
 
     pub(super) fn on_flush_asked(&self, callers: u32) {

@@ -162,6 +162,7 @@ impl Volume {
 
     /// As `start_write_out`, of several in one task: one for each would cost two dispatches more for each.
     pub(super) fn start_write_outs(&self, cpu: &Processor, mut claims: Claims, context: Context) {
+        debug_assert_eq!(context.stability, Stability::Unstable, "a flush waits for forced writes");
         if claims.len() < 2 {
             return claims.drain(..).for_each(|claim| self.start_write_out(cpu, claim, context));
         }

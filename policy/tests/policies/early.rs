@@ -15,7 +15,7 @@ proptest! {
         for round in 0..rounds {
             let at_once = (0..writes).filter(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
             prop_assert_eq!(at_once, if round == 0 { 0 } else { writes });
-            early.on_flushes(flushes);
+            early.on_flushes(flushes as u32);
         }
     }
 
@@ -30,7 +30,7 @@ proptest! {
             let at_once =
                 (0..clients * writes).filter(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
             prop_assert_eq!(at_once, if round == 0 { 0 } else { clients * writes });
-            early.on_flushes(clients);
+            early.on_flushes(clients as u32);
         }
     }
 
@@ -66,7 +66,7 @@ proptest! {
             for _ in 0..writes {
                 early.on_write(1, false);
             }
-            early.on_flushes(flushes);
+            early.on_flushes(flushes as u32);
         }
         prop_assert_eq!((0..100_000).filter(|_| early.on_write(1, false).is_some()).count(), 32 * writes);
     }

@@ -21,7 +21,7 @@ use crate::export::REQUEST_BYTES_MAX;
 use crate::negotiate::{BASE_ALLOCATION_ID, Negotiated};
 use crate::proto::{Request, chunk, cmd, simple_reply, state, structured_chunk};
 use crate::refusal::Refusal;
-use flush::Flush;
+use flush::{Flush, Flushes};
 
 /// Extents in one reply, at most.
 const EXTENTS_MAX: usize = 1024;
@@ -51,7 +51,7 @@ pub(crate) struct Commands {
     piece_frames: u64,
     job: JobId,
     /// Flushes that were received together, of which none has begun.
-    flushes: RefCell<Vec<Flush>>,
+    flushes: RefCell<Flushes>,
 }
 
 impl Commands {
@@ -237,6 +237,8 @@ impl Commands {
         let range = request.range();
         let context = self.context(request);
         match request.kind {
+            // Begins together with others (`start_flush`).
+            cmd::FLUSH => Err(Errno::INVALID),
             _ if request.len == 0 => Ok(()),
             cmd::TRIM => volume.discard(cpu, range, context).await,
             cmd::CACHE => volume.prefetch(cpu, range, context).await,

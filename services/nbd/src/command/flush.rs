@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use kernel::connection::Release;
 use kernel::processor::Timed;
+use smallvec::SmallVec;
 
 use super::Commands;
 use crate::proto::Request;
@@ -15,24 +16,29 @@ pub(super) struct Flush {
     pub(super) began: Timed,
 }
 
+pub(super) type Flushes = SmallVec<[Flush; 1]>;
+
 impl Commands {
-    /// Flushes once for all that are received before the task begins.
+    /// Flushes once for all that are received before the task begins; with `flush_gathering` off once for each.
     pub(super) fn start_flush(self: &Rc<Self>, flush: Flush) {
+        let commands = Rc::clone(self);
+        if !self.cpu.switches().flush_gathering {
+            return self.cpu.spawn(async move { commands.flush(Flushes::from_buf([flush])).await });
+        }
         let mut flushes = self.flushes.borrow_mut();
         flushes.push(flush);
-        if flushes.len() > 1 {
-            return;
+        if flushes.len() == 1 {
+            self.cpu.spawn(async move { commands.flush(commands.flushes.take()).await });
         }
-        let commands = Rc::clone(self);
-        self.cpu.spawn(async move {
-            let flushes = commands.flushes.take();
-            let Some(Flush { request, .. }) = flushes.first() else { return };
-            let context = commands.context(request);
-            let result = commands.volume().flush_for(&commands.cpu, context, flushes.len() as u32).await;
-            for Flush { request, release, began } in flushes {
-                commands.reply(&request, result, release);
-                commands.end(began, &request);
-            }
-        });
+    }
+
+    async fn flush(&self, flushes: Flushes) {
+        let Some(Flush { request, .. }) = flushes.first() else { return };
+        let context = self.context(request);
+        let result = self.volume().flush_for(&self.cpu, context, flushes.len() as u32).await;
+        for Flush { request, release, began } in flushes {
+            self.reply(&request, result, release);
+            self.end(began, &request);
+        }
     }
 }

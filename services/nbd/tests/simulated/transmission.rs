@@ -4,6 +4,7 @@
 use crate::client::ClientError;
 use crate::scene::{Connected, Ended, Scene, Setup, go, request, serve};
 use futures_util::future::join_all;
+use kernel::Switches;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
 use machine::Errno;
@@ -240,6 +241,38 @@ fn a_failing_disk_reaches_the_client_as_its_error_and_the_connection_goes_on() {
             assert_eq!(client.write(MIB + 1, &[1; 100], false).await, refused(NbdError::EIO), "the rest of the block");
             assert_eq!(client.write(MIB + 1, &[1; 100], true).await, Ok(()));
             assert_eq!(client.read(MIB, 2).await, Ok(vec![0, 1]));
+        });
+    }
+}
+
+#[test]
+fn flushes_that_arrive_together_are_answered_each_with_the_error_of_the_disk_too() {
+    for gathering in [true, false] {
+        let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Faults::default()));
+        let network = NetworkConfig { short_send_permille: 0, short_receive_permille: 0, ..NetworkConfig::default() };
+        let device = Arc::clone(&fault) as DeviceRef;
+        let switches = Switches { flush_gathering: gathering, ..Switches::default() };
+        serve(Setup { device, network, switches, ..Setup::new(13, 0) }, async move |cpu, route| {
+            let writer = route.client(&cpu, "disk", false).await;
+            let mut peer = route.peer_of(&cpu, "disk").await;
+            let flushes = |first: u64| {
+                let of = |cookie| Request { cookie, ..request(cmd::FLUSH, 0, 0) };
+                (first..first + 3).flat_map(|cookie| of(cookie).encode()).collect::<Vec<u8>>()
+            };
+            let errors = if gathering { [NbdError::ENOSPC.0, 0] } else { [0, 0] };
+            for (first, error) in [10, 20].into_iter().zip(errors) {
+                writer.write(0, &[1; 4096], false).await.expect("written");
+                if error > 0 {
+                    fault.fail_next(Operation::Flush, 1, Errno::NO_SPACE);
+                }
+                peer.send(&flushes(first)).await.expect("sent");
+                let mut replies = Vec::new();
+                for _ in 0..3 {
+                    replies.push(peer.simple_reply().await.expect("answered"));
+                }
+                replies.sort_unstable();
+                assert_eq!(replies, [0, 1, 2].map(|number| (error, first + number)));
+            }
         });
     }
 }
