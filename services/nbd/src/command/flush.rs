@@ -1,4 +1,8 @@
 //! Flushes that are received together are one: what each costs besides the disk's flush is paid once.
+//!
+//! With the writes before them in tasks of several, and the frames of each write adjacent, 8 KiB writes with a flush after
+//! each and 64 in flight take 7 % less processor time of the server (34 to 32 us) and are 5 % more a second (`awase-lab bench
+//! disks --only synchronous_write_64`'s client, builds in turn, medians of 7 runs of 4 s; AMD EPYC, virtual).
 
 use std::rc::Rc;
 
