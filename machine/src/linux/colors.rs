@@ -165,7 +165,7 @@ mod tests {
                 let pages = 2 * ways;
                 let mut all: Vec<usize> = others(pages, colors, repetition).collect();
                 assert!(all.len() == OTHERS || colors == 2);
-                let is_other = |page: &usize| (page + colors - repetition % colors) % colors.min(4) != 0;
+                let is_other = |page: &usize| !(page + colors - repetition % colors).is_multiple_of(colors.min(4));
                 assert!(all.iter().all(|page| page / colors < pages && is_other(page)));
                 all.extend((0..pages).map(|at| at * colors + (repetition + at) % colors));
                 let count = all.len();
