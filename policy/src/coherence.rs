@@ -74,6 +74,7 @@ mod moving;
 mod outbox;
 mod pages;
 mod places;
+mod runs;
 mod shards;
 mod storing;
 mod surveyed;
@@ -95,6 +96,7 @@ use outbox::{Outbox, Step};
 pub use pages::PageSet;
 pub use places::Home;
 use places::{Members, Places};
+pub use runs::{Asks, Grants};
 
 /// The shared space and its nodes; identical on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

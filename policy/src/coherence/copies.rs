@@ -14,10 +14,10 @@ use crate::unit::Instant;
 pub(super) struct Copies {
     pub(super) me: Address,
     pub(super) pages: Table<Copy>,
-    pages_max: usize,
+    pub(super) pages_max: usize,
     pub(super) requests: u64,
     /// Pages held to read, and to write.
-    held: [usize; 2],
+    pub(super) held: [usize; 2],
     /// Homes that have surveyed this node, with their terms.
     pub(super) surveyed: Surveyed,
 }
@@ -98,7 +98,7 @@ impl Record for Copy {
 }
 
 impl Copy {
-    fn new(page: PageNo) -> Self {
+    pub(super) fn new(page: PageNo) -> Self {
         Copy { page, held: None, busy: None }
     }
 
@@ -122,12 +122,16 @@ impl Copy {
         self.busy().waiting = waiting;
     }
 
+    pub(super) fn set_sent(&mut self, now: Instant) {
+        self.busy().sent = now;
+    }
+
     fn busy(&mut self) -> &mut Busy {
         self.busy.get_or_insert_default()
     }
 
     /// Gives back what it needs only while something is unanswered.
-    fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         if self.is_quiet() {
             self.busy = None;
         }

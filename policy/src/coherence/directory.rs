@@ -77,6 +77,10 @@ impl Directory {
         self.surveys.iter().find(|survey| survey.since == term)
     }
 
+    pub(super) fn is_surveying_in(&self, term: Incarnation) -> bool {
+        self.surveyed_in(term).is_some()
+    }
+
     pub(super) fn send_surveys(&mut self, out: &mut Outbox) {
         self.surveyed = out.now;
         for Survey { since, nodes } in &self.surveys {
@@ -232,7 +236,7 @@ impl Directory {
         (self.serials, self.surveys) = (numbers.serials, surveys);
     }
 
-    fn numbers(&self) -> Numbers {
+    pub(super) fn numbers(&self) -> Numbers {
         Numbers { serials: self.serials, forwarding: self.forwarding, is_closed: self.is_closed }
     }
 

@@ -88,14 +88,19 @@ impl Record for Entry {
     }
 
     fn is_quiet(&self) -> bool {
-        let are_held = self.holders.iter().all(|holder| holder.step == Holding::Held);
-        are_held && self.queue().is_empty() && self.promise().is_none()
+        self.is_at_rest()
     }
 }
 
 impl Entry {
     pub(super) fn new(page: PageNo, stored: Version) -> Self {
         Entry { page, stored, is_exclusive: false, is_to_store: false, holders: SmallVec::new(), busy: None }
+    }
+
+    /// Nothing is unanswered.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let are_held = self.holders.iter().all(|holder| holder.step == Holding::Held);
+        are_held && self.queue().is_empty() && self.promise().is_none()
     }
 
     pub(super) fn queue(&self) -> &[Asker] {
@@ -113,7 +118,7 @@ impl Entry {
         }
     }
 
-    fn holder(&self, node: NodeId) -> Result<usize, usize> {
+    pub(super) fn holder(&self, node: NodeId) -> Result<usize, usize> {
         self.holders.binary_search_by_key(&node, |holder| holder.node)
     }
 

@@ -19,6 +19,13 @@ pub(super) fn place(page: PageNo) -> u64 {
     1 << (page.0 % WORD)
 }
 
+/// The parts of a run that are in one word each, with its number.
+pub(super) fn within_words(pages: Range<PageNo>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let Range { start: PageNo(start), end: PageNo(end) } = pages;
+    let words = if start < end { start / WORD..(end - 1) / WORD + 1 } else { 0..0 };
+    words.map(move |word| (word, start.max(word * WORD)..end.min((word + 1).saturating_mul(WORD))))
+}
+
 /// Pages, a bit for each: neighbours, of which there are usually many, take no more memory than one.
 #[derive(Clone, Debug, Default)]
 pub struct PageSet {
@@ -40,6 +47,15 @@ impl PageSet {
             if *bits == 0 {
                 self.words.remove(&word(page));
             }
+        }
+    }
+
+    /// Sets the bits of a word that are in `all` as in `bits`.
+    pub(super) fn set_bits(&mut self, word: u64, all: u64, bits: u64) {
+        let before = self.words.get(&word).copied().unwrap_or_default();
+        match before & !all | bits {
+            0 => _ = self.words.remove(&word),
+            now => _ = self.words.insert(word, now),
         }
     }
 

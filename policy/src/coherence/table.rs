@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, btree_map};
 use std::iter::FlatMap;
+use std::ops::Range;
 use std::slice;
 
 use super::PageNo;
-use super::pages::{PageSet, place, word};
+use super::pages::{PageSet, place, within_words, word};
 
 /// A record that may wait for an answer.
 pub(super) trait Record {
@@ -141,6 +142,37 @@ impl<T: Record> Table<T> {
         result
     }
 
+    /// Does this hold for each page of a run, with its record if it has one?
+    pub(super) fn all(&self, pages: Range<PageNo>, mut is: impl FnMut(PageNo, Option<&T>) -> bool) -> bool {
+        within_words(pages).all(|(word, range)| {
+            let chunk = self.chunks.get(&word);
+            range.map(PageNo).all(|page| is(page, chunk.and_then(|chunk| chunk.get(page))))
+        })
+    }
+
+    /// Changes the record of each page of a run, which begins as `new`; none is to be removed then.
+    pub(super) fn change_run(
+        &mut self,
+        pages: Range<PageNo>,
+        new: impl Fn(PageNo) -> T,
+        mut change: impl FnMut(PageNo, &mut T),
+    ) {
+        for (word, range) in within_words(pages) {
+            let chunk = self.chunks.entry(word).or_insert_with(|| Chunk { present: 0, records: Vec::new() });
+            let (all, mut waiting) = (range.clone().fold(0, |bits, page| bits | place(PageNo(page))), 0);
+            let missing = (all & !chunk.present).count_ones() as usize;
+            chunk.records.reserve_exact(missing);
+            self.len += missing;
+            for page in range.map(PageNo) {
+                let index = chunk.entry(page, || new(page));
+                let record = &mut chunk.records[index];
+                change(page, record);
+                waiting |= if record.is_quiet() { 0 } else { place(page) };
+            }
+            self.waiting.set_bits(word, all, waiting);
+        }
+    }
+
     /// Records that wait, in order of page: those from `page` on, then those before it.
     pub(super) fn waiting_from(&self, page: PageNo) -> impl Iterator<Item = &T> {
         let before = self.waiting.within(PageNo(0)..page);
@@ -204,6 +236,29 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_run_is_changed_as_its_pages_one_by_one(
+            runs in proptest::collection::vec((0..200_u64, 0..100_u64, 1..5_u8), 0..20),
+        ) {
+            let [mut table, mut single]: [Table<Number>; 2] = [Table::new([]), Table::new([])];
+            for (first, len, number) in runs {
+                let pages = PageNo(first)..PageNo(first + len);
+                let is_odd = |_, record: Option<&Number>| record.is_none_or(|record| record.1 % 2 == 1);
+                let odd = (first..first + len).all(|page| is_odd(PageNo(page), single.get(PageNo(page))));
+                prop_assert_eq!(table.all(pages.clone(), is_odd), odd);
+                table.change_run(pages, |page| Number(page, 0), |page, record| {
+                    assert_eq!(page, record.0);
+                    record.1 += number;
+                });
+                for page in (first..first + len).map(PageNo) {
+                    single.change(page, || Number(page, 0), |record| record.1 += number, |_| false);
+                }
+                prop_assert!(table.iter().eq(single.iter()));
+                prop_assert_eq!((table.len(), table.is_quiet()), (single.len(), single.is_quiet()));
+                prop_assert!(table.waiting_from(PageNo(0)).eq(single.waiting_from(PageNo(0))));
+            }
+        }
+
         #[test]
         fn a_table_is_a_map_by_page(changes in proptest::collection::vec((0..200_u64, 0..5_u8, 0..20_u8), 1..300)) {
             let mut table: Table<Number> = Table::new([]);

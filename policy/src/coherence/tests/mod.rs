@@ -8,6 +8,7 @@ mod moving;
 mod mutants;
 mod random;
 mod reconnected;
+mod runs;
 mod size;
 mod stale;
 mod void;
