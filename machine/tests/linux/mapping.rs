@@ -15,6 +15,7 @@ use crate::rig::{Memory, Rig, on_both_engines};
 on_both_engines!(
     an_absent_page_is_reported_and_filled,
     adjacent_pages_are_filled_at_once_and_may_only_be_read,
+    adjacent_pages_are_filled_from_where_they_are,
     a_write_of_a_read_only_page_is_reported_and_allowed,
     what_was_written_is_copied_out_after_writes_are_forbidden,
     a_page_that_was_removed_is_reported_again_with_all_its_threads,
@@ -23,7 +24,7 @@ on_both_engines!(
     a_program_that_makes_reads_wait_ends_its_faults_only,
 );
 
-const PAGES: usize = 8;
+const PAGES: usize = 40;
 
 /// A program's memory, and what it has handed over.
 struct Program {
@@ -111,6 +112,23 @@ fn adjacent_pages_are_filled_at_once_and_may_only_be_read(mut rig: Rig) {
     assert_eq!(writer.join().expect("added"), 4);
     let filled = program.mapping.fill_run(4, &pages.each_ref());
     assert_eq!((filled, content(&program, 4)), (0, 5), "the first is there already");
+}
+
+fn adjacent_pages_are_filled_from_where_they_are(_rig: Rig) {
+    let source: Vec<[u8; PAGE_BYTES]> = (0..30).map(page_of).collect();
+    // In one piece, one by one, in another piece, and one more.
+    let order: Vec<usize> = (0..10).chain([12, 11]).chain(14..24).chain([26]).collect();
+    let pages: Vec<&[u8; PAGE_BYTES]> = order.iter().map(|number| &source[*number]).collect();
+    for (there, filled) in [(None, 23), (Some(4), 0), (Some(11), 10), (Some(15), 12), (Some(22), 22)] {
+        let program = program();
+        for page in there {
+            program.mapping.fill(5 + page, &page_of(77), false).expect("filled");
+        }
+        assert_eq!(program.mapping.fill_run(5, &pages), filled, "{there:?} is there already");
+        for (page, number) in (5..).zip(&order).take(filled) {
+            assert_eq!(content(&program, page), *number as u64, "page {page}, {there:?}");
+        }
+    }
 }
 
 fn a_write_of_a_read_only_page_is_reported_and_allowed(mut rig: Rig) {
