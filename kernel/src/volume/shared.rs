@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use machine::Errno;
+use policy::cache::Slot;
 use policy::unit::{BlockNo, BlockRange, ByteRange, JobId, ProcessorId, Stability};
 
 use super::write::Patched;
 use super::{State, Volume, VolumeConfig};
 use crate::Kernel;
-use crate::cache::State as BufferState;
+use crate::cache::{Cache, Shard, State as BufferState};
 use crate::device::{DeviceRef, TooManyDevices, Work};
 use crate::frame::{FrameRef, Frames};
 use crate::processor::Processor;
@@ -177,22 +178,8 @@ impl Volume {
     /// it may not be durable. What a program of this node has written counts as written by this volume, and stays cached until
     /// a flush has covered it. What others have is marked, up to a limit, unless it stays in any case. True: it is.
     pub fn put(&self, block: BlockNo, frame: FrameRef, by: Option<WrittenBy>) -> bool {
-        let (cache, pool) = (self.memory.cache(), self.memory.frames());
         let mut shard = self.lock_shard(block);
-        let slot = match shard.find(self.key(block)) {
-            Some(slot) => {
-                if shard.may_go(slot) || shard.state(slot).any(BufferState::LOADING) {
-                    let state = shard.state(slot).without(BufferState::LOADING);
-                    drop(shard.replace(slot, frame, pool));
-                    shard.set_state(slot, state);
-                }
-                slot
-            }
-            None => {
-                self.note_block(block);
-                shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool)
-            }
-        };
+        let slot = self.put_in(&mut shard, block, frame);
         let (before, mut is_written, mut is_marked) = (shard.state(slot), false, false);
         if let Some(by) = by.filter(|_| !self.config.read_only) {
             let mut state = self.state.lock();
@@ -209,6 +196,34 @@ impl Volume {
             self.start_write_back();
         }
         is_marked
+    }
+
+    /// As [`Volume::put`] of adjacent blocks, which are durable.
+    pub fn put_run(&self, blocks: BlockRange, mut frames: impl Iterator<Item = FrameRef>) {
+        for run in Cache::runs(blocks) {
+            let mut shard = self.lock_shard(run.start);
+            for (block, frame) in run.iter().zip(&mut frames) {
+                self.put_in(&mut shard, block, frame);
+            }
+        }
+    }
+
+    fn put_in(&self, shard: &mut Shard, block: BlockNo, frame: FrameRef) -> Slot {
+        let (cache, pool) = (self.memory.cache(), self.memory.frames());
+        match shard.find(self.key(block)) {
+            Some(slot) => {
+                if shard.may_go(slot) || shard.state(slot).any(BufferState::LOADING) {
+                    let state = shard.state(slot).without(BufferState::LOADING);
+                    drop(shard.replace(slot, frame, pool));
+                    shard.set_state(slot, state);
+                }
+                slot
+            }
+            None => {
+                self.note_block(block);
+                shard.insert(self.key(block), frame, BufferState::CLEAN, cache.shard_capacity(), pool)
+            }
+        }
     }
 
     /// This node holds the block, but has no frame to cache it in: who waits for it to be loaded looks again.

@@ -40,6 +40,15 @@ fn len(pages: &Range<PageNo>) -> u64 {
 }
 
 impl Asks {
+    /// The same, up to so many pages at a time.
+    pub fn pieces(&self, len_max: u64) -> impl Iterator<Item = Asks> + '_ {
+        let Asks { from, to, ref pages, first } = *self;
+        (pages.start.0..pages.end.0).step_by(len_max.max(1) as usize).map(PageNo).map(move |start| {
+            let end = PageNo(start.0.saturating_add(len_max).min(pages.end.0));
+            Asks { from, to, pages: start..end, first: request_of(start, pages, first) }
+        })
+    }
+
     /// In order of page.
     pub fn envelopes(&self) -> impl Iterator<Item = Envelope> + '_ {
         let Asks { from, to, ref pages, first } = *self;

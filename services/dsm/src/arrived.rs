@@ -3,21 +3,45 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use kernel::Processor;
 use kernel::trace::Event;
-use policy::coherence::{Address, Envelope, Incarnation, Message};
+use kernel::{Frames, Processor};
+use policy::coherence::{Address, Asks, Envelope, Incarnation, Message, PageNo};
 
 use crate::Shared;
 use crate::core::{Core, Decided};
+use crate::run::{MESSAGES_MAX, Run};
 use crate::unflushed::Scope;
-use crate::waiting::Content;
+use crate::waiting::{Content, Durability, Loaded};
 use crate::watch::Part;
-use crate::wire::Word;
+use crate::wire::{PAGE_BYTES, Word};
 
-/// A message about a page, or about many.
+/// Pages that are asked for, granted and read from storage together, at most.
+const ASKED_MAX: u64 = 64;
+
+/// Messages about adjacent pages, or one message, and what came with them.
 pub(crate) struct Arrived {
-    pub(crate) envelope: Envelope,
-    pub(crate) content: Content,
+    pub(crate) from: Address,
+    pub(crate) to: Address,
+    pub(crate) run: Run,
+    pub(crate) pages: Payload,
+}
+
+/// The pages that came with messages, in order.
+pub(crate) enum Payload {
+    None,
+    Frames(Frames),
+    /// No frames were free.
+    Bytes(Vec<u8>),
+}
+
+impl Payload {
+    fn page(&self, number: usize) -> Option<Loaded> {
+        match self {
+            Payload::None => None,
+            Payload::Frames(frames) => frames.get(number).cloned().map(Loaded::Frame),
+            Payload::Bytes(bytes) => bytes.chunks(PAGE_BYTES).nth(number).map(|page| Loaded::Bytes(page.into())),
+        }
+    }
 }
 
 impl Shared {
@@ -26,8 +50,53 @@ impl Shared {
         let mut core = self.core.lock();
         let core = &mut *core;
         core.node.set_forwarding(cpu.switches().forwarding);
-        messages.for_each(|arrived| self.on_message(cpu, core, arrived));
+        let mut asks: Option<Asks> = None;
+        for arrived in messages {
+            let Arrived { from, to, run, .. } = arrived;
+            match run.asks(from, to) {
+                Some(next) if asks.as_mut().is_some_and(|asks| join(asks, &next)) => {}
+                next => {
+                    asks.take().into_iter().for_each(|asks| self.on_asks(cpu, core, &asks));
+                    asks = next;
+                    if asks.is_none() {
+                        self.on_run(cpu, core, arrived);
+                    }
+                }
+            }
+        }
+        asks.into_iter().for_each(|asks| self.on_asks(cpu, core, &asks));
         self.drive(cpu, core);
+    }
+
+    /// Another node wants to read adjacent pages. What cannot be granted in one step may be in smaller ones.
+    fn on_asks(&self, cpu: &Processor, core: &mut Core, asks: &Asks) {
+        if self.grant_run(cpu, core, asks) {
+            return;
+        }
+        for some in asks.pieces(MESSAGES_MAX as u64) {
+            if some == *asks || !self.grant_run(cpu, core, &some) {
+                some.envelopes().for_each(|envelope| self.on_message(cpu, core, envelope, Content::None));
+            }
+        }
+    }
+
+    fn on_run(&self, cpu: &Processor, core: &mut Core, Arrived { from, to, run, pages }: Arrived) {
+        if let (Some(grants), Payload::Frames(frames)) = (run.grants(from, to), &pages)
+            && self.take_run(cpu, core, &grants, frames)
+        {
+            return;
+        }
+        for (number, header) in run.headers().enumerate() {
+            let Word::Page { message, lost, unflushed } = header.word else { continue };
+            let is_uncertain = unflushed && self.config.shards.is_some();
+            let durability = if is_uncertain { Durability::Uncertain } else { Durability::Known };
+            let content = match pages.page(number).filter(|_| !lost) {
+                _ if lost => Content::Lost,
+                Some(page) => Content::Page(page, durability),
+                None => Content::None,
+            };
+            self.on_message(cpu, core, Envelope { from, to, message }, content);
+        }
     }
 
     /// What is not about a page.
@@ -80,7 +149,7 @@ impl Shared {
         }
     }
 
-    fn on_message(&self, cpu: &Processor, core: &mut Core, Arrived { envelope, content }: Arrived) {
+    fn on_message(&self, cpu: &Processor, core: &mut Core, envelope: Envelope, content: Content) {
         // What is not answered is repeated by its sender.
         if !self.answers() || self.has_no_grant_for(core, &envelope) {
             return;
@@ -103,6 +172,7 @@ impl Shared {
                 cpu.trace(Event::SharedInvalidated, self.whose(), page.0, node.0.into());
             }
             Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
+            Message::Grant { .. } => self.expect_one_by_one(core, page..PageNo(page.0 + 1)),
             Message::GaveUp { .. } => {
                 self.counters.holder.add(core.watch.end(Part::Holder, page, node, now));
             }
@@ -118,4 +188,15 @@ impl Shared {
         }
         core.due.push_back(page);
     }
+}
+
+/// Joins what follows to requests of the same node.
+fn join(asks: &mut Asks, next: &Asks) -> bool {
+    let count = |asks: &Asks| asks.pages.end.0 - asks.pages.start.0;
+    let is_next = next.pages.start == asks.pages.end && Some(next.first.0) == asks.first.0.checked_add(count(asks));
+    let is_its = (asks.from, asks.to) == (next.from, next.to) && count(asks) + count(next) <= ASKED_MAX;
+    if is_next && is_its {
+        asks.pages.end = next.pages.end;
+    }
+    is_next && is_its
 }

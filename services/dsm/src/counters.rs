@@ -55,6 +55,12 @@ pub struct Waits {
 }
 
 impl Waits {
+    /// So many have waited for this long.
+    pub(crate) fn add_all(&self, count: u64, waited: Duration) {
+        self.count.add(count);
+        self.ns.add(count * waited.as_nanos() as u64);
+    }
+
     /// `None`: nobody has waited.
     pub(crate) fn add(&self, waited: Option<Duration>) {
         if let Some(waited) = waited {
@@ -101,7 +107,7 @@ impl Shared {
         let awaits = |(_, page): &(policy::coherence::PageNo, &crate::waiting::Page)| {
             !page.loads.is_empty() || !page.changes.is_empty() || !page.faults.is_empty()
         };
-        let awaited = core.pages.iter().filter(awaits).count();
+        let awaited = core.pages.iter().filter(awaits).count() + core.mapped.expected.count();
         let [mapped_read, mapped_written] = core.mapped.counts();
         Gauges {
             shared,

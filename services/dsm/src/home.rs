@@ -1,5 +1,6 @@
 //! The storage of the pages whose home this node is: who may use it, and making durable what it has.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use kernel::request::{Action, Context, JobId, Outcome, Request};
@@ -44,6 +45,12 @@ impl Shared {
     pub(crate) fn is_lost(&self, core: &Core, page: PageNo) -> bool {
         let ended = self.config.is_volatile && core.home.has_lost && !core.home.stored.contains(page);
         ended || core.home.lost.contains(page)
+    }
+
+    /// As [`Self::is_lost`], of any of these pages, or perhaps.
+    pub(crate) fn is_any_lost(&self, core: &Core, pages: &Range<PageNo>) -> bool {
+        let ended = self.config.is_volatile && core.home.has_lost;
+        ended || core.home.lost.within(pages.clone()).next().is_some()
     }
 
     pub(crate) async fn perform(&self, cpu: &Processor, action: Action) -> Result<(), Errno> {

@@ -21,6 +21,7 @@ mod flush_moving;
 mod forward;
 mod hello;
 mod home;
+mod in_order;
 mod link;
 mod mapping;
 mod member;

@@ -22,15 +22,15 @@ use kernel::wait::WaitList;
 use kernel::{FrameRef, Frames, Processor};
 use machine::{Connection, Errno};
 use parking_lot::Mutex;
-use policy::coherence::{Address, Envelope, Incarnation, NodeId};
+use policy::coherence::{Address, Incarnation, NodeId};
 use policy::unit::Instant;
 
 use crate::Shared;
 use crate::admission::{hello, is_member, refusal};
-use crate::arrived::Arrived;
+use crate::arrived::{Arrived, Payload};
 use crate::hello::{First, Hello};
 use crate::run::Run;
-use crate::waiting::{Content, Durability, Loaded, RETRANSMIT_AFTER};
+use crate::waiting::RETRANSMIT_AFTER;
 use crate::wire::{HEADER_BYTES, Header, PAGE_BYTES, Word};
 
 /// Of the first message on a connection.
@@ -65,17 +65,26 @@ struct Queue {
     is_up: bool,
     /// The peer ends, and has not stored all yet.
     is_ending: bool,
-    words: Vec<(Header, Option<FrameRef>)>,
+    /// With their pages.
+    words: Vec<(Run, Frames)>,
     /// Since when earlier words have been leaving.
     leaving: Option<Instant>,
 }
 
 impl Link {
     pub(crate) fn push(&self, from: Incarnation, to: Incarnation, word: Word, frame: Option<FrameRef>) {
+        self.push_all((from, to), std::iter::once((word, frame)));
+    }
+
+    pub(crate) fn push_all(
+        &self,
+        (from, to): (Incarnation, Incarnation),
+        words: impl Iterator<Item = (Word, Option<FrameRef>)>,
+    ) {
         let mut queue = self.queue.lock();
         if queue.is_up {
             let was_empty = queue.words.is_empty();
-            queue.words.push((Header { from, to, word }, frame));
+            words.for_each(|(word, frame)| queue.push(Header { from, to, word }, frame));
             drop(queue);
             if was_empty {
                 self.filled.wake_all();
@@ -101,7 +110,8 @@ impl Link {
         let mut queue = self.queue.lock();
         queue.generation += 1;
         (queue.is_up, queue.is_ending) = (true, false);
-        queue.words = first.map(|header| (header, None)).collect();
+        queue.words.clear();
+        first.for_each(|header| queue.push(header, None));
         queue.leaving = None;
         self.heard.store(cpu.now().ns(), Ordering::Relaxed);
         let generation = queue.generation;
@@ -191,7 +201,7 @@ impl Link {
     }
 
     /// Waits for words to send; `None`: the connection has ended.
-    async fn next(&self, now: impl Fn() -> Instant, generation: u64) -> Option<Vec<(Header, Option<FrameRef>)>> {
+    async fn next(&self, now: impl Fn() -> Instant, generation: u64) -> Option<Vec<(Run, Frames)>> {
         let take = || {
             let mut queue = self.queue.lock();
             if !queue.is_up || queue.generation != generation {
@@ -208,16 +218,26 @@ impl Link {
     }
 }
 
-/// Words in their order, with the pages that follow them: those about adjacent pages `together`, or each by itself.
-fn runs(words: Vec<(Header, Option<FrameRef>)>, together: bool) -> impl Iterator<Item = (Run, Frames)> {
-    let mut words = words.into_iter().peekable();
-    std::iter::from_fn(move || {
-        let (header, frame) = words.next()?;
-        let (mut run, mut frames) = (Run::of(header), Frames::from_iter(frame));
-        while let Some((_, frame)) = words.next_if(|(next, _)| together && run.extend(next)) {
-            frames.extend(frame);
+impl Queue {
+    /// Words about adjacent pages leave together.
+    fn push(&mut self, header: Header, frame: Option<FrameRef>) {
+        if let Some((run, frames)) = self.words.last_mut()
+            && run.extend(&header)
+        {
+            return frames.extend(frame);
         }
-        Some((run, frames))
+        self.words.push((Run::of(header), Frames::from_iter(frame)));
+    }
+}
+
+/// Words in their order, with the pages that follow them: those about adjacent pages `together`, or each by itself.
+fn runs(words: Vec<(Run, Frames)>, together: bool) -> impl Iterator<Item = (Run, Frames)> {
+    words.into_iter().flat_map(move |(run, frames)| {
+        let mut frames = frames.into_iter();
+        let whole = together.then(|| (run, frames.by_ref().collect()));
+        let singles = if together { None } else { Some(run.headers()) };
+        let singles = singles.into_iter().flatten();
+        whole.into_iter().chain(singles.map(move |header| (Run::of(header), frames.next().into_iter().collect())))
     })
 }
 
@@ -364,8 +384,9 @@ pub struct Conversation {
     peer: Address,
     generation: u64,
     is_closed: Rc<Cell<bool>>,
-    /// Messages about pages that have arrived together, to be taken in together.
+    /// Messages about pages that have arrived together, to be taken in together, and their number.
     arrived: Vec<Arrived>,
+    messages: usize,
 }
 
 impl Conversation {
@@ -379,7 +400,7 @@ impl Conversation {
             is_closed: Rc::clone(&is_closed),
         };
         cpu.spawn(send(Arc::clone(&shared), cpu.clone(), peer.node, generation, out));
-        Conversation { shared, peer, generation, is_closed, arrived: Vec::new() }
+        Conversation { shared, peer, generation, is_closed, arrived: Vec::new(), messages: 0 }
     }
 
     fn link(&self) -> &Link {
@@ -388,6 +409,7 @@ impl Conversation {
 
     fn take_in(&mut self, cpu: &Processor) {
         if !self.arrived.is_empty() {
+            self.messages = 0;
             self.shared.on_messages(cpu, self.arrived.drain(..));
         }
     }
@@ -412,12 +434,12 @@ impl Handler for Conversation {
     async fn call(&mut self, run: Run, inbound: &mut Inbound<'_, Headers>) -> Step {
         let cpu = inbound.session().cpu().clone();
         self.link().heard.store(cpu.now().ns(), Ordering::Relaxed);
-        let mut pages = Vec::new().into_iter();
+        let mut pages = Payload::None;
         if run.page_bytes() > 0 {
             if !inbound.has_received(run.page_bytes()) {
                 self.take_in(&cpu);
             }
-            pages = received(inbound.payload_anyway(run.page_bytes()).await?).into_iter();
+            pages = inbound.payload_anyway(run.page_bytes()).await?.map_or_else(Payload::Bytes, Payload::Frames);
         }
         if run.from != self.peer.incarnation || !self.link().is(self.generation) {
             return Step::Break(End::Closed);
@@ -428,18 +450,9 @@ impl Handler for Conversation {
             return Step::Continue(());
         }
         let to = Address { node: self.shared.me.node, incarnation: run.to };
-        for header in run.headers() {
-            let Word::Page { message, lost, unflushed } = header.word else { continue };
-            let is_uncertain = unflushed && self.shared.config.shards.is_some();
-            let durability = if is_uncertain { Durability::Uncertain } else { Durability::Known };
-            let content = match pages.next() {
-                _ if lost => Content::Lost,
-                Some(page) => Content::Page(page, durability),
-                None => Content::None,
-            };
-            self.arrived.push(Arrived { envelope: Envelope { from: self.peer, to, message }, content });
-        }
-        if self.arrived.len() >= TAKEN_IN_MAX {
+        self.messages += run.len();
+        self.arrived.push(Arrived { from: self.peer, to, run, pages });
+        if self.messages >= TAKEN_IN_MAX {
             self.take_in(&cpu);
         }
         Step::Continue(())
@@ -447,14 +460,6 @@ impl Handler for Conversation {
 
     fn end_batch(&mut self, session: &Session) {
         self.take_in(session.cpu());
-    }
-}
-
-/// Each page by itself.
-fn received(payload: Result<Frames, Vec<u8>>) -> Vec<Loaded> {
-    match payload {
-        Ok(frames) => frames.into_iter().map(Loaded::Frame).collect(),
-        Err(bytes) => bytes.chunks(PAGE_BYTES).map(|page| Loaded::Bytes(page.into())).collect(),
     }
 }
 

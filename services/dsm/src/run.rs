@@ -1,7 +1,9 @@
 //! Messages about adjacent pages, as they are sent and received: one header for all, and then their pages. What is read or
 //! written in order is asked for, granted and stored so. Besides the page, some of their numbers may step by one.
 
-use policy::coherence::{Incarnation, Serial};
+use std::ops::Range;
+
+use policy::coherence::{Address, Asks, Grants, Incarnation, Message, Mode, PageNo, Request, Serial, Version};
 
 use crate::wire::{Fields, HEADER_BYTES, Header, PAGE_BYTES, Word, fields, word};
 
@@ -68,6 +70,36 @@ impl Run {
         let Run { from, to, first, steps, .. } = *self;
         let fields = (0..self.count).filter_map(move |number| after(&first, number, steps));
         fields.filter_map(|fields| word(&fields)).map(move |word| Header { from, to, word })
+    }
+
+    /// The same as requests to read pages that their sender does not have.
+    pub fn asks(&self, from: Address, to: Address) -> Option<Asks> {
+        let Word::Page { message, .. } = self.word else { return None };
+        let Message::Ask { page, mode: Mode::Read, request, have: None, blank: false } = message else { return None };
+        let (pages, first) = self.requests(page, request)?;
+        Some(Asks { from, to, pages, first })
+    }
+
+    /// The same as grants to read pages, which come with them and are durable.
+    pub fn grants(&self, from: Address, to: Address) -> Option<Grants> {
+        let Word::Page { message, lost: false, unflushed: false } = self.word else { return None };
+        let Message::Grant { page, mode: Mode::Read, request, serial, data: Some(version) } = message else {
+            return None;
+        };
+        let (pages, first) = self.requests(page, request)?;
+        let step = |bit: u8| if self.steps & bit == 0 { 0 } else { 1 };
+        let later = |serial: Serial, more: u64| Serial { count: serial.count + more, ..serial };
+        let granted = (0..u64::from(self.count)).map(|number| {
+            let written = later(version.serial, number * step(step::VERSION));
+            (later(serial, number * step(step::SERIAL)), Version { serial: written, ..version })
+        });
+        Some(Grants { from, to, pages, first, granted: granted.collect() })
+    }
+
+    /// The pages of several messages, whose requests step by one.
+    fn requests(&self, page: PageNo, request: Request) -> Option<(Range<PageNo>, Request)> {
+        let pages = page..PageNo(page.0.checked_add(self.count.into())?);
+        (self.steps & step::REQUEST != 0).then_some((pages, request))
     }
 
     /// Of the pages that follow.

@@ -328,10 +328,10 @@ impl Shared {
             if self.has_ended() {
                 return Err(ENDED);
             }
+            let left = self.ask_in_runs(cpu, core, blocks, |_, _| ());
+            core.due.extend(left.into_iter().flat_map(BlockRange::iter).map(|block| PageNo(block.0)));
             for (block, spare) in blocks.iter().zip(spare) {
-                let page = PageNo(block.0);
-                core.page(page).loads.push(Load { group: Arc::clone(&group), spare, since, deadline });
-                core.due.push_back(page);
+                core.page(PageNo(block.0)).loads.push(Load { group: Arc::clone(&group), spare, since, deadline });
             }
             self.drive(cpu, core);
         }

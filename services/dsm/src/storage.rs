@@ -11,7 +11,7 @@ use kernel::request::Action;
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, FrameRef, Frames, Processor};
 use machine::Errno;
-use policy::coherence::{Address, Message, PageNo, Version};
+use policy::coherence::{Address, Envelope, Grants, Message, PageNo, Version};
 use policy::unit::Instant;
 
 use crate::Shared;
@@ -38,6 +38,8 @@ struct Read {
     reader: Reader,
     frame: FrameRef,
 }
+
+type Reading = Pin<Box<dyn Future<Output = Result<(), Errno>>>>;
 
 impl Shared {
     /// Reads a page of this home's storage for `reader`.
@@ -134,28 +136,61 @@ impl Shared {
     }
 
     fn read_run(&self, cpu: &Processor, core: &mut Core, run: &[Read]) -> bool {
-        let (Some(shared), Some(first)) = (self.this.upgrade(), run.first()) else { return false };
-        let (here, first) = (cpu.clone(), first.page);
+        let Some(first) = run.first() else { return false };
         let frames: Frames = run.iter().map(|read| read.frame.clone()).collect();
-        let read = {
-            let (shared, here) = (Arc::clone(&shared), here.clone());
-            at_once(async move { shared.read_frames(&here, first, frames).await })
-        };
-        match read {
-            Ok(_) if self.has_ended() => false,
-            Ok(result) => {
+        match self.begin_read(cpu, first.page, frames) {
+            Ok(result) if !self.has_ended() => {
                 self.end_read(cpu, core, run, result);
                 true
             }
             Err(read) => {
-                let run = run.to_vec();
-                cpu.spawn(async move {
-                    let result = read.await;
-                    shared.with_state(&here, |core| shared.end_read(&here, core, &run, result));
-                });
+                self.end_read_later(cpu, run.to_vec(), read);
                 false
             }
+            Ok(_) => false,
         }
+    }
+
+    /// Reads adjacent pages that are granted to another node. `None`: they are sent later, each of them busy until then.
+    pub(crate) fn read_grants(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        grants: &Grants,
+        mut frames: Frames,
+    ) -> Option<Frames> {
+        frames.sort_unstable_by_key(|frame| frame.no());
+        let read = self.begin_read(cpu, grants.pages.start, frames.clone());
+        if matches!(read, Ok(Ok(()))) && !self.has_ended() {
+            return Some(frames);
+        }
+        let mut run = Vec::with_capacity(frames.len());
+        for (Envelope { to, message, .. }, frame) in grants.envelopes().zip(frames) {
+            let Some(page) = message.page() else { continue };
+            core.page(page).is_running = true;
+            run.push(Read { page, reader: Reader::Node(to, message), frame });
+        }
+        match read {
+            Ok(result) if !self.has_ended() => self.end_read(cpu, core, &run, result),
+            Ok(_) => {}
+            Err(read) => self.end_read_later(cpu, run, read),
+        }
+        None
+    }
+
+    /// Memory is read at once. `Err`: the rest, for a task.
+    fn begin_read(&self, cpu: &Processor, first: PageNo, frames: Frames) -> Result<Result<(), Errno>, Reading> {
+        let Some(shared) = self.this.upgrade() else { return Ok(Err(Errno::IO)) };
+        let here = cpu.clone();
+        at_once(async move { shared.read_frames(&here, first, frames).await })
+    }
+
+    fn end_read_later(&self, cpu: &Processor, run: Vec<Read>, read: Reading) {
+        let (Some(shared), here) = (self.this.upgrade(), cpu.clone()) else { return };
+        cpu.spawn(async move {
+            let result = read.await;
+            shared.with_state(&here, |core| shared.end_read(&here, core, &run, result));
+        });
     }
 
     /// Reads a page by itself. Without a frame it waits for one.

@@ -242,6 +242,18 @@ impl Page {
         self.queued.as_ref().is_none_or(|queued| queued.steps.is_empty()) && !self.is_running
     }
 
+    /// Is it wanted by readers, and nothing else under way?
+    pub(crate) fn is_only_read(&self) -> bool {
+        let has_no_steps = self.has_no_steps() && !self.has_messages() && !self.is_timed;
+        has_no_steps && self.changes.is_empty() && self.faults.iter().all(|fault| !fault.is_write)
+    }
+
+    /// The fault of this mapping, if it is the only one.
+    pub(crate) fn take_only_fault(&mut self, no: MappingNo) -> Option<Fault> {
+        let is_its = matches!(self.faults[..], [Fault { no: of, .. }] if of == no);
+        if is_its { self.faults.pop() } else { None }
+    }
+
     pub(crate) fn has_messages(&self) -> bool {
         self.queued.as_ref().is_some_and(|queued| !queued.inbox.is_empty())
     }

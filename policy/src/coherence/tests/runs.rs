@@ -87,6 +87,7 @@ impl World {
         let granted: Vec<_> = asks.envelopes().flat_map(|envelope| sent(single.on_message(NOW, envelope))).collect();
         assert_eq!(granted, grants.envelopes().collect::<Vec<_>>());
         assert_eq!(state(home), state(&single));
+        assert!(asks.pieces(7).flat_map(|some| some.envelopes().collect::<Vec<_>>()).eq(asks.envelopes()));
         self.taken[1] += 1;
         Some(grants)
     }

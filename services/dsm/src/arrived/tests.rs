@@ -10,6 +10,7 @@ use testkit::scene::{boot, small_kernel};
 use super::*;
 use crate::member::{Joined, Lease};
 use crate::shared::Report;
+use crate::wire::Header;
 use crate::{SHARD_PAGES, SharedConfig};
 
 struct ForEver;
@@ -74,8 +75,9 @@ fn a_survey_is_answered_once_when_the_steps_of_the_home_s_own_pages_are_done() {
     let [its, own] = [PageNo(0), PageNo(SHARD_PAGES)];
     [its, own].into_iter().for_each(|page| shared.core.lock().page(page).is_running = true);
     for _ in 0..3 {
-        let envelope = Envelope { from: PEER, to: ME, message: Message::Survey { since } };
-        shared.on_messages(cpu, std::iter::once(Arrived { envelope, content: Content::None }));
+        let word = Word::page(Message::Survey { since }, false);
+        let run = Run::of(Header { from: PEER.incarnation, to: ME.incarnation, word });
+        shared.on_messages(cpu, std::iter::once(Arrived { from: PEER, to: ME, run, pages: Payload::None }));
     }
     let mut core = shared.core.lock();
     let after: Vec<Vec<PageNo>> = core.answers.iter().map(|answer| answer.after.iter().copied().collect()).collect();

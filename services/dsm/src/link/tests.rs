@@ -63,7 +63,7 @@ fn a_peer_hears_what_was_lost_before_anything_else() {
     let generation = shared.on_connected(cpu, PEER, &hello);
     let link = &shared.links[usize::from(PEER.node.0)];
     let words = link.next(|| cpu.now(), generation).now_or_never().flatten().expect("words");
-    let words: Vec<Word> = words.into_iter().map(|(header, _)| header.word).collect();
+    let words: Vec<Word> = words.iter().flat_map(|(run, _)| run.headers()).map(|header| header.word).collect();
     let is_loss = |word: &Word| matches!(word, Word::Died(_) | Word::Failed { .. });
     let losses = words.iter().take_while(|word| is_loss(word)).count();
     assert_eq!(words.first(), Some(&Word::Died(LOST)));

@@ -60,6 +60,11 @@ impl Shared {
     /// Fills a page soon.
     pub(super) fn fill_later(&self, cpu: &Processor, core: &mut Core, filling: Filling) {
         core.filling.push(filling);
+        self.fill_some(cpu, core);
+    }
+
+    /// Fills what is to be filled, if that is enough.
+    pub(super) fn fill_some(&self, cpu: &Processor, core: &mut Core) {
         if core.filling.len() >= AT_ONCE {
             self.fill_last(cpu, core);
         }

@@ -10,6 +10,7 @@
 //! then the answer leaves ([`withdraw`]). When the lease of this node is over, all pages are taken away at once ([`stop`]).
 //! All changes are made with the volume's state locked, and none of them waits.
 
+mod expected;
 mod fill;
 mod program;
 mod serve;

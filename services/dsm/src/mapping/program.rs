@@ -263,6 +263,7 @@ impl Shared {
     /// Threads that have waited for too long get an error.
     pub(crate) fn expire_faults(&self, cpu: &Processor, core: &mut Core) {
         let now = cpu.now();
+        core.mapped.expected.expire(now);
         let is_over = |fault: &Fault| fault.deadline <= now;
         let over = core.pages.iter().filter(|(_, entry)| entry.faults.iter().any(is_over));
         for page in over.map(|(page, _)| page).collect::<Vec<_>>() {

@@ -1,13 +1,14 @@
 //! Giving pages to mappings whose threads wait.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kernel::trace::Event;
 use kernel::volume::Change;
-use kernel::{Frames, Processor, Volume};
+use kernel::{FrameRef, Frames, Processor, Volume};
 use machine::mapping;
 use policy::coherence::{Local, Mode, PageNo};
-use policy::unit::{BlockNo, Instant, JobId};
+use policy::unit::{BlockNo, BlockRange, Instant, JobId};
 
 use super::fill::fill;
 use super::table::{Fault, MappingNo, Place, Served, WINDOW};
@@ -53,13 +54,37 @@ impl Shared {
         let Some(mut ahead) = core.mapped.ahead(no, page, cpu.switches().read_ahead) else { return };
         let most = cpu.kernel().cache_blocks() / 8;
         ahead.end = ahead.end.min(ahead.start + most).min(BlockNo(self.config.policy().pages));
-        for page in ahead.iter().map(|block| PageNo(block.0)) {
+        let expect = |core: &mut Core, pages| core.mapped.expected.add(pages, no, deadline);
+        for page in self.ask_in_runs(cpu, core, ahead, expect).into_iter().flat_map(BlockRange::iter) {
+            let page = PageNo(page.0);
             let entries = core.mapped.entries(page);
             if entries.iter().all(|entry| entry.no != no && entry.place != Place::Write) {
                 core.page(page).add_fault(Fault { no, is_write: false, since: None, began: None, deadline });
                 core.due.push_back(page);
             }
         }
+    }
+
+    /// Gives adjacent pages, which have just come, to a mapping that was to be given them ahead. False: nothing is done.
+    pub(crate) fn give_run(
+        &self,
+        cpu: &Processor,
+        core: &mut Core,
+        no: MappingNo,
+        pages: &Range<PageNo>,
+        frames: &[FrameRef],
+    ) -> bool {
+        if core.mapped.member(no).is_none_or(|member| member.is_ending) || !core.mapped.set_run(no, pages, cpu.now()) {
+            return false;
+        }
+        for (page, frame) in (pages.start.0..pages.end.0).map(PageNo).zip(frames) {
+            let fault = core.pages.get_mut(page).and_then(|entry| entry.take_only_fault(no));
+            let is_awaited = fault.is_some_and(|fault| fault.since.is_some());
+            fault.into_iter().for_each(|fault| self.end_fault(cpu, page, fault));
+            core.filling.push(Filling { no, page, content: Loaded::Frame(frame.clone()), is_awaited });
+        }
+        self.fill_some(cpu, core);
+        true
     }
 
     /// Does what can be done for mappings, and for the volume's readers and writers whose page a mapping has. `None`: it

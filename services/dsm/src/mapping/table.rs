@@ -1,6 +1,7 @@
 //! Which mappings of programs have which pages of a volume.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use machine::mapping::Mapping;
 use policy::coherence::PageNo;
 use policy::readahead::{self, faults::FaultAhead};
 use policy::unit::{BlockNo, BlockRange, Instant, ProcessorId};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
+use super::expected::Expected;
 use super::{PAGES_MAX, RETAINED_MAX};
 
 /// A mapping of a program. Numbers are not used again.
@@ -65,6 +67,8 @@ pub(crate) struct Table {
     shared: BTreeMap<PageNo, bool>,
     last_no: u32,
     last_grant: u64,
+    /// Pages that mappings are to be given ahead, when they come.
+    pub(crate) expected: Expected,
     /// The most pages that one mapping has.
     pub(crate) pages_max: usize,
     /// The most that all have together.
@@ -75,9 +79,9 @@ pub(crate) struct Table {
 
 impl Default for Table {
     fn default() -> Self {
-        let (members, pages, written, shared) = Default::default();
+        let (members, pages, written, shared, expected) = Default::default();
         let (pages_max, all_max, retained_max) = (PAGES_MAX, usize::MAX, RETAINED_MAX);
-        Table { members, pages, written, shared, last_no: 0, last_grant: 0, pages_max, all_max, retained_max }
+        Table { members, pages, written, shared, last_no: 0, last_grant: 0, expected, pages_max, all_max, retained_max }
     }
 }
 
@@ -99,6 +103,7 @@ impl Table {
 
     pub(crate) fn end(&mut self, no: MappingNo) {
         self.members.remove(&no);
+        self.expected.end(no);
         let written: Vec<PageNo> = self.written(Some(no)).collect();
         self.written.retain(|page, _| written.binary_search(page).is_err());
         self.pages.retain(|_, entries| {
@@ -121,12 +126,14 @@ impl Table {
 
     pub(crate) fn set_ending(&mut self, no: MappingNo) {
         self.members.get_mut(&no).into_iter().for_each(|member| member.is_ending = true);
+        self.expected.end(no);
     }
 
     /// No mapping gets pages any more, and none has any. Returns the memory of those that were not stopped before.
     pub(crate) fn stop_all(&mut self) -> Vec<Arc<dyn Mapping>> {
         self.pages.clear();
         self.written.clear();
+        self.expected.clear();
         let mut stopped = Vec::new();
         for member in self.members.values_mut() {
             member.order.clear();
@@ -146,6 +153,28 @@ impl Table {
 
     pub(crate) fn entries(&self, page: PageNo) -> &[Entry] {
         self.pages.get(&page).map_or(&[], |entries| entries)
+    }
+
+    /// Has any mapping any of these pages?
+    pub(crate) fn is_any_had(&self, pages: &Range<PageNo>) -> bool {
+        self.pages.range(pages.clone()).next().is_some()
+    }
+
+    /// A mapping gets adjacent pages, which no mapping has, to read. False: that would be too many.
+    pub(crate) fn set_run(&mut self, no: MappingNo, pages: &Range<PageNo>, now: Instant) -> bool {
+        let len = (pages.end.0 - pages.start.0) as usize;
+        let is_too_many = self.held(no) + len > self.pages_max || self.all_held().saturating_add(len) > self.all_max;
+        if is_too_many || self.is_any_had(pages) {
+            return false;
+        }
+        let Some(member) = self.members.get_mut(&no) else { return false };
+        for page in (pages.start.0..pages.end.0).map(PageNo) {
+            self.last_grant += 1;
+            let grant = self.last_grant;
+            member.order.insert(grant, page);
+            self.pages.insert(page, smallvec![Entry { no, place: Place::Read, since: now, grant }]);
+        }
+        true
     }
 
     pub(crate) fn place(&self, no: MappingNo, page: PageNo) -> Option<Place> {
