@@ -240,6 +240,12 @@ impl Volume {
         Some(shard.share(slot, self.memory.frames()))
     }
 
+    /// Is the content of a block cached?
+    pub fn is_cached(&self, block: BlockNo) -> bool {
+        let shard = self.lock_shard(block);
+        shard.find(self.key(block)).is_some_and(|slot| !shard.state(slot).any(BufferState::LOADING))
+    }
+
     /// Whether clients may be answered now. A shared volume's node may have to stop at any time.
     pub fn may_answer(&self) -> bool {
         self.coherence.as_ref().is_none_or(|coherence| coherence.answers())

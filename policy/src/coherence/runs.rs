@@ -71,12 +71,18 @@ impl Grants {
 }
 
 impl Node {
-    /// A local process reads all of these pages. `None`: this node has, or waits for, some of them, or they have not one home
-    /// that is another node and lives.
-    pub fn read_run(&mut self, now: Instant, pages: Range<PageNo>) -> Option<Asks> {
+    /// A local process reads all of these pages. Those that this node may only read, and of which nothing `is_left` here, are
+    /// dropped before ([`Local::Drop`](super::Local::Drop)). `None`: it has others of them, or waits for some, or they have not
+    /// one home that is another node and lives.
+    pub fn read_run(
+        &mut self,
+        now: Instant,
+        pages: Range<PageNo>,
+        is_left: impl FnMut(PageNo) -> bool,
+    ) -> Option<Asks> {
         self.one_shard(&pages)?;
         let home = self.places.home(pages.start).filter(|home| home.at != self.me)?;
-        let first = self.copies.read_run(now, &pages)?;
+        let first = self.copies.read_run(now, &pages, is_left)?;
         Some(Asks { from: self.me, to: home.at, pages, first })
     }
 
@@ -114,18 +120,27 @@ impl Node {
 }
 
 impl Copies {
-    fn read_run(&mut self, now: Instant, pages: &Range<PageNo>) -> Option<Request> {
+    fn read_run(
+        &mut self,
+        now: Instant,
+        pages: &Range<PageNo>,
+        mut is_left: impl FnMut(PageNo) -> bool,
+    ) -> Option<Request> {
         let is_full = self.pages.len().saturating_add(len(pages) as usize) > self.pages_max;
-        if is_full || !self.pages.all(pages.clone(), |_, copy| copy.is_none()) {
+        let mut may = |page, copy: Option<&Copy>| copy.is_none_or(|copy| copy.is_only_read() && !is_left(page));
+        if is_full || !self.pages.all(pages.clone(), &mut may) {
             return None;
         }
+        let mut dropped = 0;
         let first = Request(self.requests + 1);
         self.requests += len(pages);
         self.pages.change_run(pages.clone(), Copy::new, |page, copy| {
             let request = request_of(page, pages, first);
+            dropped += usize::from(copy.held.take().is_some());
             copy.set_waiting(Some(Waiting { request, mode: Mode::Read, blank: false, recalled: None }));
             copy.set_sent(now);
         });
+        self.held[Mode::Read as usize] -= dropped;
         Some(first)
     }
 
@@ -152,6 +167,14 @@ impl Copies {
         });
         self.held[Mode::Read as usize] += len(pages) as usize;
         true
+    }
+}
+
+impl Copy {
+    /// May this node only read it, and is nothing unanswered?
+    fn is_only_read(&self) -> bool {
+        let is_plain = |held: &Held| held.mode == Mode::Read && !held.is_dirty && !held.is_forwarded;
+        self.held.as_ref().is_some_and(is_plain) && self.waiting().is_none() && self.saving().is_none()
     }
 }
 

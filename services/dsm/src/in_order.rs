@@ -55,10 +55,19 @@ impl Shared {
 
     fn ask_run(&self, cpu: &Processor, core: &mut Core, pages: Range<PageNo>) -> bool {
         let is_free = core.pages.within(pages.clone()).next().is_none() && !core.mapped.is_any_had(&pages);
-        if !is_free || self.has_ended() || self.volume().is_none() {
-            return false;
+        let is_settled = core.saving.range(pages.clone()).next().is_none() && core.forwarded.is_empty();
+        let Some(volume) = self.volume().filter(|_| is_free && is_settled && !self.has_ended()) else { return false };
+        // What the cache has evicted is held in name only.
+        let mut dropped: SmallVec<[PageNo; 16]> = SmallVec::new();
+        let is_left = |page| {
+            dropped.push(page);
+            volume.is_cached(block(page))
+        };
+        let Some(asks) = core.node.read_run(cpu.now(), pages, is_left) else { return false };
+        for page in dropped {
+            core.mapped.unshare(page);
+            core.flushes.unmark(page);
         }
-        let Some(asks) = core.node.read_run(cpu.now(), pages) else { return false };
         self.send_run(asks.envelopes().map(|envelope| (envelope, None)));
         for page in numbers(&asks.pages) {
             cpu.trace(Event::SharedAsked, self.whose(), page.0, asks.to.node.0.into());

@@ -194,6 +194,48 @@ mod tests {
         }
     }
 
+    fn message(header: Header) -> Option<Message> {
+        if let Word::Page { message, .. } = header.word { Some(message) } else { None }
+    }
+
+    #[test]
+    fn a_run_of_plain_requests_or_grants_to_read_is_the_same_as_its_messages() {
+        let ask = |number: u64, have: Option<Serial>, blank: bool, mode: Mode| {
+            header(Message::Ask { page: PageNo(number), mode, request: Request(50 + number), have, blank })
+        };
+        let (from, to) = (Address::default(), Address { incarnation: TO, ..Address::default() });
+        let run = |of: &dyn Fn(u64) -> Header| folded(&(3..9).map(of).collect::<Vec<_>>())[0];
+        let plain = run(&|number| ask(number, None, false, Mode::Read));
+        let asks = plain.asks(from, to).expect("they are plain");
+        let messages: Vec<Message> = asks.envelopes().map(|envelope| envelope.message).collect();
+        assert_eq!(messages, plain.headers().filter_map(message).collect::<Vec<_>>());
+        assert_eq!((asks.from, asks.to, plain.grants(from, to)), (from, to, None));
+        let serial = Serial { incarnation: FROM, count: 1 };
+        let others: [&dyn Fn(u64) -> Header; 4] = [
+            &|number| ask(number, Some(serial), false, Mode::Read),
+            &|number| ask(number, None, true, Mode::Read),
+            &|number| ask(number, None, false, Mode::Write),
+            &|number| grant(number, 50 + number, number, None),
+        ];
+        for other in others {
+            assert_eq!((run(other).asks(from, to), run(other).grants(from, to)), (None, None));
+        }
+        let grants = run(&|number| grant(number, 50 + number, 70 + number, Some((number, 2))));
+        let taken = grants.grants(from, to).expect("they are plain");
+        let messages: Vec<Message> = taken.envelopes().map(|envelope| envelope.message).collect();
+        assert_eq!(messages, grants.headers().filter_map(message).collect::<Vec<_>>());
+        for (lost, unflushed) in [(true, false), (false, true)] {
+            let odd = run(&|number| {
+                let header = grant(number, 50 + number, 70 + number, Some((number, 2)));
+                let Some(message) = message(header) else { unreachable!("it is about a page") };
+                Header { word: Word::Page { message, lost, unflushed }, ..header }
+            });
+            assert_eq!(odd.grants(from, to), None);
+        }
+        let one = Run::of(ask(1, None, false, Mode::Read));
+        assert_eq!(one.asks(from, to), None, "no number steps");
+    }
+
     #[test]
     fn what_differs_in_more_than_its_numbers_is_not_one_run() {
         let first = grant(4, 10, 20, Some((1, 1)));
@@ -267,6 +309,12 @@ mod tests {
             }
             let runs = folded(&headers);
             prop_assert!(runs.iter().all(|run| run.len() <= MESSAGES_MAX));
+            for run in &runs {
+                let messages: Vec<Message> = run.headers().filter_map(message).collect();
+                if let Some(grants) = run.grants(Address::default(), Address::default()) {
+                    prop_assert_eq!(grants.envelopes().map(|envelope| envelope.message).collect::<Vec<_>>(), messages);
+                }
+            }
             prop_assert_eq!(received(&runs), headers);
         }
     }

@@ -6,13 +6,17 @@ use std::time::Duration;
 use testkit::random::Random;
 
 use super::super::{
-    Action, Actions, Address, Asks, Config, Envelope, Grants, Homes, Incarnation, Local, Message, Mode, Node, NodeId,
-    PageNo, Request, Serial, Storage, Version,
+    Action, Actions, Address, Asks, Config, Copied, Envelope, Grants, Homes, Incarnation, Local, Message, Mode, Node,
+    NodeId, PageNo, Request, Serial, Storage, Version,
 };
 use crate::unit::Instant;
 
 const PAGES: u64 = 150;
 const NODES: u16 = 3;
+
+/// Of one page in so many something is left in a cache.
+const LEFT: u64 = 13;
+
 const NOW: Instant = Instant::from_ns(7);
 
 fn address(node: u16) -> Address {
@@ -32,8 +36,8 @@ fn sent(actions: impl IntoIterator<Item = Action>) -> Vec<Envelope> {
 struct World {
     nodes: Vec<Node>,
     network: Vec<Envelope>,
-    /// Runs that were taken in one step: asked for, granted, arrived.
-    taken: [u32; 3],
+    /// Runs that were taken in one step: asked for, granted, arrived; and pages that were dropped before.
+    taken: [u32; 4],
 }
 
 impl World {
@@ -42,7 +46,7 @@ impl World {
         let config = Config { nodes: NODES, pages: PAGES, homes, shard: 100, storage, pages_max: 140, timeout };
         let mut nodes: Vec<Node> = (0..NODES).map(|node| Node::new(config, address(node), [], [])).collect();
         nodes.iter_mut().for_each(|node| node.set_forwarding(forwarding));
-        World { nodes, network: Vec::new(), taken: [0; 3] }
+        World { nodes, network: Vec::new(), taken: [0; 4] }
     }
 
     fn act(&mut self, actions: Actions) {
@@ -62,12 +66,21 @@ impl World {
     /// What a node asks for in one step is what it asks for page by page.
     fn read_run(&mut self, node: usize, pages: Range<PageNo>) -> Option<Asks> {
         let (before, mut single) = (state(&self.nodes[node]), self.nodes[node].clone());
-        let Some(asks) = self.nodes[node].read_run(NOW, pages.clone()) else {
+        let is_left = |page: PageNo| page.0.is_multiple_of(LEFT);
+        let Some(asks) = self.nodes[node].read_run(NOW, pages.clone(), is_left) else {
             assert_eq!(state(&self.nodes[node]), before, "it was refused");
             return None;
         };
         let mut asked = Vec::new();
         for page in (pages.start.0..pages.end.0).map(PageNo) {
+            if single.holds(page).is_some() {
+                assert!(
+                    !is_left(page) && single.copied(page) == Copied { held: Some(Mode::Read), ..Copied::default() }
+                );
+                let dropped = single.on_local(NOW, Local::Drop, page).expect("it may");
+                assert_eq!(dropped[..], [Action::Revoke(page), Action::Discard(page), Action::Saved(page)]);
+                self.taken[3] += 1;
+            }
             asked.extend(sent(single.on_local(NOW, Local::Read, page).expect("it may")));
         }
         assert_eq!(asked, asks.envelopes().collect::<Vec<_>>());
@@ -162,7 +175,7 @@ fn spoil(grants: &mut Grants, random: &mut Random) {
 
 #[test]
 fn runs_are_taken_as_their_messages_one_by_one() {
-    let mut taken = [0; 3];
+    let mut taken = [0; 4];
     for seed in testkit::rounds::seeds(30) {
         let mut random = Random(seed);
         let storage = *random.pick(&[Storage::Plain, Storage::Versioned, Storage::Volatile, Storage::Shared]);
@@ -183,7 +196,7 @@ fn runs_are_taken_as_their_messages_one_by_one() {
                 (0..PAGES).for_each(|page| world.local(1, Local::Drop, PageNo(page)));
             }
         }
-        (0..3).for_each(|step| taken[step] += world.taken[step]);
+        (0..4).for_each(|step| taken[step] += world.taken[step]);
     }
     assert!(taken.iter().all(|count| *count > 300), "{taken:?}");
 }

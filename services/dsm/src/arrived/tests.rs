@@ -1,10 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::Switches;
 use kernel::device::RamDisk;
-use policy::coherence::{Home, NodeId, PageNo, ShardNo};
-use policy::unit::DiskNo;
+use kernel::volume::VolumeConfig;
+use kernel::{ForcedUnitAccess, Switches, Volume};
+use policy::coherence::{Home, Mode, NodeId, PageNo, Request, Serial, ShardNo, Version};
+use policy::unit::{DiskNo, ProcessorId};
 use testkit::scene::{boot, small_kernel};
 
 use super::*;
@@ -88,4 +89,55 @@ fn a_survey_is_answered_once_when_the_steps_of_the_home_s_own_pages_are_done() {
     core.page(its).is_running = false;
     shared.send_answers(&mut core);
     assert_eq!((core.answers.len(), shared.counters.messages.get()), (0, sent + 1));
+}
+
+#[test]
+fn runs_that_lie_change_nothing_and_get_only_what_this_home_has() {
+    let (_world, host) = boot(1, small_kernel(1, SIZE, Switches { look_ahead: true, ..Switches::default() }));
+    let cpu = &host.processors[0];
+    let since = Incarnation(5);
+    let shared = join(vec![(ShardNo(0), Home { at: PEER, since }), (ShardNo(1), Home { at: ME, since })]);
+    let config = VolumeConfig {
+        name: "shared".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
+    let volume = Volume::open_shared(&host.kernel, shared.clone(), shared.clone(), config, ProcessorId(0));
+    let volume = volume.expect("a number");
+    shared.set_volume(&volume);
+    let header = |from: Address, message| Header {
+        from: from.incarnation,
+        to: ME.incarnation,
+        word: Word::page(message, false),
+    };
+    let surveyed = Run::of(header(PEER, Message::Surveyed { since, seen: since }));
+    shared.on_messages(cpu, std::iter::once(Arrived { from: PEER, to: ME, run: surveyed, pages: Payload::None }));
+    assert!(!shared.core.lock().node.is_surveying());
+    let grant = |page: u64| {
+        let serial = Serial { incarnation: since, count: page };
+        let data = Some(Version { serial, writes: 1 });
+        Message::Grant { page: PageNo(page), mode: Mode::Read, request: Request(page), serial, data }
+    };
+    let ask = |page: u64| {
+        let request = Request(1 + page);
+        Message::Ask { page: PageNo(page), mode: Mode::Read, request, have: None, blank: false }
+    };
+    let arrived = |from: Address, first: u64, of: &dyn Fn(u64) -> Message| {
+        let mut run = Run::of(header(from, of(first)));
+        assert!((1..16).all(|more| run.extend(&header(from, of(first + more)))));
+        let mut frames = Frames::new();
+        cpu.kernel().try_allocate(run.page_bytes() / PAGE_BYTES, &mut frames);
+        Arrived { from, to: ME, run, pages: Payload::Frames(frames) }
+    };
+    let pages = SIZE / PAGE_BYTES as u64;
+    for first in [0, SHARD_PAGES - 8, pages - 8, pages, u64::MAX - 20] {
+        for from in [PEER, Address { incarnation: Incarnation(9), ..PEER }, address(2, 1)] {
+            shared.on_messages(cpu, [arrived(from, first, &grant), arrived(from, first, &ask)].into_iter());
+        }
+    }
+    let core = shared.core.lock();
+    assert_eq!(core.node.held(), [0, 0], "nobody has asked");
+    assert_eq!(core.pages.iter().count(), 0);
+    assert_eq!(shared.counters.grants.get(), 16, "of two runs, in part pages of this home, to a member");
 }

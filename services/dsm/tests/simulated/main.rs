@@ -8,6 +8,7 @@ mod ended;
 mod failed_flush;
 mod failures;
 mod forwarded;
+mod in_order;
 mod leased;
 mod litmus;
 mod mapped;
