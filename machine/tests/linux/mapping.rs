@@ -121,7 +121,7 @@ fn adjacent_pages_are_filled_from_where_they_are(_rig: Rig) {
     let pages: Vec<&[u8; PAGE_BYTES]> = order.iter().map(|number| &source[*number]).collect();
     for (there, filled) in [(None, 23), (Some(4), 0), (Some(11), 10), (Some(15), 12), (Some(22), 22)] {
         let program = program();
-        for page in there {
+        if let Some(page) = there {
             program.mapping.fill(5 + page, &page_of(77), false).expect("filled");
         }
         assert_eq!(program.mapping.fill_run(5, &pages), filled, "{there:?} is there already");

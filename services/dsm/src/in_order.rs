@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use kernel::trace::Event;
-use kernel::{Frames, Processor};
+use kernel::{FrameRef, Frames, Processor};
 use policy::coherence::{Asks, Envelope, Grants, Mode, PageNo};
 use policy::unit::{BlockRange, Instant};
 use smallvec::SmallVec;
@@ -18,9 +18,9 @@ use crate::watch::Part;
 use crate::wire::Word;
 
 /// Pages that are asked for in one step, at most: a run that begins at a multiple of them.
-pub(crate) const ASKED_AT_ONCE: u64 = 64;
+const ASKED_AT_ONCE: u64 = 64;
 
-pub(crate) fn blocks(pages: &Range<PageNo>) -> BlockRange {
+fn blocks(pages: &Range<PageNo>) -> BlockRange {
     block(pages.start).to(block(pages.end))
 }
 
@@ -75,7 +75,8 @@ impl Shared {
         true
     }
 
-    fn send_run(&self, messages: impl Iterator<Item = (Envelope, Option<(kernel::FrameRef, bool)>)>) {
+    /// Messages to one node, with their pages, and whether these may not be durable.
+    fn send_run(&self, messages: impl Iterator<Item = (Envelope, Option<(FrameRef, bool)>)>) {
         let mut messages = messages.peekable();
         let Some(Envelope { to, .. }) = messages.peek().map(|(envelope, _)| *envelope) else { return };
         let Some(link) = self.links.get(usize::from(to.node.0)) else { return };
@@ -136,6 +137,8 @@ impl Shared {
             let entry = core.page(*page);
             let since = entry.waits_since();
             self.counters.fetch.add(since.map(|since| cpu.now().since(since)));
+            // No step was under way.
+            entry.unwritten = None;
             let frame = frames[(page.0 - all.start.0) as usize].clone();
             entry.finish_loads(*page, &Ok(Loaded::Frame(frame)));
         }

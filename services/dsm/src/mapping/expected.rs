@@ -7,7 +7,7 @@ use std::ops::Range;
 use policy::coherence::PageNo;
 use policy::unit::Instant;
 
-use super::table::MappingNo;
+use super::MappingNo;
 
 /// Each page of one mapping at most: who else wants it is noted with its page. So there are no more of them than pages that were
 /// asked for.

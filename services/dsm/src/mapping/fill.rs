@@ -10,7 +10,8 @@ use machine::mapping::{self, Mapping};
 use policy::coherence::PageNo;
 use policy::unit::Instant;
 
-use super::table::{MappingNo, Place};
+use super::MappingNo;
+use super::table::Place;
 use crate::Shared;
 use crate::core::Core;
 use crate::waiting::{Filling, Loaded};

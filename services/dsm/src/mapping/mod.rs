@@ -19,8 +19,11 @@ mod table;
 mod withdraw;
 
 pub(crate) use program::Written;
-pub use table::MappingNo;
 pub(crate) use table::{Fault, Place, Table};
+
+/// A mapping of a program. Numbers are not used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MappingNo(pub(crate) u32);
 
 /// Mappings of one volume at a time.
 pub const MAPPINGS_MAX: usize = 256;

@@ -12,8 +12,8 @@ use machine::{Connection, Errno, Segments};
 use policy::coherence::{NodeId, PageNo};
 use policy::unit::JobId;
 
-use super::MAPPINGS_MAX;
-use super::table::{Fault, MappingNo, Place};
+use super::table::{Fault, Place};
+use super::{MAPPINGS_MAX, MappingNo};
 use crate::Shared;
 use crate::core::Core;
 

@@ -10,8 +10,9 @@ use machine::mapping;
 use policy::coherence::{Local, Mode, PageNo};
 use policy::unit::{BlockNo, BlockRange, Instant, JobId};
 
+use super::MappingNo;
 use super::fill::fill;
-use super::table::{Fault, MappingNo, Place, Served, WINDOW};
+use super::table::{Fault, Place, Served, WINDOW};
 use crate::Shared;
 use crate::core::{Core, block};
 use crate::waiting::{Content, Filling, Loaded};

@@ -17,7 +17,7 @@ use machine::mapping::Mapping;
 use policy::coherence::PageNo;
 use policy::unit::JobId;
 
-use super::table::MappingNo;
+use super::MappingNo;
 use crate::Shared;
 use crate::core::{Core, block};
 

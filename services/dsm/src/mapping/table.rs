@@ -14,11 +14,7 @@ use policy::unit::{BlockNo, BlockRange, Instant, ProcessorId};
 use smallvec::{SmallVec, smallvec};
 
 use super::expected::Expected;
-use super::{PAGES_MAX, RETAINED_MAX};
-
-/// A mapping of a program. Numbers are not used again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MappingNo(pub(crate) u32);
+use super::{MappingNo, PAGES_MAX, RETAINED_MAX};
 
 /// What a mapping may do with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use machine::mapping;
 use policy::coherence::PageNo;
 use policy::unit::Instant;
 
-use super::table::{MappingNo, Place, WINDOW};
+use super::MappingNo;
+use super::table::{Place, WINDOW};
 use crate::Shared;
 use crate::core::{Core, Progress, block};
 
