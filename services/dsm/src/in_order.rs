@@ -2,6 +2,9 @@
 //! step, where nothing else concerns any of their pages; else page by page. In either way the same becomes of them
 //! ([`policy::coherence::Asks`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use kernel::trace::Event;
@@ -147,6 +150,12 @@ impl Shared {
             if !self.give_run(cpu, core, no, &pages, &frames[first..]) {
                 numbers(&pages).for_each(|page| self.expect(core, page, no, deadline));
             }
+        }
+        // Before a recall that may have come with them.
+        let waiting: SmallVec<[PageNo; 16]> = core.pages.within(all.clone()).map(|(page, _)| page).collect();
+        for page in waiting {
+            let content = Loaded::Frame(frames[(page.0 - all.start.0) as usize].clone());
+            self.serve_faults(cpu, core, &volume, page, Some(Some(&content)));
         }
         for page in busy {
             core.pages.remove(page);

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::device::RamDisk;
+use kernel::device::{DeviceRef, RamDisk};
 use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Switches, Volume};
+use kernel::{ForcedUnitAccess, Kernel, Switches, Volume};
 use policy::coherence::{Home, Mode, NodeId, PageNo, Request, Serial, ShardNo, Version};
 use policy::unit::{DiskNo, ProcessorId};
 use testkit::scene::{boot, small_kernel};
@@ -38,6 +38,11 @@ fn join(homes: Vec<(ShardNo, Home)>) -> Arc<Shared> {
 }
 
 pub(crate) fn join_reporting(homes: Vec<(ShardNo, Home)>, report: Report) -> Arc<Shared> {
+    join_storing(homes, Arc::new(RamDisk::new(SIZE, DiskNo(0))), report)
+}
+
+/// `storage`: of the pages whose home this node is.
+pub(crate) fn join_storing(homes: Vec<(ShardNo, Home)>, storage: DeviceRef, report: Report) -> Arc<Shared> {
     let config = SharedConfig {
         name: "shared".into(),
         size: SIZE,
@@ -50,8 +55,21 @@ pub(crate) fn join_reporting(homes: Vec<(ShardNo, Home)>, report: Report) -> Arc
         timeout: Duration::from_secs(1),
     };
     let joined = Joined { lease: Box::new(ForEver), members: vec![(PEER, "b".to_owned())], homes, before: None };
-    let storage = Arc::new(RamDisk::new(SIZE, DiskNo(0)));
     Shared::join(config, ME, storage, report, joined)
+}
+
+/// The volume of this node.
+pub(crate) fn open_volume(kernel: &Arc<Kernel>, shared: &Arc<Shared>) -> Arc<Volume> {
+    let config = VolumeConfig {
+        name: "shared".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
+    let volume = Volume::open_shared(kernel, shared.clone(), shared.clone(), config, ProcessorId(0));
+    let volume = volume.expect("a number");
+    shared.set_volume(&volume);
+    volume
 }
 
 #[test]
@@ -97,15 +115,7 @@ fn runs_that_lie_change_nothing_and_get_only_what_this_home_has() {
     let cpu = &host.processors[0];
     let since = Incarnation(5);
     let shared = join(vec![(ShardNo(0), Home { at: PEER, since }), (ShardNo(1), Home { at: ME, since })]);
-    let config = VolumeConfig {
-        name: "shared".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    let volume = Volume::open_shared(&host.kernel, shared.clone(), shared.clone(), config, ProcessorId(0));
-    let volume = volume.expect("a number");
-    shared.set_volume(&volume);
+    let _volume = open_volume(&host.kernel, &shared);
     let header = |from: Address, message| Header {
         from: from.incarnation,
         to: ME.incarnation,

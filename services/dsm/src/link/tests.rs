@@ -8,6 +8,19 @@ use super::*;
 use crate::arrived::tests::{ME, PEER, SIZE, address, join_reporting};
 use crate::hello::Process;
 
+impl Link {
+    /// As if a peer were connected. What is sent from now on is queued.
+    pub(crate) fn connect(&self) {
+        self.queue.lock().is_up = true;
+    }
+
+    /// Takes what is queued.
+    pub(crate) fn take_words(&self) -> Vec<Word> {
+        let words = std::mem::take(&mut self.queue.lock().words);
+        words.iter().flat_map(|(run, _)| run.headers()).map(|header| header.word).collect()
+    }
+}
+
 #[test]
 fn the_same_line_is_reported_once_until_there_is_another() {
     let link = Link::default();
