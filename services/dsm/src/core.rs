@@ -236,7 +236,7 @@ impl Shared {
         }
     }
 
-    fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {
+    pub(crate) fn pump(&self, cpu: &Processor, core: &mut Core, volume: &Arc<Volume>, page: PageNo) {
         loop {
             let Some(entry) = core.pages.get_mut(page) else { return self.settle(core, page) };
             if entry.is_running {

@@ -107,6 +107,8 @@ impl Device for Storage {
     }
 }
 
+const AHEAD: readahead::Mode = readahead::Mode::Adaptive { blocks_max: 256 };
+
 /// This node, the home of the second shard, to which the home of the first is connected.
 struct Scene {
     _world: World,
@@ -201,4 +203,13 @@ fn threads_that_wait_get_the_pages_of_a_run_before_a_recall_that_came_with_it() 
     scene.deliver([scene.run(asked.into_iter().map(grant)), scene.run([recall])]);
     assert_eq!(memory.pages(), [8, 9]);
     assert!(scene.shared.core.lock().is_leaving(PageNo(8)), "it stays for a while");
+}
+
+#[test]
+fn the_page_that_a_thread_waits_for_is_asked_for_before_those_that_are_given_ahead() {
+    let scene = Scene::new(AHEAD);
+    let (no, _) = scene.map();
+    scene.fault(no, [8], false);
+    scene.fault(no, [9], false);
+    assert_eq!(scene.asked().into_iter().map(|(page, _)| page).collect::<Vec<_>>(), (8..26).collect::<Vec<_>>());
 }

@@ -9,6 +9,7 @@ use kernel::{FrameRef, Frames, Processor, Volume};
 use machine::mapping;
 use policy::coherence::{Local, Mode, PageNo};
 use policy::unit::{BlockNo, BlockRange, Instant, JobId};
+use smallvec::SmallVec;
 
 use super::MappingNo;
 use super::fill::fill;
@@ -29,9 +30,10 @@ impl Shared {
         let mut core = self.core.lock();
         let core = &mut *core;
         self.counters.faults.add(faults.len() as u64);
+        let mut read: SmallVec<[PageNo; 8]> = SmallVec::new();
         for fault in faults {
             let page = PageNo(fault.page);
-            let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else { return };
+            let Some(member) = core.mapped.member(no).filter(|member| !member.is_ending) else { break };
             let has = core.mapped.place(no, page);
             if has == Some(Place::Write) || (has == Some(Place::Read) && !fault.is_write) {
                 // Given since the thread began to wait.
@@ -42,10 +44,15 @@ impl Shared {
             let added = core.page(page).add_fault(Fault { no, is_write, since: Some(since), began: None, deadline });
             added.began.get_or_insert_with(|| cpu.begin(Event::SharedFault, self.whose()));
             core.due.push_back(page);
-            if !fault.is_write {
-                self.ask_ahead(cpu, core, page, (no, deadline));
+            read.extend(Some(page).filter(|_| !fault.is_write));
+        }
+        // What threads wait for is asked for first.
+        if let Some(volume) = self.volume().filter(|_| !self.has_ended()) {
+            while let Some(page) = core.due.pop_front() {
+                self.pump(cpu, core, &volume, page);
             }
         }
+        read.into_iter().for_each(|page| self.ask_ahead(cpu, core, page, (no, deadline)));
         self.drive(cpu, core);
     }
 
