@@ -173,7 +173,11 @@ impl Shared {
         }
     }
 
+    /// What another mapping waits to write is left to it.
     fn expect(&self, core: &mut Core, page: PageNo, no: MappingNo, deadline: Instant) {
+        if core.pages.get(page).is_some_and(|entry| entry.faults.iter().any(|fault| fault.is_write)) {
+            return;
+        }
         core.page(page).add_fault(Fault { no, is_write: false, since: None, began: None, deadline });
         core.due.push_back(page);
     }

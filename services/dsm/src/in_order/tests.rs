@@ -213,3 +213,17 @@ fn the_page_that_a_thread_waits_for_is_asked_for_before_those_that_are_given_ahe
     scene.fault(no, [9], false);
     assert_eq!(scene.asked().into_iter().map(|(page, _)| page).collect::<Vec<_>>(), (8..26).collect::<Vec<_>>());
 }
+
+#[test]
+fn what_another_mapping_waits_to_write_is_given_to_none_ahead() {
+    let scene = Scene::new(AHEAD);
+    let [(first, memory), (second, _)] = [scene.map(), scene.map()];
+    scene.fault(first, [8, 9], false);
+    let asked = scene.asked();
+    scene.fault(second, [12], true);
+    scene.deliver(asked.into_iter().filter(|(page, _)| *page != 9).map(|asked| scene.run([grant(asked)])));
+    let core = scene.shared.core.lock();
+    let faults = core.pages.get(PageNo(12)).map(|entry| entry.faults.iter().map(|fault| fault.no).collect::<Vec<_>>());
+    assert_eq!(faults, Some(vec![second]));
+    assert_eq!(memory.pages(), (8..26).filter(|page| ![9, 12].contains(page)).collect::<Vec<_>>());
+}
