@@ -15,9 +15,6 @@ use crate::waiting::{Content, Durability, Loaded};
 use crate::watch::Part;
 use crate::wire::{PAGE_BYTES, Word};
 
-/// Pages that are asked for, granted and read from storage together, at most.
-const ASKED_MAX: u64 = 64;
-
 /// Messages about adjacent pages, or one message, and what came with them.
 pub(crate) struct Arrived {
     pub(crate) from: Address,
@@ -50,11 +47,12 @@ impl Shared {
         let mut core = self.core.lock();
         let core = &mut *core;
         core.node.set_forwarding(cpu.switches().forwarding);
+        let most = self.request_pages_max(cpu) as u64;
         let mut asks: Option<Asks> = None;
         for arrived in messages {
             let Arrived { from, to, run, .. } = arrived;
             match run.asks(from, to) {
-                Some(next) if asks.as_mut().is_some_and(|asks| join(asks, &next)) => {}
+                Some(next) if asks.as_mut().is_some_and(|asks| join(asks, &next, most)) => {}
                 next => {
                     asks.take().into_iter().for_each(|asks| self.on_asks(cpu, core, &asks));
                     asks = next;
@@ -73,7 +71,7 @@ impl Shared {
         if self.grant_run(cpu, core, asks) {
             return;
         }
-        for some in asks.pieces(MESSAGES_MAX as u64) {
+        for some in asks.pieces(self.request_pages_max(cpu).min(MESSAGES_MAX) as u64) {
             if some == *asks || !self.grant_run(cpu, core, &some) {
                 some.envelopes().for_each(|envelope| self.on_message(cpu, core, envelope, Content::None));
             }
@@ -190,11 +188,11 @@ impl Shared {
     }
 }
 
-/// Joins what follows to requests of the same node.
-fn join(asks: &mut Asks, next: &Asks) -> bool {
+/// Joins what follows to requests of the same node, up to so many pages.
+fn join(asks: &mut Asks, next: &Asks, most: u64) -> bool {
     let count = |asks: &Asks| asks.pages.end.0 - asks.pages.start.0;
     let is_next = next.pages.start == asks.pages.end && Some(next.first.0) == asks.first.0.checked_add(count(asks));
-    let is_its = (asks.from, asks.to) == (next.from, next.to) && count(asks) + count(next) <= ASKED_MAX;
+    let is_its = (asks.from, asks.to) == (next.from, next.to) && count(asks) + count(next) <= most;
     if is_next && is_its {
         asks.pages.end = next.pages.end;
     }

@@ -16,12 +16,10 @@ use smallvec::SmallVec;
 use crate::Shared;
 use crate::core::{Core, block};
 use crate::mapping::{Fault, MappingNo};
+use crate::storage::REQUEST_PAGES_MAX;
 use crate::waiting::Loaded;
 use crate::watch::Part;
 use crate::wire::Word;
-
-/// Pages that are asked for in one step, at most: a run that begins at a multiple of them.
-const ASKED_AT_ONCE: u64 = 64;
 
 fn blocks(pages: &Range<PageNo>) -> BlockRange {
     block(pages.start).to(block(pages.end))
@@ -36,7 +34,8 @@ fn numbers(pages: &Range<PageNo>) -> impl Iterator<Item = PageNo> + use<> {
 }
 
 impl Shared {
-    /// Asks for those of these pages that can be asked for in runs, each of which is noted. Returns the others.
+    /// Asks for those of these pages that can be asked for in runs, each of which is noted. All but the first begin at a multiple
+    /// of the most that is asked for in one step. Returns the others.
     pub(crate) fn ask_in_runs(
         &self,
         cpu: &Processor,
@@ -45,7 +44,7 @@ impl Shared {
         mut note: impl FnMut(&mut Core, Range<PageNo>),
     ) -> SmallVec<[BlockRange; 4]> {
         let mut left = SmallVec::new();
-        for piece in wanted.cut_at_multiples(ASKED_AT_ONCE) {
+        for piece in wanted.cut_at_multiples(REQUEST_PAGES_MAX as u64) {
             let pages = pages(piece);
             if piece.len() > 1 && self.ask_run(cpu, core, pages.clone()) {
                 note(core, pages);
@@ -98,7 +97,8 @@ impl Shared {
         let count = (asks.pages.end.0 - asks.pages.start.0) as usize;
         let is_plain = core.pages.within(asks.pages.clone()).next().is_none() && !self.is_any_lost(core, &asks.pages);
         let mut frames = Frames::new();
-        let may = is_plain && self.answers() && self.volume().is_some() && cpu.switches().look_ahead;
+        let is_one_request = count <= self.request_pages_max(cpu);
+        let may = is_plain && is_one_request && self.answers() && self.volume().is_some() && cpu.switches().look_ahead;
         if !may || !cpu.kernel().try_allocate(count, &mut frames) {
             return false;
         }

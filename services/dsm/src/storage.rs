@@ -28,8 +28,8 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// Between looks at a lease that is over.
 const LEASE_RETRY: Duration = Duration::from_millis(50);
 
-/// Pages of one request, at most.
-const REQUEST_PAGES_MAX: usize = 64;
+/// Pages of one request, at most. No more are asked for, or granted, in one step.
+pub(crate) const REQUEST_PAGES_MAX: usize = 64;
 
 /// A page to be read into a frame.
 #[derive(Clone)]
@@ -42,6 +42,13 @@ struct Read {
 type Reading = Pin<Box<dyn Future<Output = Result<(), Errno>>>>;
 
 impl Shared {
+    /// Pages that the storage is asked for at a time, at most.
+    pub(crate) fn request_pages_max(&self, cpu: &Processor) -> usize {
+        let most =
+            if cpu.switches().look_ahead { self.storage.facts().transfer_bytes_max as usize / FRAME_BYTES } else { 1 };
+        most.clamp(1, REQUEST_PAGES_MAX)
+    }
+
     /// Reads a page of this home's storage for `reader`.
     pub(crate) fn read_home(&self, core: &mut Core, page: PageNo, reader: Reader) -> Progress {
         core.home.wanted.reads.push((page, reader));
@@ -91,9 +98,7 @@ impl Shared {
         if reads.is_empty() && writes.is_empty() {
             return false;
         }
-        let most =
-            if cpu.switches().look_ahead { self.storage.facts().transfer_bytes_max as usize / FRAME_BYTES } else { 1 };
-        let most = most.clamp(1, REQUEST_PAGES_MAX);
+        let most = self.request_pages_max(cpu);
         let mut is_done = false;
         reads.sort_unstable_by_key(|(page, _)| *page);
         let reads = self.with_frames(cpu, core, reads);

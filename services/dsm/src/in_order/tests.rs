@@ -14,6 +14,7 @@ use sim::World;
 use testkit::scene::{Host, boot, small_kernel};
 
 use super::*;
+use crate::SHARD_PAGES;
 use crate::arrived::tests::{ME, PEER, SIZE, join_storing, open_volume};
 use crate::arrived::{Arrived, Payload};
 use crate::run::Run;
@@ -226,4 +227,18 @@ fn what_another_mapping_waits_to_write_is_given_to_none_ahead() {
     let faults = core.pages.get(PageNo(12)).map(|entry| entry.faults.iter().map(|fault| fault.no).collect::<Vec<_>>());
     assert_eq!(faults, Some(vec![second]));
     assert_eq!(memory.pages(), (8..26).filter(|page| ![9, 12].contains(page)).collect::<Vec<_>>());
+}
+
+fn ask(page: u64) -> Message {
+    let request = Request(1 + page);
+    Message::Ask { page: PageNo(page), mode: Mode::Read, request, have: None, blank: false }
+}
+
+#[test]
+fn no_more_is_read_for_others_at_a_time_than_the_storage_takes() {
+    let scene = Scene::new(readahead::Mode::Off);
+    let runs = (0..3).map(|run| scene.run((0..10).map(|page| ask(SHARD_PAGES + 10 * run + page))));
+    scene.deliver(runs);
+    assert_eq!(scene.shared.counters.grants.get(), 30);
+    assert_eq!(scene.storage.longest.load(Ordering::Relaxed), TRANSFER_PAGES * PAGE_BYTES as u64);
 }
