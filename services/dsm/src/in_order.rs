@@ -106,13 +106,12 @@ impl Shared {
         let Some(grants) = core.node.on_asks(asks) else { return false };
         let to = grants.to;
         numbers(&grants.pages).for_each(|page| core.watch.on_grant(page, to.node, Mode::Read));
-        let Some(frames) = self.read_grants(cpu, core, &grants, frames) else {
-            numbers(&grants.pages).for_each(|page| core.watch.begin(Part::Home, page, to.node, now));
-            return true;
-        };
+        let Some(frames) = self.read_grants(cpu, core, &grants, (now, frames)) else { return true };
         self.counters.home.add_all(count as u64, cpu.now().since(now));
         self.counters.grants.add(count as u64);
         for page in numbers(&grants.pages) {
+            // An earlier request for it may not have been answered.
+            core.watch.end(Part::Home, page, to.node, now);
             cpu.trace(Event::SharedGranted, self.whose(), page.0, to.node.0.into());
         }
         let unflushed = |page| self.config.shards.is_some() && core.flushes.home.is_unflushed(page);

@@ -17,6 +17,7 @@ use policy::unit::Instant;
 use crate::Shared;
 use crate::core::{Core, Progress, block};
 use crate::waiting::{Content, Durability, Loaded, Reader, Wanted};
+use crate::watch::Part;
 use crate::wire::Word;
 
 /// After a write to the home's storage failed. Whoever gave up the page retains it until it is stored.
@@ -156,13 +157,14 @@ impl Shared {
         }
     }
 
-    /// Reads adjacent pages that are granted to another node. `None`: they are sent later, each of them busy until then.
+    /// Reads adjacent pages that are granted to another node, which has asked at this time. `None`: they are sent by themselves,
+    /// each of them busy until then.
     pub(crate) fn read_grants(
         &self,
         cpu: &Processor,
         core: &mut Core,
         grants: &Grants,
-        mut frames: Frames,
+        (asked, mut frames): (Instant, Frames),
     ) -> Option<Frames> {
         frames.sort_unstable_by_key(|frame| frame.no());
         let read = self.begin_read(cpu, grants.pages.start, frames.clone());
@@ -173,6 +175,7 @@ impl Shared {
         for (Envelope { to, message, .. }, frame) in grants.envelopes().zip(frames) {
             let Some(page) = message.page() else { continue };
             core.page(page).is_running = true;
+            core.watch.begin(Part::Home, page, to.node, asked);
             run.push(Read { page, reader: Reader::Node(to, message), frame });
         }
         match read {

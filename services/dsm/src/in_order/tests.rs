@@ -242,3 +242,14 @@ fn no_more_is_read_for_others_at_a_time_than_the_storage_takes() {
     assert_eq!(scene.shared.counters.grants.get(), 30);
     assert_eq!(scene.storage.longest.load(Ordering::Relaxed), TRANSFER_PAGES * PAGE_BYTES as u64);
 }
+
+#[test]
+fn a_request_whose_page_cannot_be_read_ends_at_once() {
+    let scene = Scene::new(readahead::Mode::Off);
+    scene.storage.fails.store(true, Ordering::Relaxed);
+    // Of the last piece there is one page.
+    let last = SHARD_PAGES + TRANSFER_PAGES;
+    scene.deliver([scene.run((SHARD_PAGES..=last).map(ask))]);
+    let core = &mut *scene.shared.core.lock();
+    assert_eq!(core.watch.end(Part::Home, PageNo(last), PEER.node, scene.cpu().now()), None);
+}
