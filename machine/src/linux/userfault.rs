@@ -50,7 +50,7 @@ pub type IsIntact = Box<dyn Fn() -> bool + Send + Sync>;
 /// times more slowly to where a large vector of bytes begins, 16 bytes after it (Zen, with `rep movsb`).
 #[derive(Clone, Copy)]
 #[repr(align(4096))]
-struct Page([u8; PAGE_BYTES]);
+struct Page(#[expect(dead_code, reason = "only the host reads it")] [u8; PAGE_BYTES]);
 
 /// Pages that are copied from where they are, at least; for fewer, a call of their own costs more than their copy.
 const PIECE_MIN: usize = 8;
@@ -142,18 +142,24 @@ impl Userfault {
 
     /// Fills what waits in `adjacent`, from this page on.
     fn fill_adjacent(&self, first: u64, adjacent: &mut Vec<Page>) -> bool {
-        let [page, ..] = &adjacent[..] else { return true };
-        let filled = self.copy_from(first, page.0.as_ptr(), adjacent.len(), false);
+        if adjacent.is_empty() {
+            return true;
+        }
+        // SAFETY: a `Page` is the bytes of one, and they are borrowed.
+        let filled = unsafe { self.copy_from(first, adjacent.as_ptr().cast(), adjacent.len(), false) };
         adjacent.clear();
         filled.is_ok()
     }
 
-    /// `from`: so many pages of this process, which stay as they are until this returns. The host looks whether there are.
-    fn copy_from(&self, first: u64, from: *const u8, pages: usize, is_writable: bool) -> Result<(), Errno> {
+    /// Fills pages, from this one on. Only the host reads what is at `from`, so that it may reach over several borrows.
+    ///
+    /// # Safety
+    /// From there on there are so many pages, borrowed until this returns.
+    unsafe fn copy_from(&self, first: u64, from: *const u8, pages: usize, is_writable: bool) -> Result<(), Errno> {
         let mode = if is_writable { 0 } else { u64::from(raw::UFFDIO_COPY_MODE_WP) };
         let (dst, len) = (self.range(first).start, (pages * PAGE_BYTES) as u64);
         let argument = raw::uffdio_copy { dst, src: from.expose_provenance() as u64, len, mode, copy: 0 };
-        // SAFETY: the source is only read, and all callers have borrowed it.
+        // SAFETY: the source is only read, and it is there by the caller.
         unsafe { self.change::<COPY, _>(argument) }?;
         self.check_intact().inspect_err(|_| _ = self.punch(first * PAGE_BYTES as u64, len))
     }
@@ -180,7 +186,8 @@ impl Mapping for Userfault {
     }
 
     fn fill(&self, page: u64, bytes: &[u8; PAGE_BYTES], is_writable: bool) -> Result<(), Errno> {
-        self.copy_from(page, bytes.as_ptr(), 1, is_writable)
+        // SAFETY: one page, which is borrowed.
+        unsafe { self.copy_from(page, bytes.as_ptr(), 1, is_writable) }
     }
 
     fn fill_run(&self, first: u64, pages: &[&[u8; PAGE_BYTES]]) -> usize {
@@ -196,7 +203,8 @@ impl Mapping for Userfault {
                     return done - waiting;
                 }
                 let [page, ..] = piece else { continue };
-                if self.copy_from(first + done as u64, page.as_ptr(), piece.len(), false).is_err() {
+                // SAFETY: each page of the piece is borrowed, and begins where the one before ends.
+                if unsafe { self.copy_from(first + done as u64, page.as_ptr(), piece.len(), false) }.is_err() {
                     return done;
                 }
             } else {
