@@ -71,19 +71,19 @@ impl Grants {
 }
 
 impl Node {
-    /// A local process reads all of these pages. Those that this node may only read, and of which nothing `is_left` here, are
-    /// dropped before ([`Local::Drop`](super::Local::Drop)). `None`: it has others of them, or waits for some, or they have not
-    /// one home that is another node and lives.
+    /// A local process reads all of these pages. Those that this node may only read, and that are not `is_cached`, are dropped
+    /// before ([`Local::Drop`](super::Local::Drop)), and returned. `None`: it has others of them, or waits for some, or they
+    /// have not one home that is another node and lives.
     pub fn read_run(
         &mut self,
         now: Instant,
         pages: Range<PageNo>,
-        is_left: impl FnMut(PageNo) -> bool,
-    ) -> Option<Asks> {
+        is_cached: impl Fn(PageNo) -> bool,
+    ) -> Option<(Asks, Vec<PageNo>)> {
         self.one_shard(&pages)?;
         let home = self.places.home(pages.start).filter(|home| home.at != self.me)?;
-        let first = self.copies.read_run(now, &pages, is_left)?;
-        Some(Asks { from: self.me, to: home.at, pages, first })
+        let (first, dropped) = self.copies.read_run(now, &pages, is_cached)?;
+        Some((Asks { from: self.me, to: home.at, pages, first }, dropped))
     }
 
     /// Another node asks for pages of this home. `None`: not all of them can be granted at once.
@@ -124,24 +124,24 @@ impl Copies {
         &mut self,
         now: Instant,
         pages: &Range<PageNo>,
-        mut is_left: impl FnMut(PageNo) -> bool,
-    ) -> Option<Request> {
+        is_cached: impl Fn(PageNo) -> bool,
+    ) -> Option<(Request, Vec<PageNo>)> {
         let is_full = self.pages.len().saturating_add(len(pages) as usize) > self.pages_max;
-        let mut may = |page, copy: Option<&Copy>| copy.is_none_or(|copy| copy.is_only_read() && !is_left(page));
-        if is_full || !self.pages.all(pages.clone(), &mut may) {
+        let may = |page, copy: Option<&Copy>| copy.is_none_or(|copy| copy.is_only_read() && !is_cached(page));
+        if is_full || !self.pages.all(pages.clone(), may) {
             return None;
         }
-        let mut dropped = 0;
+        let mut dropped = Vec::new();
         let first = Request(self.requests + 1);
         self.requests += len(pages);
         self.pages.change_run(pages.clone(), Copy::new, |page, copy| {
             let request = request_of(page, pages, first);
-            dropped += usize::from(copy.held.take().is_some());
+            dropped.extend(copy.held.take().map(|_| page));
             copy.set_waiting(Some(Waiting { request, mode: Mode::Read, blank: false, recalled: None }));
             copy.set_sent(now);
         });
-        self.held[Mode::Read as usize] -= dropped;
-        Some(first)
+        self.held[Mode::Read as usize] -= dropped.len();
+        Some((first, dropped))
     }
 
     fn take_run(&mut self, pages: &Range<PageNo>, first: Request, granted: &[(Serial, Version)]) -> bool {

@@ -60,12 +60,8 @@ impl Shared {
         let is_settled = core.saving.range(pages.clone()).next().is_none() && core.forwarded.is_empty();
         let Some(volume) = self.volume().filter(|_| is_free && is_settled && !self.has_ended()) else { return false };
         // What the cache has evicted is held in name only.
-        let mut dropped: SmallVec<[PageNo; 16]> = SmallVec::new();
-        let is_left = |page| {
-            dropped.push(page);
-            volume.is_cached(block(page))
-        };
-        let Some(asks) = core.node.read_run(cpu.now(), pages, is_left) else { return false };
+        let is_cached = |page| volume.is_cached(block(page));
+        let Some((asks, dropped)) = core.node.read_run(cpu.now(), pages, is_cached) else { return false };
         for page in dropped {
             core.mapped.unshare(page);
             core.flushes.unmark(page);
