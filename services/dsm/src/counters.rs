@@ -22,6 +22,8 @@ impl Counter {
 pub struct Counters {
     /// Pages fetched into this node's cache.
     pub fetches: Counter,
+    /// Those of them that came in runs and were taken in one step for a run.
+    pub fetches_in_runs: Counter,
     /// Pages that this node gave up because others wanted them.
     pub invalidations: Counter,
     /// Pages sent to other nodes by this home.

@@ -129,6 +129,7 @@ impl Shared {
             return false;
         }
         self.counters.fetches.add(frames.len() as u64);
+        self.counters.fetches_in_runs.add(frames.len() as u64);
         volume.put_run(blocks(all), frames.iter().cloned());
         let busy: SmallVec<[PageNo; 16]> = core.pages.within(all.clone()).map(|(page, _)| page).collect();
         for page in &busy {

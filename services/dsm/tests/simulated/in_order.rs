@@ -27,6 +27,11 @@ fn begin(setup: Setup) -> Scene {
     scene
 }
 
+/// Pages that node 1 has taken in runs.
+fn taken_in_runs(scene: &Scene) -> u64 {
+    scene.nodes[1].as_ref().expect("it runs").shared().counters().fetches_in_runs.get()
+}
+
 fn bytes(pages: &Range<u64>) -> ByteRange {
     ByteRange::new(pages.start * BLOCK_BYTES, (pages.end - pages.start) * BLOCK_BYTES)
 }
@@ -81,6 +86,7 @@ fn what_is_read_in_order_was_written_last_whatever_states_the_pages_are_in() {
             let read = programs[0].load(&mut scene, page);
             assert_eq!(read, Some(last(page, &expected)), "seed {seed}: page {page}");
         }
+        assert!(taken_in_runs(&scene) > PAGES / 4, "seed {seed}: {}", taken_in_runs(&scene));
     }
 }
 
@@ -90,11 +96,14 @@ fn what_the_cache_has_evicted_is_read_in_order_again_as_others_have_written_it_s
     for seed in testkit::rounds::seeds(6) {
         let mut scene = begin(Setup { size: 8 << 20, memory: 2 << 20, ..Setup::new(seed, 2) });
         for pass in 0..3_u8 {
+            let before = taken_in_runs(&scene);
             for first in (0..PAGES).step_by(64) {
                 let read = firsts(read_at(&mut scene, 1, &(first..first + 64)));
                 let right = (first..first + 64).map(|page| if page % 7 == 0 { pass } else { 0 });
                 assert_eq!(read, right.collect::<Vec<_>>(), "seed {seed}: from page {first}");
             }
+            let taken = taken_in_runs(&scene) - before;
+            assert!(taken > PAGES / 2, "seed {seed}: {taken} in pass {pass}");
             for page in (0..PAGES).step_by(7) {
                 write(&mut scene, 0, &(page..page + 1), pass + 1);
             }
@@ -112,12 +121,15 @@ fn what_a_program_was_to_be_given_ahead_is_forgotten_when_it_ends_or_its_home_is
         assert_eq!([0, 1].map(|page| first.load(&mut scene, page)), [Some(0); 2], "seed {seed}");
         scene.pass(Duration::from_secs(1));
         scene.kill(0);
-        first.fault(&scene, 17, false);
+        first.fault(&scene, 18, false);
         second.fault(&scene, 600, false);
         second.fault(&scene, 601, false);
         scene.pass(Duration::from_millis(100));
-        assert!(gauges(&scene).awaited > 2, "seed {seed}: {:?}", gauges(&scene));
+        // Those pages, and after them 64 and 16.
+        assert_eq!(gauges(&scene).awaited, 1 + 64 + 2 + 16, "seed {seed}");
         first.end(&scene);
+        scene.pass(Duration::from_secs(1));
+        assert_eq!(gauges(&scene).awaited, 2 + 16, "seed {seed}");
         scene.pass(Duration::from_secs(20));
         // Those that threads waited for are asked for again and again.
         assert!(gauges(&scene).awaited <= 2, "seed {seed}: {:?}", gauges(&scene));
