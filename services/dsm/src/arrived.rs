@@ -5,7 +5,7 @@ pub(crate) mod tests;
 
 use kernel::trace::Event;
 use kernel::{Frames, Processor};
-use policy::coherence::{Address, Asks, Envelope, Incarnation, Message, PageNo};
+use policy::coherence::{Address, Asks, Envelope, Incarnation, Message};
 
 use crate::Shared;
 use crate::core::{Core, Decided};
@@ -170,7 +170,6 @@ impl Shared {
                 cpu.trace(Event::SharedInvalidated, self.whose(), page.0, node.0.into());
             }
             Message::Ask { .. } => core.watch.begin(Part::Home, page, node, now),
-            Message::Grant { .. } => self.expect_one_by_one(core, page..PageNo(page.0 + 1)),
             Message::GaveUp { .. } => {
                 self.counters.holder.add(core.watch.end(Part::Holder, page, node, now));
             }

@@ -287,18 +287,6 @@ impl Shared {
         }
     }
 
-    /// What was given up is retained until the steps of the page are done, or its home has it.
-    pub(crate) fn retain(&self, core: &mut Core, page: PageNo, frame: Option<FrameRef>) {
-        match core.saving.get_mut(&page) {
-            Some(saving) if frame.is_some() => saving.frame = frame,
-            Some(_) => {}
-            None => {
-                core.saves += 1;
-                core.saving.insert(page, Saving { number: core.saves, frame });
-            }
-        }
-    }
-
     fn send(&self, cpu: &Processor, core: &mut Core, page: PageNo, envelope: Envelope) -> Progress {
         let Envelope { to, message, .. } = envelope;
         let trace = |event| cpu.trace(event, self.whose(), page.0, to.node.0.into());
@@ -372,6 +360,7 @@ impl Shared {
         if core.node.is_home(page) {
             core.watch.on_grant(page, self.me.node, mode);
         }
+        self.expect_alone(core, page);
         let entry = core.page(page);
         let first = entry.waits_since().filter(|_| matches!(content, Content::Page(..)));
         self.counters.fetch.add(first.map(|since| cpu.now().since(since)));

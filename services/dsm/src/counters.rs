@@ -106,10 +106,12 @@ impl Shared {
     pub fn gauges(&self) -> Gauges {
         let core = self.core.lock();
         let [shared, exclusive] = core.node.held();
-        let awaits = |(_, page): &(policy::coherence::PageNo, &crate::waiting::Page)| {
-            !page.loads.is_empty() || !page.changes.is_empty() || !page.faults.is_empty()
+        let expected = &core.mapped.expected;
+        let awaits = |(no, page): &(policy::coherence::PageNo, &crate::waiting::Page)| {
+            let is_wanted = !page.loads.is_empty() || !page.changes.is_empty() || !page.faults.is_empty();
+            is_wanted && !expected.has(*no)
         };
-        let awaited = core.pages.iter().filter(awaits).count() + core.mapped.expected.count();
+        let awaited = core.pages.iter().filter(awaits).count() + expected.count();
         let [mapped_read, mapped_written] = core.mapped.counts();
         Gauges {
             shared,

@@ -162,10 +162,10 @@ impl Shared {
         true
     }
 
-    /// These pages, which a mapping is to be given ahead, are looked at one by one.
-    pub(crate) fn expect_one_by_one(&self, core: &mut Core, pages: Range<PageNo>) {
-        for (pages, no, deadline) in core.mapped.expected.take(&pages) {
-            numbers(&pages).for_each(|page| self.expect(core, page, no, deadline));
+    /// If a mapping is to be given this page ahead in a run, it is from now on to be given it by itself.
+    pub(crate) fn expect_alone(&self, core: &mut Core, page: PageNo) {
+        for (_, no, deadline) in core.mapped.expected.take(&(page..PageNo(page.0 + 1))) {
+            self.expect(core, page, no, deadline);
         }
     }
 

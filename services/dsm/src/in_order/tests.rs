@@ -253,3 +253,23 @@ fn a_request_whose_page_cannot_be_read_ends_at_once() {
     let core = &mut *scene.shared.core.lock();
     assert_eq!(core.watch.end(Part::Home, PageNo(last), PEER.node, scene.cpu().now()), None);
 }
+
+#[test]
+fn a_page_that_is_expected_and_waited_for_counts_once() {
+    let scene = Scene::new(AHEAD);
+    let (no, _) = scene.map();
+    scene.fault(no, [8, 9], false);
+    scene.fault(no, [12], false);
+    assert_eq!(scene.shared.gauges().awaited, 18);
+}
+
+#[test]
+fn what_a_mapping_expects_of_another_home_it_is_given_by_this_one_when_the_shard_has_moved_here() {
+    let scene = Scene::new(readahead::Mode::Off);
+    let [(first, memory), (second, _)] = [scene.map(), scene.map()];
+    let page = PageNo(SHARD_PAGES);
+    scene.shared.core.lock().mapped.expected.add(page..PageNo(page.0 + 1), first, Instant::from_ns(u64::MAX));
+    scene.fault(second, [page.0], false);
+    assert_eq!(memory.pages(), [page.0]);
+    assert_eq!(scene.shared.gauges().awaited, 0);
+}

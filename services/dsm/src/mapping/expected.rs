@@ -64,6 +64,10 @@ impl Expected {
         self.runs.clear();
     }
 
+    pub(crate) fn has(&self, page: PageNo) -> bool {
+        self.runs.range(..=page).next_back().is_some_and(|(_, run)| run.end > page)
+    }
+
     /// Pages.
     pub(crate) fn count(&self) -> usize {
         self.runs.iter().map(|(start, run)| (run.end.0 - start.0) as usize).sum()
@@ -109,6 +113,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(expected.count(), model.len());
+                prop_assert!((0..80).all(|page| expected.has(PageNo(page)) == model.contains_key(&page)));
             }
             expected.clear();
             prop_assert_eq!(expected.count(), 0);

@@ -11,7 +11,7 @@ use policy::unit::Instant;
 use super::MappingNo;
 use super::table::{Place, WINDOW};
 use crate::Shared;
-use crate::core::{Core, Progress, block};
+use crate::core::{Core, Progress, Saving, block};
 
 impl Shared {
     /// The policy has given up the right to write a page and, unless `retain`, to read it: nobody of this node does when
@@ -80,6 +80,18 @@ impl Shared {
         let cached = self.give_up(core, volume, page, retain);
         let forwarded = core.forwarded.remove(&page).map(|(_, frame)| frame);
         self.retain(core, page, written.or(cached).or(forwarded));
+    }
+
+    /// What was given up is retained until the steps of the page are done, or its home has it.
+    pub(crate) fn retain(&self, core: &mut Core, page: PageNo, frame: Option<FrameRef>) {
+        match core.saving.get_mut(&page) {
+            Some(saving) if frame.is_some() => saving.frame = frame,
+            Some(_) => {}
+            None => {
+                core.saves += 1;
+                core.saving.insert(page, Saving { number: core.saves, frame });
+            }
+        }
     }
 
     /// What a mapping has written, after which it may only read it. `None`: the host does not give it, or there is no
