@@ -86,11 +86,16 @@ impl Node {
         Some((Asks { from: self.me, to: home.at, pages, first }, dropped))
     }
 
+    /// Whether all pages that another node asks this home for can be granted at once.
+    pub fn may_grant(&self, asks: &Asks) -> bool {
+        let may = |term| self.directory.may_grant_run(&asks.pages, term, (asks.from.node, asks.first));
+        self.own_term(asks).is_some_and(may)
+    }
+
     /// Another node asks for pages of this home. `None`: not all of them can be granted at once.
     pub fn on_asks(&mut self, asks: &Asks) -> Option<Grants> {
-        let Asks { from, to, ref pages, first } = *asks;
-        self.one_shard(pages).filter(|_| self.is_from_another(from, to))?;
-        let term = self.places.own(pages.start)?;
+        let Asks { from, ref pages, first, .. } = *asks;
+        let term = self.own_term(asks)?;
         let granted = self.directory.grant_run(pages, term, (from.node, first))?;
         Some(Grants { from: self.me, to: from, pages: pages.clone(), first, granted })
     }
@@ -104,6 +109,12 @@ impl Node {
             && granted.len() as u64 == len(pages)
             && granted.iter().all(is_its)
             && self.copies.take_run(pages, first, granted)
+    }
+
+    /// The term of this home, of which another node asks for pages.
+    fn own_term(&self, asks: &Asks) -> Option<Incarnation> {
+        self.one_shard(&asks.pages).filter(|_| self.is_from_another(asks.from, asks.to))?;
+        self.places.own(asks.pages.start)
     }
 
     fn is_from_another(&self, from: Address, to: Address) -> bool {
@@ -179,16 +190,20 @@ impl Copy {
 }
 
 impl Directory {
+    fn may_grant_run(&self, pages: &Range<PageNo>, term: Incarnation, (node, first): (NodeId, Request)) -> bool {
+        let may = |page, entry: Option<&Entry>| {
+            entry.is_none_or(|entry| entry.may_grant_read(node, request_of(page, pages, first)))
+        };
+        !self.is_surveying_in(term) && self.entries.all(pages.clone(), may)
+    }
+
     fn grant_run(
         &mut self,
         pages: &Range<PageNo>,
         term: Incarnation,
         (node, first): (NodeId, Request),
     ) -> Option<Vec<(Serial, Version)>> {
-        let may = |page, entry: Option<&Entry>| {
-            entry.is_none_or(|entry| entry.may_grant_read(node, request_of(page, pages, first)))
-        };
-        if self.is_surveying_in(term) || !self.entries.all(pages.clone(), may) {
+        if !self.may_grant_run(pages, term, (node, first)) {
             return None;
         }
         let mut numbers = self.numbers();

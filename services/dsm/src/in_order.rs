@@ -95,6 +95,8 @@ impl Shared {
         let mut frames = Frames::new();
         let is_one_request = count <= self.request_pages_max(cpu);
         let may = is_plain && is_one_request && self.answers() && self.volume().is_some() && cpu.switches().look_ahead;
+        // Memory is taken only for what will be granted.
+        let may = may && core.node.may_grant(asks);
         if !may || !cpu.kernel().try_allocate(count, &mut frames) {
             return false;
         }

@@ -94,10 +94,14 @@ impl World {
     fn ask(&mut self, asks: &Asks) -> Option<Grants> {
         let home = &mut self.nodes[0];
         let (before, mut single) = (state(home), home.clone());
+        let may = home.may_grant(asks);
+        assert_eq!(state(home), before);
         let Some(grants) = home.on_asks(asks) else {
+            assert!(!may);
             assert_eq!(state(home), before, "it was refused");
             return None;
         };
+        assert!(may);
         let granted: Vec<_> = asks.envelopes().flat_map(|envelope| sent(single.on_message(NOW, envelope))).collect();
         assert_eq!(granted, grants.envelopes().collect::<Vec<_>>());
         assert_eq!(state(home), state(&single));
