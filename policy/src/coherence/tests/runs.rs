@@ -6,13 +6,14 @@ use std::time::Duration;
 use testkit::random::Random;
 
 use super::super::{
-    Action, Actions, Address, Asks, Config, Copied, Envelope, Grants, Homes, Incarnation, Local, Message, Mode, Node,
-    NodeId, PageNo, Request, Serial, Storage, Version,
+    Action, Actions, Address, Asks, Config, Copied, Envelope, Grants, Home, Homes, Incarnation, Local, Message, Mode,
+    Node, NodeId, PageNo, Request, Serial, ShardNo, Storage, Version,
 };
 use crate::unit::Instant;
 
 const PAGES: u64 = 150;
 const NODES: u16 = 3;
+const FIRST: Incarnation = Incarnation::FIRST;
 
 /// One page in so many is cached.
 const CACHED: u64 = 13;
@@ -20,7 +21,7 @@ const CACHED: u64 = 13;
 const NOW: Instant = Instant::from_ns(7);
 
 fn address(node: u16) -> Address {
-    Address { node: NodeId(node), incarnation: Incarnation::FIRST }
+    Address { node: NodeId(node), incarnation: FIRST }
 }
 
 fn state(node: &Node) -> String {
@@ -36,17 +37,50 @@ fn sent(actions: impl IntoIterator<Item = Action>) -> Vec<Envelope> {
 struct World {
     nodes: Vec<Node>,
     network: Vec<Envelope>,
+    /// Of the home, where homes move.
+    term: Option<Incarnation>,
     /// Runs that were taken in one step: asked for, granted, arrived; and pages that were dropped before.
     taken: [u32; 4],
 }
 
 impl World {
     fn new(storage: Storage, forwarding: bool) -> World {
-        let (homes, timeout) = (Homes::Of(1), Duration::from_secs(1));
+        World::with(Homes::Of(1), storage, forwarding)
+    }
+
+    /// Where homes move, and node 0 surveys the others.
+    fn mapped() -> World {
+        let mut world = World::with(Homes::Mapped { shards: 2 }, Storage::Shared, false);
+        world.begin_term();
+        world
+    }
+
+    fn with(homes: Homes, storage: Storage, forwarding: bool) -> World {
+        let timeout = Duration::from_secs(1);
         let config = Config { nodes: NODES, pages: PAGES, homes, shard: 100, storage, pages_max: 140, timeout };
-        let mut nodes: Vec<Node> = (0..NODES).map(|node| Node::new(config, address(node), [], [])).collect();
+        let others = |node| (0..NODES).filter(move |other| *other != node).map(|other| (NodeId(other), Some(FIRST)));
+        let mut nodes: Vec<Node> = (0..NODES).map(|node| Node::new(config, address(node), [], others(node))).collect();
         nodes.iter_mut().for_each(|node| node.set_forwarding(forwarding));
-        World { nodes, network: Vec::new(), taken: [0; 4] }
+        World { nodes, network: Vec::new(), term: None, taken: [0; 4] }
+    }
+
+    /// Node 0 is the home in a new term.
+    fn begin_term(&mut self) {
+        let since = Incarnation(self.term.map_or(4, |term| term.0 + 1));
+        self.term = Some(since);
+        let homes = [0, 1].map(|shard| (ShardNo(shard), Home { at: address(0), since }));
+        for node in 0..self.nodes.len() {
+            let actions = self.nodes[node].on_homes(NOW, homes, [], |_| false);
+            self.act(actions);
+        }
+    }
+
+    fn deliver_all(&mut self) {
+        while !self.network.is_empty() {
+            let envelope = self.network.remove(0);
+            let actions = self.deliver(envelope);
+            self.act(actions);
+        }
     }
 
     fn act(&mut self, actions: Actions) {
@@ -148,6 +182,17 @@ impl World {
 
     /// Other messages, and requests for single pages.
     fn some(&mut self, random: &mut Random) {
+        if self.term.is_some() && random.chance(30) {
+            let shard = ShardNo(random.below(2) as u16);
+            match random.below(3) {
+                0 => self.nodes[0].release(shard),
+                1 => {
+                    let actions = self.nodes[0].take_back(NOW, shard);
+                    self.act(actions);
+                }
+                _ => self.begin_term(),
+            }
+        }
         for _ in 0..random.below(6) {
             let (node, page) = (random.index(self.nodes.len()), PageNo(random.below(PAGES)));
             match random.below(10) {
@@ -168,12 +213,16 @@ impl World {
 /// Grants that the home has not made so.
 fn spoil(grants: &mut Grants, random: &mut Random) {
     let serial = |incarnation| Serial { incarnation: Incarnation(incarnation), count: 3 };
-    match random.below(6) {
+    match random.below(7) {
         0 => grants.first = Request(grants.first.0 + 1),
         1 => grants.from = address(2),
         2 => grants.to = address(0),
         3 => grants.pages.end = PageNo(grants.pages.end.0 + 1),
         4 => grants.granted.push((serial(1), Version::default())),
+        5 => {
+            let index = random.index(grants.granted.len());
+            grants.granted[index].0.incarnation = Incarnation(3);
+        }
         _ => grants.from.incarnation = Incarnation(9),
     }
 }
@@ -181,10 +230,10 @@ fn spoil(grants: &mut Grants, random: &mut Random) {
 #[test]
 fn runs_are_taken_as_their_messages_one_by_one() {
     let mut taken = [0; 4];
-    for seed in testkit::rounds::seeds(30) {
+    for seed in testkit::rounds::seeds(45) {
         let mut random = Random(seed);
         let storage = *random.pick(&[Storage::Plain, Storage::Versioned, Storage::Volatile, Storage::Shared]);
-        let mut world = World::new(storage, random.chance(500));
+        let mut world = if random.chance(300) { World::mapped() } else { World::new(storage, random.chance(500)) };
         for _ in 0..200 {
             world.run(&mut random);
             world.some(&mut random);
@@ -233,4 +282,26 @@ fn a_run_in_two_parts_of_the_pages_or_beyond_them_is_refused() {
     let own = world.read_run(0, PageNo(0)..PageNo(4));
     assert_eq!(own, None, "of its own pages it asks nobody");
     assert!(world.read_run(1, PageNo(100)..PageNo(PAGES)).is_some());
+}
+
+#[test]
+fn a_home_grants_no_run_while_it_surveys_or_has_released_it_and_none_of_an_earlier_term_is_taken() {
+    let mut world = World::mapped();
+    let asks = world.read_run(1, PageNo(0)..PageNo(8)).expect("nothing is held");
+    assert!(world.nodes[0].is_surveying());
+    assert_eq!(world.ask(&asks), None);
+    world.deliver_all();
+    assert!(!world.nodes[0].is_surveying());
+    let asks = world.read_run(1, PageNo(20)..PageNo(28)).expect("nothing is held");
+    world.nodes[0].release(ShardNo(0));
+    assert_eq!(world.ask(&asks), None);
+    let actions = world.nodes[0].take_back(NOW, ShardNo(0));
+    world.act(actions);
+    let grants = world.ask(&asks).expect("it is the home");
+    for index in 0..grants.granted.len() {
+        let mut spoiled = grants.clone();
+        spoiled.granted[index].0.incarnation = Incarnation(3);
+        assert!(!world.grant(1, &spoiled), "page {index}");
+    }
+    assert!(world.grant(1, &grants));
 }
