@@ -40,6 +40,9 @@
 //! A copy to read may be dropped without a message, unless it was forwarded and is not recorded. A recall is then answered
 //! as if it had just been given up.
 //!
+//! Runs of adjacent pages to read are asked for, granted and taken in one step each where nothing else concerns any of their
+//! pages (`runs.rs`). They become what their messages one by one would have made of them.
+//!
 //! # Forwarding
 //! With [`Node::set_forwarding`], the one that may write sends the page straight to the node that wants it, and to the home
 //! as well (DASH's forwarding: one message less on the way; here the home stores it all the same). The home *promises* the

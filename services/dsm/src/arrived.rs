@@ -88,7 +88,7 @@ impl Shared {
             let Word::Page { message, lost, unflushed } = header.word else { continue };
             let is_uncertain = unflushed && self.config.shards.is_some();
             let durability = if is_uncertain { Durability::Uncertain } else { Durability::Known };
-            let content = match pages.page(number).filter(|_| !lost) {
+            let content = match pages.page(number) {
                 _ if lost => Content::Lost,
                 Some(page) => Content::Page(page, durability),
                 None => Content::None,

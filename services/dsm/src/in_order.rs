@@ -56,7 +56,7 @@ impl Shared {
     }
 
     fn ask_run(&self, cpu: &Processor, core: &mut Core, pages: Range<PageNo>) -> bool {
-        let is_free = core.pages.within(pages.clone()).next().is_none() && !core.mapped.is_any_had(&pages);
+        let is_free = core.pages.within(pages.clone()).next().is_none() && !core.mapped.is_any_mapped(&pages);
         let is_settled = core.saving.range(pages.clone()).next().is_none() && core.forwarded.is_empty();
         let Some(volume) = self.volume().filter(|_| is_free && is_settled && !self.has_ended()) else { return false };
         // What the cache has evicted is held in name only.

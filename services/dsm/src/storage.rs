@@ -42,6 +42,9 @@ struct Read {
 
 type Reading = Pin<Box<dyn Future<Output = Result<(), Errno>>>>;
 
+/// What was read at once, or the rest, for a task.
+type Begun = Result<Result<(), Errno>, Reading>;
+
 impl Shared {
     /// Pages that the storage is asked for at a time, at most.
     pub(crate) fn request_pages_max(&self, cpu: &Processor) -> usize {
@@ -144,7 +147,13 @@ impl Shared {
     fn read_run(&self, cpu: &Processor, core: &mut Core, run: &[Read]) -> bool {
         let Some(first) = run.first() else { return false };
         let frames: Frames = run.iter().map(|read| read.frame.clone()).collect();
-        match self.begin_read(cpu, first.page, frames) {
+        let read = self.begin_read(cpu, first.page, frames);
+        self.go_on_reading(cpu, core, run, read)
+    }
+
+    /// Ends what was read at once, and the rest later. True: pages are due.
+    fn go_on_reading(&self, cpu: &Processor, core: &mut Core, run: &[Read], read: Begun) -> bool {
+        match read {
             Ok(result) if !self.has_ended() => {
                 self.end_read(cpu, core, run, result);
                 true
@@ -178,16 +187,12 @@ impl Shared {
             core.watch.begin(Part::Home, page, to.node, asked);
             run.push(Read { page, reader: Reader::Node(to, message), frame });
         }
-        match read {
-            Ok(result) if !self.has_ended() => self.end_read(cpu, core, &run, result),
-            Ok(_) => {}
-            Err(read) => self.end_read_later(cpu, run, read),
-        }
+        self.go_on_reading(cpu, core, &run, read);
         None
     }
 
-    /// Memory is read at once. `Err`: the rest, for a task.
-    fn begin_read(&self, cpu: &Processor, first: PageNo, frames: Frames) -> Result<Result<(), Errno>, Reading> {
+    /// Memory is read at once.
+    fn begin_read(&self, cpu: &Processor, first: PageNo, frames: Frames) -> Begun {
         let Some(shared) = self.this.upgrade() else { return Ok(Err(Errno::IO)) };
         let here = cpu.clone();
         at_once(async move { shared.read_frames(&here, first, frames).await })

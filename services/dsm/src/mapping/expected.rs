@@ -14,11 +14,11 @@ use super::MappingNo;
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
     /// By first page. Runs do not overlap.
-    runs: BTreeMap<PageNo, Run>,
+    runs: BTreeMap<PageNo, Ahead>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct Ahead {
     end: PageNo,
     no: MappingNo,
     deadline: Instant,
@@ -28,7 +28,7 @@ impl Expected {
     pub(crate) fn add(&mut self, pages: Range<PageNo>, no: MappingNo, deadline: Instant) {
         self.take(&pages);
         if pages.start < pages.end {
-            self.runs.insert(pages.start, Run { end: pages.end, no, deadline });
+            self.runs.insert(pages.start, Ahead { end: pages.end, no, deadline });
         }
     }
 
@@ -40,7 +40,7 @@ impl Expected {
         {
             self.runs.remove(&start);
             if start < pages.start {
-                self.runs.insert(start, Run { end: pages.start, ..run });
+                self.runs.insert(start, Ahead { end: pages.start, ..run });
             }
             if pages.end < run.end {
                 self.runs.insert(pages.end, run);

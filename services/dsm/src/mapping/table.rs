@@ -99,7 +99,6 @@ impl Table {
 
     pub(crate) fn end(&mut self, no: MappingNo) {
         self.members.remove(&no);
-        self.expected.end(no);
         let written: Vec<PageNo> = self.written(Some(no)).collect();
         self.written.retain(|page, _| written.binary_search(page).is_err());
         self.pages.retain(|_, entries| {
@@ -152,7 +151,7 @@ impl Table {
     }
 
     /// Has any mapping any of these pages?
-    pub(crate) fn is_any_had(&self, pages: &Range<PageNo>) -> bool {
+    pub(crate) fn is_any_mapped(&self, pages: &Range<PageNo>) -> bool {
         self.pages.range(pages.clone()).next().is_some()
     }
 
@@ -160,7 +159,7 @@ impl Table {
     pub(crate) fn set_run(&mut self, no: MappingNo, pages: &Range<PageNo>, now: Instant) -> bool {
         let len = (pages.end.0 - pages.start.0) as usize;
         let is_too_many = self.held(no) + len > self.pages_max || self.all_held().saturating_add(len) > self.all_max;
-        if is_too_many || self.is_any_had(pages) {
+        if is_too_many || self.is_any_mapped(pages) {
             return false;
         }
         let Some(member) = self.members.get_mut(&no) else { return false };
