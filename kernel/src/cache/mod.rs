@@ -231,3 +231,35 @@ impl Cache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use policy::pages::PageSize;
+
+    use super::*;
+    use crate::frame::PoolConfig;
+
+    #[test]
+    fn frames_that_are_evicted_together_are_taken_as_neighbours_again() {
+        let pool = PoolConfig { bytes_max: 4 << 20, chunk_bytes: 4 << 20, register: false, processors: 1 };
+        let pool = FramePool::new(pool).expect("address space");
+        assert!(pool.grow(1, PageSize::Small));
+        let cache = Cache::new(1, Algorithm::default());
+        let mut frames = Frames::new();
+        pool.take(pool.frames_free() as usize, &mut frames);
+        let _others: Frames = frames.drain(8..).collect();
+        // The frames of each two blocks that follow each other are apart.
+        for (block, at) in [0, 4, 1, 5, 2, 6, 3, 7].into_iter().enumerate() {
+            let key = BlockKey::new(DeviceId(0), BlockNo(block as u64));
+            cache.lock(key).insert(key, frames[at].clone(), State::CLEAN, 1024, &pool);
+        }
+        drop(frames);
+        assert_eq!((cache.evict(0, &pool), cache.evict(100, &pool), cache.evictions()), (0, 8, 8));
+        let twos: [Frames; 4] = std::array::from_fn(|_| {
+            let mut two = Frames::new();
+            pool.take(2, &mut two);
+            two
+        });
+        assert!(twos.iter().all(|two| two[0].no().0 + 1 == two[1].no().0), "{twos:?}");
+    }
+}

@@ -218,13 +218,14 @@ fn cut(frames: &mut Vec<FrameNo>, count: usize, hand_out: &mut impl FnMut(&[Fram
     taken
 }
 
-/// The last place where `count` frames are listed that follow each other downwards, as those do that are listed together.
+/// The last place where `count` frames are listed that follow each other, downwards, as evicted ones, or upwards.
 fn adjacent(frames: &[FrameNo], count: usize) -> Option<usize> {
     let from = frames.len().saturating_sub(LOOKED_AT);
-    let mut run = 1;
+    let (mut down, mut up) = (1, 1);
     for (at, pair) in frames[from..].windows(2).enumerate().rev() {
-        run = if pair[0].0 == pair[1].0 + 1 { run + 1 } else { 1 };
-        if run == count {
+        down = if pair[0].0 == pair[1].0 + 1 { down + 1 } else { 1 };
+        up = if pair[0].0 + 1 == pair[1].0 { up + 1 } else { 1 };
+        if down == count || up == count {
             return Some(from + at);
         }
     }
@@ -279,6 +280,8 @@ mod tests {
         assert_eq!([taken(&lists, 2, None), taken(&lists, 2, None)], [[0, 1], [2, 3]]);
         assert_eq!([taken(&lists, 1, None), taken(&lists, 3, None)], [vec![15], vec![4, 5, 6]]);
         assert_eq!([taken(&lists, 3, None), taken(&lists, 3, None)], [vec![7, 17, 19], vec![]]);
+        lists.add([31, 32, 33, 40].map(FrameNo));
+        assert_eq!([taken(&lists, 2, None), taken(&lists, 2, None)], [[32, 33], [31, 40]]);
     }
 
     #[test]
