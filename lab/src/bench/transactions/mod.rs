@@ -33,7 +33,7 @@ const PORT_MARK: &str = "postgres://127.0.0.1:";
 /// How long the tables grow before latencies count.
 const WARM: Duration = Duration::from_secs(10);
 
-/// Transactions before a crash, at least; and the log that it finds, at least: a checkpoint begins at half of 64 MiB.
+/// Transactions before a crash, at least; and the log that it finds, at least: a checkpoint begins at 32 MiB of rows in memory.
 const TRANSACTIONS: u64 = 1_000_000;
 const LOG_BYTES: u64 = 30 << 20;
 const LOADERS: u32 = 128;

@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_writes_the_map_of_a_large_volume_a_few_pages_at_a_time() {
-        let map_pages = Layout { pages: DISK_BYTES / BLOCK_BYTES }.map_pages();
+        let map_pages = Layout::new(DISK_BYTES / BLOCK_BYTES).map_pages();
         assert!(map_pages > 4 * MAP_PAGES_A_SLICE as u64);
         with_large_database(async move |cpu, database| {
             put(&cpu, &database).await;

@@ -179,7 +179,7 @@ impl Database {
     }
 
     async fn write_group(self: &Arc<Self>, cpu: &Processor, last: Sequence, changes: &[u8]) -> Result<(), Errno> {
-        let (log, of) = (self.layout.log(), self.layout.log_pages());
+        let (log, of) = (self.layout.log(), self.layout.log_pages);
         let pages = (HEADER_BYTES + changes.len()).div_ceil(PAGE_BYTES) as u64;
         let (page, unused) = self.room_in_log(cpu, pages).await?;
         let Circle { place: LogPlace { group: number, .. }, start, .. } = self.state.read().circle;
@@ -206,7 +206,7 @@ impl Database {
 
     /// Waits until the log has room. Returns where the group begins, and the pages left unused before it.
     async fn room_in_log(self: &Arc<Self>, cpu: &Processor, pages: u64) -> Result<(u64, u64), Errno> {
-        let of = self.layout.log_pages();
+        let of = self.layout.log_pages;
         let fits = || {
             let state = self.state.read();
             let (page, unused) = state.circle.fit(pages, of);
@@ -243,7 +243,7 @@ impl Database {
         superblock: &Superblock,
         mut change: impl FnMut(Sequence, FullKey, Option<Row>),
     ) -> Result<(Circle, Option<Sequence>), StoreError> {
-        let of = self.layout.log_pages();
+        let of = self.layout.log_pages;
         let Superblock { log: mut place, start, .. } = *superblock;
         let (mut used, mut last, mut oldest) = (0, None, 0);
         loop {
@@ -283,7 +283,7 @@ impl Database {
 
     /// Is there a group of this start behind the end of the log?
     async fn is_followed(&self, cpu: &Processor, end: LogPlace, start: Start) -> Result<bool, StoreError> {
-        let (log, of) = (self.layout.log(), self.layout.log_pages());
+        let (log, of) = (self.layout.log(), self.layout.log_pages);
         let (mut page, mut left) = (end.page % of, of.min(PAGES_LOOKED_AT));
         while left > 0 {
             let count = left.min(of - page).min(RUN_PAGES_MAX as u64);
@@ -315,7 +315,7 @@ impl Database {
         place: LogPlace,
         starts: &Range<u64>,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let (log, of) = (self.layout.log(), self.layout.log_pages());
+        let (log, of) = (self.layout.log(), self.layout.log_pages);
         if place.page >= of {
             return Ok(None);
         }

@@ -182,7 +182,7 @@ async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, Open
     }
     let now = cpu.time_of_day();
     pages.identity = (now.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(now.nanoseconds));
-    let layout = Layout { pages: pages.volume.size() / BLOCK_BYTES };
+    let layout = Layout::new(pages.volume.size() / BLOCK_BYTES);
     let superblock = Superblock {
         identity: pages.identity,
         generation: 1,
@@ -242,7 +242,7 @@ impl Database {
     /// system allocate it, which is a commit of its journal and takes another flush or two.
     async fn fill_log(&self, cpu: &Processor) -> Result<(), OpenError> {
         static ZEROES: [u8; RUN_PAGES_MAX * PAGE_BYTES] = [0; RUN_PAGES_MAX * PAGE_BYTES];
-        let (log, pages) = (self.layout.log(), self.layout.log_pages());
+        let (log, pages) = (self.layout.log(), self.layout.log_pages);
         for page in (0..pages).step_by(RUN_PAGES_MAX) {
             let count = (pages - page).min(RUN_PAGES_MAX as u64) as usize;
             let place = PageNo(log.0 + page);

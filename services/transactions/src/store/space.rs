@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn each_page_is_found_once_and_those_that_are_released_then_again() {
-        let layout = Layout { pages: 2048 + 100 };
+        let layout = Layout::new(2048 + 100);
         let mut space = Space::new(layout);
         let all: Vec<u64> = (layout.first().0..layout.pages).collect();
         let allocated =
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_map_of_several_slices_is_as_what_it_was_copied_from_without_what_is_released() {
-        let layout = Layout { pages: (MAP_PAGES_A_SLICE * WORDS_A_PAGE * 64 + 1000) as u64 };
+        let layout = Layout::new((MAP_PAGES_A_SLICE * WORDS_A_PAGE * 64 + 1000) as u64);
         let mut space = Space::new(layout);
         let released: Vec<PageNo> = (0..3000).filter_map(|_| space.allocate()).skip(1).step_by(2).collect();
         space.set(PageNo(layout.pages - 1), true);

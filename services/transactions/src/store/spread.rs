@@ -82,7 +82,7 @@ impl Database {
         let state = self.state.read();
         let part = |of: u64, whole: u64| of as f64 / whole.max(1) as f64;
         let (before, since) = (frozen.used - state.circle.freed, state.circle.used - frozen.used);
-        let log = part(since, self.layout.log_pages().saturating_sub(before));
+        let log = part(since, self.layout.log_pages.saturating_sub(before));
         let memory = part(state.recent.bytes() as u64, DELTA_BYTES_MAX as u64);
         (log.max(memory), state.is_awaited || state.is_closing)
     }

@@ -192,8 +192,8 @@ fn a_database_that_a_later_version_has_opened_is_refused() {
     with_volume(async |cpu, volume| {
         put_rows(&cpu, &volume, 0..10).await;
         open(&cpu, &volume).await.close(&cpu).await.expect("a disk that works");
-        set_version(&cpu, &volume, 0, 3).await;
-        assert_eq!(Database::open(&cpu, volume).await.err(), Some(OpenError::Version(3)));
+        set_version(&cpu, &volume, 0, 4).await;
+        assert_eq!(Database::open(&cpu, volume).await.err(), Some(OpenError::Version(4)));
     });
 }
 
