@@ -34,7 +34,7 @@ struct Child {
 }
 
 /// Key and value of a cell, where they are: in the frame of a page that is replaced, or among the changes. Most cells of a page
-/// stay as they are, and to copy each to a place of its own took longer than all else that is done with a page.
+/// stay as they are: a copy of each on the heap would be made to be written once.
 type Cell<'a> = (&'a [u8], &'a [u8]);
 
 impl Merge<'_> {
