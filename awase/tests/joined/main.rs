@@ -229,6 +229,27 @@ fn a_node_stopped_for_longer_than_its_lease_never_returns_old_data_and_its_clien
     assert_eq!(value(&at_b.read(0, BLOCK as u32).expect("read")), 4);
 }
 
+/// The host accepts for the server while that is stopped.
+#[test]
+fn a_client_that_connects_before_a_stopped_node_has_a_new_lease_is_served_when_it_has() {
+    let cluster = cluster!();
+    for disk in ["homes = [\"a\"]\nbacking = \"memory\"", &format!("shared_device = {:?}", cluster.device())] {
+        cluster.configure(0, disk);
+        let mut a = cluster.serve(0);
+        connect(&a).write_stable(0, &pattern(1)).expect("written");
+        a.forget_errors();
+        a.signal(libc::SIGSTOP);
+        std::thread::sleep(2 * LEASE);
+        let socket = a.socket();
+        let client = std::thread::spawn(move || Client::connect(&socket, "s").expect("connected"));
+        std::thread::sleep(LEASE / 4);
+        a.signal(libc::SIGCONT);
+        let mut client = client.join().expect("connected");
+        assert_eq!(value(&client.read(0, BLOCK as u32).expect("a member again")), 1, "{disk}");
+        a.end();
+    }
+}
+
 #[test]
 fn a_reload_in_which_the_lease_ends_leaves_new_clients_what_began_anew() {
     let cluster = cluster!();

@@ -1,6 +1,7 @@
 //! The handshake: fixed newstyle ("Handshake phase").
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::connection::{Gone, Session, receive_exact, send_all};
 
@@ -17,6 +18,9 @@ const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
 const OPTIONS_MAX: usize = 256;
 /// Options about each export: `nbdinfo --list` asks for the information and the contexts of all on one connection.
 const OPTIONS_AN_EXPORT_MAX: usize = 4;
+/// How long a client waits for an export that may not answer, and how often it is looked at.
+const WITHOUT_LEASE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The context id of [`BASE_ALLOCATION`] in block status.
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
 
@@ -118,7 +122,8 @@ impl Negotiation<'_> {
     async fn export_name(&mut self, payload: &[u8]) -> Result<Next, Gone> {
         // A refusal is impossible: "the server MUST disconnect".
         let name = std::str::from_utf8(payload).ok().filter(|name| name.len() <= NAME_BYTES_MAX);
-        let Some(export) = name.and_then(|name| self.nbd.find(name)) else { return Ok(Next::End) };
+        let Some(name) = name else { return Ok(Next::End) };
+        let Some(export) = self.choose(name).await else { return Ok(Next::End) };
         let mut reply = Vec::with_capacity(134);
         reply.extend_from_slice(&export.volume.size().to_be_bytes());
         reply.extend_from_slice(&export.flags(self.structured).to_be_bytes());
@@ -150,7 +155,8 @@ impl Negotiation<'_> {
         let Some((name, wanted)) = read_info(payload) else {
             return self.refuse(option, rep::ERR_INVALID, "the request for information is malformed").await;
         };
-        let Some(export) = self.nbd.find(name) else {
+        let found = if option == option::GO { self.choose(name).await } else { self.nbd.find(name) };
+        let Some(export) = found else {
             return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
         };
         let mut replies = Vec::new();
@@ -206,6 +212,21 @@ impl Negotiation<'_> {
         option_reply(&mut replies, option, rep::ACK, &[]);
         self.send(replies).await?;
         Ok(Next::Option)
+    }
+
+    /// The export of that name, which the client has for the life of its connection. If its volume may not answer, it may soon
+    /// be another one, as when the lease of a node is over that goes on: whoever had this one would get errors for good. So it
+    /// is waited for. If that takes long, the client has what there is, and errors that say why.
+    async fn choose(&self, name: &str) -> Option<Arc<Export>> {
+        let cpu = self.session.cpu();
+        let end = cpu.now() + WITHOUT_LEASE;
+        loop {
+            let export = self.nbd.find(name)?;
+            if export.volume.may_answer() || cpu.now() >= end || self.nbd.sessions.is_stopping() {
+                return Some(export);
+            }
+            cpu.sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Contexts apply to the export for which they were selected.
