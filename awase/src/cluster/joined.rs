@@ -274,12 +274,11 @@ impl Node {
         let volume = volume_of(&before.kernel, &before.export, &shared, before.home)?;
         volume.set_export(before.kernel.number_export(&before.export.name));
         let next = Disk { shared: Arc::clone(&shared), volume: Arc::clone(&volume), ..before.clone() };
-        let (own, old, name) = (Arc::clone(self), Arc::clone(&before.shared), before.export.name.clone());
+        let (own, name) = (Arc::clone(self), before.export.name.clone());
         before.kernel.mailbox(PROCESSOR).start(move |cpu| {
             let here = cpu.clone();
             cpu.spawn(async move {
-                // What the old one had begun to store must not come after what this one stores.
-                old.until_quiet().await;
+                shared.take_over().await;
                 own.dsm.add(&shared);
                 own.dsm.serve(&here, &shared);
                 if let Some(replace) = own.replace.get() {

@@ -61,6 +61,7 @@ pub(crate) fn hello(shared: &Shared, to: NodeId) -> First {
         from: shared.me.node,
         to,
         process: shared.process(),
+        first: shared.first,
         met: if shared.is_managed() { first_met(shared, to) } else { met(shared, to) },
         terms: shared.config.terms(),
     })

@@ -28,8 +28,6 @@ impl Shared {
                 Some(_) => core.deaths.on_end(before),
             }
             core.met[usize::from(address.node.0)] = Some(address.incarnation);
-            // Before this node gives it anything.
-            core.flushes.on_return(address);
             self.drop_uncached(cpu, core, PageNo(0), usize::MAX, true);
             let writers = core.node.dead_writers();
             let actions = core.node.on_alive(cpu.now(), address);
@@ -87,8 +85,9 @@ impl Shared {
             core.home.has_lost |= theirs.met.is_some_and(|met| met.incarnation < self.first);
             let mut first = self.losses(&core);
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
-            let lost = core.flushes.meet(address).filter(|_| self.config.shards.is_none());
-            first.extend(lost.map(Word::Unflushed));
+            if self.config.shards.is_none() {
+                first.extend(core.flushes.meet(address, theirs.first).map(Word::Unflushed));
+            }
             first.extend(core.ends.word());
             self.counters.messages.add(first.len() as u64);
             // With the core's lock: a loss that is noted on another processor is among these, or is told after them.

@@ -278,8 +278,7 @@ impl Shared {
             Action::Protect(_) => self.withdraw(cpu, core, volume, page, true),
             Action::Revoke(_) => self.withdraw(cpu, core, volume, page, false),
             Action::Lost(_) => {
-                core.saving.remove(&page);
-                core.node.home(page).into_iter().for_each(|home| core.flushes.on_lost(home.at));
+                self.on_lost(core, page);
                 Progress::Done
             }
             // What is retained is looked at when the steps are done.
@@ -318,6 +317,9 @@ impl Shared {
             }
             Message::GaveUp { data: Some(_), .. } | Message::Grant { data: Some(_), .. } => {
                 let is_forwarded = matches!(message, Message::Grant { .. });
+                if !is_forwarded {
+                    self.touch(core, to, page);
+                }
                 let frame = core.saving.get(&page).and_then(|saving| saving.frame.clone());
                 let lost = frame.is_none();
                 if is_forwarded && !lost {

@@ -4,10 +4,14 @@
 //! what other nodes may have written, for reading they retain it, stores it, and flushes its storage once for all that
 //! ask at the time. If no other node may write anything, this costs one message to each home.
 //!
-//! A home that returned may have lost what it had stored and not flushed. Then whoever had stored something there tells
-//! it so before it answers a flush ([`Word::Unflushed`], before the survey ends), and the next flush of each node fails,
-//! once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a flush of a
-//! home's storage has failed. What a node has been told of is a [`Mark`] of the home.
+//! A home whose process has died may have lost what it had stored and not flushed. Then whoever had stored something there
+//! tells it so when it is back, before it answers a flush ([`Word::Unflushed`], before the survey ends), and the next flush of
+//! each node fails, once: like a disk whose power failed, it has lost what was in its volatile cache. The same holds after a
+//! flush of a home's storage has failed. What a node has been told of is a [`Mark`] of the home.
+//!
+//! A home says in its hello which incarnation was the first of its process. Whatever it stored since then it has, if its lease
+//! was over meanwhile, too. But what was on its way to it then, whose sender has no copy any more, nobody can find: that counts
+//! as lost.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -22,9 +26,10 @@ use policy::unit::Instant;
 use crate::Shared;
 use crate::core::Core;
 use crate::flush_moving::MOVED;
+use crate::link::Link;
 use crate::mapping::Written;
 use crate::member::ENDED;
-use crate::unflushed::{Asked, Scope};
+use crate::unflushed::{Asked, Scope, Touched};
 use crate::waiting::Content;
 use crate::wire::{Mark, Word};
 
@@ -36,15 +41,19 @@ impl Shared {
     /// what else programs have written is left to them: write-back flushes in the same way.
     pub(crate) async fn flush_own(&self, cpu: &Processor) -> Result<(), Errno> {
         self.store_mapped(cpu, Written::TakenOver).await?;
-        self.until_saved(cpu).await?;
+        let saved = self.until_saved(cpu).await?;
         if let Some(shards) = self.config.shards {
-            return self.flush_own_moving(cpu, shards).await;
+            return self.flush_own_moving(cpu, shards, saved).await;
         }
-        let touched: Vec<_> = self.core.lock().flushes.touched.iter().map(|(home, at)| (*home, *at)).collect();
+        let touched = self.core.lock().flushes.touched_by(saved);
         let flushes = touched.iter().map(|(home, at)| {
             let known = self.core.lock().flushes.mark(Scope::Own, *home);
-            let stored = Mark { incarnation: at.first, failures: 0 };
-            let since = if known.incarnation == at.first { known } else { stored };
+            let since = match at {
+                // Before any process.
+                Touched { has_lost: true, .. } => Mark::default(),
+                _ if known.incarnation == at.first => known,
+                _ => Mark { incarnation: at.first, failures: 0 },
+            };
             self.flush_at(cpu, (*home, Scope::Own), since)
         });
         let mut result = Ok(());
@@ -64,16 +73,28 @@ impl Shared {
     /// What its programs have written it gives up now.
     pub(crate) async fn flush_all(&self, cpu: &Processor) -> Result<(), Errno> {
         self.store_mapped(cpu, Written::All).await?;
-        self.until_saved(cpu).await?;
+        let saved = self.until_saved(cpu).await?;
         if let Some(shards) = self.config.shards {
-            return self.flush_moving(cpu, shards).await;
+            return self.flush_moving(cpu, shards, saved).await;
         }
+        let touched = self.core.lock().flushes.touched_by(saved);
         let flushes = self.fixed_homes().map(|home| {
             let since = self.core.lock().flushes.mark(Scope::All, home);
             self.flush_at(cpu, (home, Scope::All), since)
         });
-        let flushed = futures_util::future::join_all(flushes).await;
-        flushed.into_iter().try_for_each(|flushed| if flushed? { Ok(()) } else { Err(Errno::IO) })
+        let mut result = Ok(());
+        for (home, flushed) in self.fixed_homes().zip(futures_util::future::join_all(flushes).await) {
+            match flushed {
+                Ok(true) => {
+                    // What of this node's own is lost its next own flush returns.
+                    let covered = touched.get(&home).filter(|at| !at.has_lost);
+                    covered.into_iter().for_each(|at| self.core.lock().flushes.end(home, *at));
+                }
+                Ok(false) => result = Err(Errno::IO),
+                Err(errno) => result = Err(errno),
+            }
+        }
+        result
     }
 
     fn fixed_homes(&self) -> impl Iterator<Item = NodeId> + Clone {
@@ -102,11 +123,12 @@ impl Shared {
         is_clean && core.saving.is_empty() && core.forwarded.is_empty() && core.mapped.len() == 0
     }
 
-    /// Waits until the homes have all that this node had given up before.
-    pub(crate) async fn until_saved(&self, cpu: &Processor) -> Result<(), Errno> {
+    /// Waits until the homes have all that this node had given up before. Returns the number of the last of that.
+    pub(crate) async fn until_saved(&self, cpu: &Processor) -> Result<u64, Errno> {
         let newest = self.core.lock().saves;
         let is_stored = |core: &Core| core.saving.values().all(|saving| saving.number > newest);
-        self.until_none_left(cpu, |core| if is_stored(core) { 0 } else { core.saving.len() }).await
+        self.until_none_left(cpu, |core| if is_stored(core) { 0 } else { core.saving.len() }).await?;
+        Ok(newest)
     }
 
     /// Waits until each of these pages has been stored once: others may want them again and again. The timeout begins anew
@@ -129,6 +151,23 @@ impl Shared {
             left.len() + newest.saturating_sub(core.saved()) as usize
         };
         self.until_none_left(cpu, next).await
+    }
+
+    /// Something is sent to a home to be stored, if it is connected: with the state locked, no connection begins.
+    pub(crate) fn touch(&self, core: &mut Core, home: Address, page: PageNo) {
+        if home == self.me || self.links.get(usize::from(home.node.0)).is_some_and(Link::is_up) {
+            let number = core.saving.get(&page).map_or(core.saves, |saving| saving.number);
+            core.flushes.touch(home, number);
+        }
+    }
+
+    /// What this node had given up is lost, since its home has a new incarnation.
+    pub(crate) fn on_lost(&self, core: &mut Core, page: PageNo) {
+        core.saving.remove(&page);
+        if let Some(home) = core.node.home(page) {
+            let lost = core.flushes.on_lost(home.at);
+            self.send_word(home.at, Word::Unflushed(lost), None);
+        }
     }
 
     /// False: the home has lost something that was not flushed.
@@ -195,7 +234,7 @@ impl Shared {
         let home = &self.core.lock().flushes.home;
         let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
         is_stored &= scope == Scope::Own || home.losses == losses;
-        (is_stored && !home.has_failed(self.me.incarnation, scope, since), mark)
+        (is_stored && !home.has_failed(self.first..=self.me.incarnation, scope, since), mark)
     }
 
     /// Recalls what these nodes may write, and returns that.

@@ -32,18 +32,19 @@ enum Covered {
 }
 
 impl Shared {
-    /// Makes all that was stored for this node before durable. Who has died that had stored something may have failed to
-    /// flush it, and the next home gets what nodes still have of that, this one or who has taken it from this one since: it is
-    /// durable when all is that was acknowledged before at any node. That fails also for what others had written and lost.
-    pub(crate) async fn flush_own_moving(&self, cpu: &Processor, shards: u16) -> Result<(), Errno> {
+    /// Makes all that was stored for this node before, up to what was `saved`, durable. Who has died that had stored something may
+    /// have failed to flush it, and the next home gets what nodes still have of that, this one or who has taken it from this one
+    /// since: it is durable when all is that was acknowledged before at any node. That fails also for what others had written and
+    /// lost.
+    pub(crate) async fn flush_own_moving(&self, cpu: &Processor, shards: u16, saved: u64) -> Result<(), Errno> {
         loop {
-            let touched = self.core.lock().flushes.touched.clone();
+            let touched = self.core.lock().flushes.touched_by(saved);
             let flushed = self.flush_touched(cpu, Scope::Own, touched, &BTreeSet::new()).await?;
             if flushed == Covered::All {
                 return Ok(());
             }
             self.until_given_again(cpu, shards).await?;
-            self.flush_moving(cpu, shards).await?;
+            self.flush_moving(cpu, shards, saved).await?;
         }
     }
 
@@ -99,7 +100,7 @@ impl Shared {
 
     /// A flush of all nodes: asks the homes of one version of the map, which must be all nodes' until the end, or what
     /// moved meanwhile could be missed. What homes had stored that are none any more this node's own flush covers.
-    pub(crate) async fn flush_moving(&self, cpu: &Processor, shards: u16) -> Result<(), Errno> {
+    pub(crate) async fn flush_moving(&self, cpu: &Processor, shards: u16, saved: u64) -> Result<(), Errno> {
         let mut deadline = cpu.now() + self.config.timeout;
         loop {
             let homes = |core: &Core| {
@@ -110,7 +111,7 @@ impl Shared {
             };
             let (seen, homes) = self.until(cpu, deadline, homes).await?;
             let since = Mark { incarnation: seen, failures: 0 };
-            let touched = self.core.lock().flushes.touched.clone();
+            let touched = self.core.lock().flushes.touched_by(saved);
             let begin = cpu.now();
             let flushes = homes.iter().map(async |home| {
                 if *home == self.me {

@@ -9,7 +9,7 @@ use policy::coherence::{Incarnation, NodeId};
 use crate::wire::{u16_at, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"AWASEDSM";
-const VERSION: u16 = 12;
+const VERSION: u16 = 13;
 const PREFIX_BYTES: usize = 16;
 const FIXED_BYTES: usize = 56;
 
@@ -47,6 +47,8 @@ pub struct Hello {
     pub from: NodeId,
     pub to: NodeId,
     pub process: Process,
+    /// The first incarnation of that process: what it has stored since then it has not lost.
+    pub first: Incarnation,
     /// The last of the receiver that the sender met; where members come and go, the first.
     pub met: Option<Process>,
     pub terms: Terms,
@@ -69,7 +71,7 @@ impl First {
                 body.extend(hello.to.0.to_le_bytes());
                 let met = hello.met.unwrap_or(NOT_MET);
                 body.extend([hello.process, met].iter().flat_map(|process| process.incarnation.0.to_le_bytes()));
-                body.extend(0_u32.to_le_bytes());
+                body.extend(hello.first.0.to_le_bytes());
                 body.extend([hello.process, met].iter().flat_map(|process| process.id.to_le_bytes()));
                 body.extend(hello.terms.size.to_le_bytes());
                 body.extend(hello.terms.homes.to_le_bytes());
@@ -111,7 +113,8 @@ impl First {
             |incarnation, id| Process { incarnation: Incarnation(u32_at(body, incarnation)), id: u64_at(body, id) };
         let met = Some(process(8, 24)).filter(|met| met.incarnation > NOT_MET.incarnation);
         let (from, to) = (NodeId(u16_at(body, 0)), NodeId(u16_at(body, 2)));
-        Some(First::Hello(Hello { from, to, process: process(4, 16), met, terms }))
+        let first = Incarnation(u32_at(body, 12));
+        Some(First::Hello(Hello { from, to, process: process(4, 16), first, met, terms }))
     }
 
     /// Sends it; false if the connection has ended.
@@ -160,7 +163,8 @@ mod tests {
     fn hello() -> Hello {
         let terms = Terms { size: 1 << 30, homes: 5, nodes: "a,b,ü".into(), volume: "disk".into() };
         let process = |number, id| Process { incarnation: Incarnation(number), id };
-        Hello { from: NodeId(2), to: NodeId(0), process: process(7, u64::MAX), met: Some(process(3, 9)), terms }
+        let (from, to, first) = (NodeId(2), NodeId(0), Incarnation(5));
+        Hello { from, to, process: process(7, u64::MAX), first, met: Some(process(3, 9)), terms }
     }
 
     #[test]

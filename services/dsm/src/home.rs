@@ -105,6 +105,8 @@ impl Shared {
                 Some(Ok(Some(home.stored)))
             };
             let Some(stored) = self.changed.until(leads).await? else { return Ok(()) };
+            // Until a failure is noted: a later incarnation returns it, too.
+            let performing = Performing::begin(self);
             let flushed = self.try_perform(cpu, Action::Flush).await;
             {
                 let mut core = self.core.lock();
@@ -121,6 +123,7 @@ impl Shared {
                     self.note_failure(&mut core);
                 }
             }
+            drop(performing);
             self.changed.wake_all();
             if flushed.is_none() {
                 return Err(if self.has_ended() { ENDED } else { Errno::IO });

@@ -195,7 +195,7 @@ impl Shared {
     }
 
     /// This incarnation is over: it answers nothing and holds nothing any more, and whoever waits gets an error. Returns
-    /// when this is so; what the storage had begun to write may still be under way ([`until_quiet`](Self::until_quiet)).
+    /// when this is so; what the storage had begun to write may still be under way ([`take_over`](Self::take_over)).
     pub fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         let volume = self.volume();
@@ -222,10 +222,24 @@ impl Shared {
         self.changed.wake_all();
     }
 
-    /// Waits until nothing is under way in the storage. After the end, or what was begun before it could be stored over
-    /// what a later incarnation stores.
-    pub async fn until_quiet(&self) {
-        self.changed.until(|| (self.performing.load(Ordering::SeqCst) == 0).then_some(())).await;
+    /// Waits until nothing is under way in the storage that earlier incarnations of this process have begun, which have
+    /// ended: it could be stored over what this one stores. Whatever flushes of theirs have failed, this one returns. To be
+    /// called before it is served.
+    pub async fn take_over(&self) {
+        let Some(before) = self.before.lock().clone() else { return };
+        before.until_quiet().await;
+        if self.config.shards.is_none() {
+            let core = before.core.lock();
+            self.core.lock().flushes.home.inherit(&core.flushes.home, before.me.incarnation);
+        }
+        *self.before.lock() = None;
+        self.changed.wake_all();
+    }
+
+    /// After the end: waits until nothing is under way in the storage, also of earlier incarnations.
+    async fn until_quiet(&self) {
+        let is_quiet = || self.performing.load(Ordering::SeqCst) == 0 && self.before.lock().is_none();
+        self.changed.until(|| is_quiet().then_some(())).await;
     }
 }
 

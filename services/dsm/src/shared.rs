@@ -111,6 +111,8 @@ pub struct Shared {
     pub(crate) performing: AtomicU64,
     /// The first incarnation of this process: its storage has all that was stored since.
     pub(crate) first: Incarnation,
+    /// The one before of this process, until it is taken over from.
+    pub(crate) before: Mutex<Option<Arc<Shared>>>,
     /// Names of members, where those come and go.
     pub(crate) names: Mutex<BTreeMap<NodeId, String>>,
     /// Why something could not be stored, as people were told last, and when.
@@ -165,7 +167,7 @@ impl Shared {
             stopped: Vec::new(),
             filling: Vec::new(),
         };
-        core.flushes.meet(me);
+        core.flushes.meet(me, first);
         if let Some(before) = joined.as_ref().and_then(|joined| joined.before.as_ref()) {
             let before = before.core.lock();
             core.flushes.failures = Failures::inherit(&before.flushes.failures);
@@ -186,6 +188,7 @@ impl Shared {
             stopped: WaitList::default(),
             counters: Counters::default(),
             reserve: Reserve::default(),
+            before: Mutex::new(joined.as_ref().and_then(|joined| joined.before.clone())),
             lease: joined.map(|joined| joined.lease),
             ended: AtomicBool::new(false),
             is_served: AtomicBool::new(false),
@@ -245,14 +248,7 @@ impl Shared {
         if !core.saving.contains_key(&page) {
             return;
         }
-        if core.node.is_saving(page) {
-            if let Some(home) = self.config.policy().home(page) {
-                let incarnation = self.incarnation_of(core, home);
-                core.flushes.touch(home, incarnation);
-            } else if let Some(home) = core.node.home(page) {
-                core.flushes.touch(home.at.node, home.at.incarnation);
-            }
-        } else {
+        if !core.node.is_saving(page) {
             core.saving.remove(&page);
             core.has_changed = true;
         }

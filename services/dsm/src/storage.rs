@@ -79,7 +79,7 @@ impl Shared {
             }
             // This node's own.
             Content::None => {
-                core.flushes.touch(self.me.node, self.me.incarnation);
+                self.touch(core, self.me, page);
                 match core.saving.get(&page).and_then(|saving| saving.frame.clone()) {
                     Some(frame) => frame,
                     None => {

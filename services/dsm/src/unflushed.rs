@@ -1,7 +1,7 @@
 //! What is to be flushed where, and which flushes are under way.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use policy::coherence::{Address, Incarnation, NodeId, PageNo, PageSet};
 use policy::unflushed::Unflushed;
@@ -26,10 +26,12 @@ const SHARES: u64 = 4;
 /// A home at which something of this node was stored and not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Touched {
-    /// The incarnations of the home at which the first and the last of it was stored.
+    /// The incarnations of the home at which the first and the last of it was stored, of those that are not lost.
     pub(crate) first: Incarnation,
     pub(crate) last: Incarnation,
-    /// When, counted in stores.
+    /// Some of it the home may have lost, or what was given up to it is, which the next flush returns.
+    pub(crate) has_lost: bool,
+    /// The number of the last of it.
     pub(crate) number: u64,
     /// Where homes move: the failures that this node had heard of before, or its own flushes have returned.
     pub(crate) known: u64,
@@ -38,10 +40,10 @@ pub(crate) struct Touched {
 #[derive(Default)]
 pub(crate) struct Flushes {
     pub(crate) touched: BTreeMap<NodeId, Touched>,
-    /// Numbers what was stored.
-    touches: u64,
-    /// Where homes stay: the last incarnation of each that has ended with all durable that was stored there.
-    durable: BTreeMap<NodeId, Incarnation>,
+    /// Where homes stay: the first incarnation of the process of each that was connected last. It has what was stored since.
+    processes: BTreeMap<NodeId, Incarnation>,
+    /// Where homes stay: those of each that have ended with all durable that was stored there.
+    durable: BTreeMap<NodeId, RangeInclusive<Incarnation>>,
     /// Where homes move, by home: pages that it had not flushed when it granted them, and that others had written.
     pub(crate) marked: BTreeMap<Address, Unflushed<PageSet>>,
     /// The last incarnation of each home that may have lost what this node had stored there and not flushed; what was given up
@@ -76,6 +78,8 @@ pub(crate) struct HomeFlushes {
     pub(crate) running: Option<Instant>,
     /// Flushes that failed.
     pub(crate) failures: u64,
+    /// Where homes stay: those of earlier incarnations of this process, if any.
+    pub(crate) failed_before: Vec<Mark>,
     /// The last incarnation of this home that may have lost what a node had stored and not flushed.
     pub(crate) lost_at: Option<Incarnation>,
     /// Requests that are not answered yet.
@@ -91,8 +95,20 @@ impl Default for HomeFlushes {
         // What an earlier process stored may not be durable, either.
         let (stored, durable) = (1, 0);
         let unflushed = Unflushed::default();
-        let (running, failures, lost_at, requests, losses, lost_for) = Default::default();
-        HomeFlushes { stored, durable, unflushed, running, failures, lost_at, requests, losses, lost_for }
+        let (running, failures, failed_before, lost_at) = Default::default();
+        let (requests, losses, lost_for) = Default::default();
+        HomeFlushes {
+            stored,
+            durable,
+            unflushed,
+            running,
+            failures,
+            failed_before,
+            lost_at,
+            requests,
+            losses,
+            lost_for,
+        }
     }
 }
 
@@ -109,48 +125,68 @@ impl HomeFlushes {
 
     /// Has nothing failed, and nothing been stored since the last flush began?
     pub(crate) fn is_durable(&self) -> bool {
-        self.failures == 0 && self.durable >= self.stored
+        self.failures == 0 && self.failed_before.is_empty() && self.durable >= self.stored
     }
 
-    /// Has something been lost since?
-    pub(crate) fn has_failed(&self, me: Incarnation, scope: Scope, since: Mark) -> bool {
-        let (is_earlier, known) = (since.incarnation < me, if since.incarnation == me { since.failures } else { 0 });
+    /// Has something been lost since? `process`: its first incarnation, and this one.
+    pub(crate) fn has_failed(&self, process: RangeInclusive<Incarnation>, scope: Scope, since: Mark) -> bool {
         let has_lost = match scope {
-            Scope::Own => is_earlier,
+            Scope::Own => since.incarnation < *process.start(),
             Scope::All => self.lost_at.is_some_and(|lost| lost >= since.incarnation),
         };
-        has_lost || self.failures > known
+        has_lost || self.failed(*process.end()).any(|failed| failed > since)
+    }
+
+    /// The incarnations of this process, of which `me` is the present one, whose flushes have failed, with how often.
+    fn failed(&self, me: Incarnation) -> impl Iterator<Item = Mark> {
+        let own = Mark { incarnation: me, failures: self.failures };
+        self.failed_before.iter().copied().chain([own]).filter(|failed| failed.failures > 0)
+    }
+
+    /// Takes over what `before`, of the same process, would have returned.
+    pub(crate) fn inherit(&mut self, before: &HomeFlushes, incarnation: Incarnation) {
+        self.failed_before = before.failed(incarnation).collect();
+        self.lost_at = self.lost_at.max(before.lost_at);
     }
 }
 
 impl Flushes {
-    /// Something is stored at `home`.
-    pub(crate) fn touch(&mut self, home: NodeId, incarnation: Incarnation) {
-        self.touches += 1;
-        let (first, last, number) = (incarnation, incarnation, self.touches);
+    /// Something leaves to be stored at `home`, of this number among all that is given up.
+    pub(crate) fn touch(&mut self, home: Address, number: u64) {
+        let (first, last, has_lost) = (home.incarnation, home.incarnation, false);
         let known = self.failures.count;
-        let touched = self.touched.entry(home).or_insert(Touched { first, last, number, known });
-        (touched.last, touched.number) = (last.max(touched.last), number);
+        let touched = self.touched.entry(home.node).or_insert(Touched { first, last, has_lost, number, known });
+        (touched.last, touched.number) = (last.max(touched.last), number.max(touched.number));
+    }
+
+    /// Where something was stored, to be flushed, of which only what was given up to this number is certainly stored.
+    pub(crate) fn touched_by(&self, saved: u64) -> BTreeMap<NodeId, Touched> {
+        let stored = |at: &Touched| Touched { number: at.number.min(saved), ..*at };
+        self.touched.iter().map(|(home, at)| (*home, stored(at))).collect()
     }
 
     /// A flush has covered what was `touched` then, or has returned that this failed.
     pub(crate) fn end(&mut self, home: NodeId, touched: Touched) {
         let known = self.failures.count;
         match self.touched.get_mut(&home) {
-            Some(now) if now.number == touched.number => drop(self.touched.remove(&home)),
-            Some(now) => now.known = known,
+            Some(now) if (now.number, now.has_lost) == (touched.number, touched.has_lost) => {
+                self.touched.remove(&home);
+            }
+            // What was lost meanwhile the next one returns.
+            Some(now) => (now.has_lost, now.known) = (now.has_lost && !touched.has_lost, known),
             None => {}
         }
     }
 
-    /// A home stores nothing more, and all that it has stored in this incarnation is durable.
+    /// A home, which is connected, stores nothing more, and all is durable that its process has stored.
     pub(crate) fn on_durable(&mut self, home: Address) {
-        self.durable.insert(home.node, home.incarnation);
-        self.touched.retain(|node, touched| *node != home.node || touched.first != home.incarnation);
+        let first = self.processes.get(&home.node).copied().unwrap_or(home.incarnation);
+        self.touched.retain(|node, touched| *node != home.node || touched.has_lost || touched.first < first);
+        self.durable.insert(home.node, first..=home.incarnation);
     }
 
     pub(crate) fn is_durable(&self, home: NodeId, incarnation: Incarnation) -> bool {
-        self.durable.get(&home) == Some(&incarnation)
+        self.durable.get(&home).is_some_and(|durable| durable.contains(&incarnation))
     }
 
     /// This node does not have the page any more.
@@ -179,30 +215,33 @@ impl Flushes {
         self.marked.get(&home).is_some_and(|marked| marked.since().has_at_least(share.max(1)))
     }
 
-    /// A home is met. Returns the last incarnation of it that may have lost what this node had stored.
-    pub(crate) fn meet(&mut self, home: Address) -> Option<Incarnation> {
+    /// Where homes stay: one is met, whose process had this first incarnation. What an earlier process had stored may be lost.
+    /// Returns the last incarnation of it that may have lost what this node had stored.
+    pub(crate) fn meet(&mut self, home: Address, first: Incarnation) -> Option<Incarnation> {
         for marks in &mut self.marks {
             marks.entry(home.node).or_insert(Mark { incarnation: home.incarnation, failures: 0 });
         }
-        self.on_return(home);
+        self.processes.insert(home.node, first);
+        if let Some(touched) = self.touched.get_mut(&home.node).filter(|touched| touched.first < first) {
+            let lost = touched.last.min(before(first));
+            (touched.first, touched.last, touched.has_lost) = (first, first.max(touched.last), true);
+            self.note_unflushed(home.node, lost);
+        }
         self.unflushed.get(&home.node).copied()
     }
 
-    /// A home has another incarnation than the one at which something was stored: that may be lost.
-    pub(crate) fn on_return(&mut self, home: Address) {
-        let last = self.touched.get(&home.node).map(|touched| touched.last);
-        // Without a home nothing was stored.
-        let is_earlier = |last: &Incarnation| (Incarnation(1)..home.incarnation).contains(last);
-        if let Some(lost) = last.filter(is_earlier) {
-            self.unflushed.insert(home.node, lost);
-        }
+    /// What was given up before a home had this incarnation is lost, whatever its process. Returns the last incarnation that
+    /// may have lost something.
+    pub(crate) fn on_lost(&mut self, home: Address) -> Incarnation {
+        self.touch(home, 0);
+        self.touched.entry(home.node).and_modify(|touched| touched.has_lost = true);
+        self.note_unflushed(home.node, before(home.incarnation))
     }
 
-    /// What was given up before a home had this incarnation is lost.
-    pub(crate) fn on_lost(&mut self, home: Address) {
-        let before = Incarnation(home.incarnation.0.saturating_sub(1));
-        let lost = self.unflushed.entry(home.node).or_default();
-        *lost = before.max(*lost);
+    fn note_unflushed(&mut self, home: NodeId, incarnation: Incarnation) -> Incarnation {
+        let lost = self.unflushed.entry(home).or_default();
+        *lost = incarnation.max(*lost);
+        *lost
     }
 
     /// The failures of a home that a flush has returned, or that were before this node met it.
@@ -230,6 +269,10 @@ impl Flushes {
     }
 }
 
+fn before(incarnation: Incarnation) -> Incarnation {
+    Incarnation(incarnation.0.saturating_sub(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,50 +285,113 @@ mod tests {
 
     #[test]
     fn each_node_is_told_once_of_a_failure() {
-        let me = Incarnation(4);
+        let process = || Incarnation(4)..=Incarnation(4);
         let mut home = HomeFlushes::default();
         for scope in [Scope::Own, Scope::All] {
-            assert!(!home.has_failed(me, scope, mark(4, 0)));
+            assert!(!home.has_failed(process(), scope, mark(4, 0)));
         }
         home.failures = 2;
         for scope in [Scope::Own, Scope::All] {
-            assert!(home.has_failed(me, scope, mark(4, 1)) && home.has_failed(me, scope, mark(3, 9)));
-            assert!(!home.has_failed(me, scope, mark(4, 2)));
+            assert!(home.has_failed(process(), scope, mark(4, 1)) && home.has_failed(process(), scope, mark(3, 9)));
+            assert!(!home.has_failed(process(), scope, mark(4, 2)));
         }
+    }
+
+    #[test]
+    fn a_later_incarnation_of_a_process_returns_the_failures_of_the_earlier_ones() {
+        let process = || Incarnation(4)..=Incarnation(8);
+        let mut before = HomeFlushes { failures: 2, ..HomeFlushes::default() };
+        for incarnation in [4, 6] {
+            let mut home = HomeFlushes::default();
+            home.inherit(&before, Incarnation(incarnation));
+            before = home;
+        }
+        for scope in [Scope::Own, Scope::All] {
+            assert!(before.has_failed(process(), scope, mark(4, 1)), "not heard of the second one");
+            assert!([mark(4, 2), mark(5, 0), mark(8, 0)].iter().all(|known| !before.has_failed(
+                process(),
+                scope,
+                *known
+            )));
+        }
+        assert!(!before.is_durable());
     }
 
     #[test]
     fn what_an_earlier_incarnation_lost_fails_flushes_of_all_that_have_not_heard_of_it() {
-        let me = Incarnation(5);
+        let me = || Incarnation(5)..=Incarnation(5);
         let home = HomeFlushes { lost_at: Some(Incarnation(3)), ..HomeFlushes::default() };
-        assert!(home.has_failed(me, Scope::All, mark(3, 0)), "it flushed at that incarnation last");
-        assert!(!home.has_failed(me, Scope::All, mark(4, 0)), "it was told by the one after it");
-        assert!(home.has_failed(me, Scope::Own, mark(4, 0)), "what it had stored itself there");
-        assert!(!HomeFlushes::default().has_failed(me, Scope::All, mark(3, 0)), "nothing was lost");
+        assert!(home.has_failed(me(), Scope::All, mark(3, 0)), "it flushed at that incarnation last");
+        assert!(!home.has_failed(me(), Scope::All, mark(4, 0)), "it was told by the one after it");
+        assert!(home.has_failed(me(), Scope::Own, mark(4, 0)), "what it had stored itself there");
+        assert!(!HomeFlushes::default().has_failed(me(), Scope::All, mark(3, 0)), "nothing was lost");
+    }
+
+    fn address(incarnation: u32) -> Address {
+        Address { node: HOME, incarnation: Incarnation(incarnation) }
+    }
+
+    /// Told when it is met in this incarnation, whose process had that first one.
+    fn meet(flushes: &mut Flushes, incarnation: u32, first: u32) -> Option<u32> {
+        flushes.meet(address(incarnation), Incarnation(first)).map(|lost| lost.0)
     }
 
     #[test]
-    fn what_was_stored_last_at_an_earlier_incarnation_counts_as_lost() {
+    fn what_was_stored_at_an_earlier_process_counts_as_lost() {
         let mut flushes = Flushes::default();
-        let address = |incarnation| Address { node: HOME, incarnation: Incarnation(incarnation) };
-        assert_eq!(flushes.meet(address(2)), None);
-        flushes.touch(HOME, Incarnation(2));
-        assert_eq!(flushes.meet(address(2)), None, "the same process");
-        assert_eq!(flushes.meet(address(3)), Some(Incarnation(2)));
-        flushes.touch(HOME, Incarnation(3));
-        assert_eq!(flushes.touched[&HOME].first, Incarnation(2), "not flushed since");
-        assert_eq!(flushes.meet(address(4)), Some(Incarnation(3)));
+        assert_eq!(meet(&mut flushes, 2, 2), None);
+        flushes.touch(address(2), 1);
+        assert_eq!(meet(&mut flushes, 2, 2), None, "the same incarnation");
+        assert_eq!(meet(&mut flushes, 5, 2), None, "the same process");
+        flushes.touch(address(5), 2);
+        let touched = flushes.touched[&HOME];
+        assert_eq!((touched.first, touched.has_lost), (Incarnation(2), false), "not flushed since");
+        assert_eq!(meet(&mut flushes, 7, 6), Some(5));
+        assert!(flushes.touched[&HOME].has_lost);
+        flushes.touch(address(7), 3);
+        assert_eq!(meet(&mut flushes, 9, 6), Some(5), "nothing more");
         assert_eq!(flushes.mark(Scope::All, HOME), mark(2, 0), "where it was met first");
+    }
+
+    #[test]
+    fn what_was_given_up_to_a_home_and_is_lost_counts_although_its_process_goes_on() {
+        let mut flushes = Flushes::default();
+        meet(&mut flushes, 2, 2);
+        assert_eq!(flushes.on_lost(address(5)), Incarnation(4));
+        assert_eq!(meet(&mut flushes, 5, 2), Some(4));
+        let lost = flushes.touched[&HOME];
+        assert!(lost.has_lost);
+        flushes.touch(address(5), 4);
+        flushes.end(HOME, lost);
+        assert!(!flushes.touched[&HOME].has_lost, "it was returned");
+    }
+
+    #[test]
+    fn a_home_that_has_ended_has_made_durable_what_its_process_had_stored() {
+        let mut flushes = Flushes::default();
+        meet(&mut flushes, 7, 4);
+        flushes.touch(address(5), 5);
+        flushes.on_durable(address(7));
+        assert!(flushes.touched.is_empty());
+        let durable = |incarnation| flushes.is_durable(HOME, Incarnation(incarnation));
+        assert_eq!([0, 3, 4, 5, 7, 8].map(durable), [false, false, true, true, true, false]);
+        meet(&mut flushes, 9, 9);
+        flushes.touch(address(8), 6);
+        flushes.on_durable(address(9));
+        assert!(!flushes.touched.is_empty(), "an earlier process");
     }
 
     #[test]
     fn what_is_stored_during_a_flush_is_left_to_the_next_one() {
         let mut flushes = Flushes::default();
-        flushes.touch(HOME, Incarnation(2));
-        let before = flushes.touched[&HOME];
-        flushes.touch(HOME, Incarnation(2));
-        flushes.end(HOME, before);
-        assert!(flushes.touched.contains_key(&HOME));
+        flushes.touch(address(2), 1);
+        let before = flushes.touched_by(1)[&HOME];
+        flushes.touch(address(2), 2);
+        let under_way = flushes.touched_by(1)[&HOME];
+        for not_all in [before, under_way] {
+            flushes.end(HOME, not_all);
+            assert!(flushes.touched.contains_key(&HOME));
+        }
         flushes.end(HOME, flushes.touched[&HOME]);
         assert!(flushes.touched.is_empty());
     }

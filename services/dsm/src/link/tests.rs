@@ -72,7 +72,14 @@ fn a_peer_hears_what_was_lost_before_anything_else() {
     own.set(Arc::downgrade(&shared)).expect("once");
     shared.tell_loss(&mut shared.core.lock(), LOST);
     let process = Process { incarnation: PEER.incarnation, id: 1 };
-    let hello = Hello { from: PEER.node, to: ME.node, process, met: None, terms: shared.config.terms() };
+    let hello = Hello {
+        from: PEER.node,
+        to: ME.node,
+        process,
+        first: process.incarnation,
+        met: None,
+        terms: shared.config.terms(),
+    };
     let generation = shared.on_connected(cpu, PEER, &hello);
     let link = &shared.links[usize::from(PEER.node.0)];
     let words = link.next(|| cpu.now(), generation).now_or_never().flatten().expect("words");

@@ -144,7 +144,7 @@ impl Scene {
         let storage = if stays { Arc::clone(&running.storage) } else { device };
         let before = running.shared.take();
         before.iter().for_each(|before| before.end());
-        let joined = Joined { lease: Box::new(Flag(lease)), members, homes, before: before.clone() };
+        let joined = Joined { lease: Box::new(Flag(lease)), members, homes, before };
         let shared = Shared::join(config, me, storage, report, joined);
         let config = VolumeConfig {
             name: "shared".into(),
@@ -158,9 +158,7 @@ impl Scene {
         let (dsm, own, cpu) = (Arc::clone(&running.dsm), Arc::clone(&shared), running.host.processors[0].clone());
         let here = cpu.clone();
         cpu.spawn(async move {
-            if let Some(before) = before {
-                before.until_quiet().await;
-            }
+            own.take_over().await;
             dsm.add(&own);
             dsm.serve(&here, &own);
         });
