@@ -74,6 +74,7 @@ macro_rules! cluster {
 }
 
 mod forgotten;
+mod memory;
 mod refused;
 
 fn connect(server: &Server) -> Client {

@@ -49,20 +49,13 @@ pub(crate) fn is_member(shared: &Shared, hello: &Hello) -> bool {
     !shared.is_managed() || (!shared.has_ended() && shared.met(hello.from) == Some(hello.process.incarnation))
 }
 
-/// The first of a node that this process was connected to. The last would be the present one: members hear of its
-/// predecessor's end before they connect to it.
-fn first_met(shared: &Shared, node: NodeId) -> Option<Process> {
-    let incarnation = shared.core.lock().first_met.get(&node).copied()?;
-    Some(Process { incarnation, id: 0 })
-}
-
 pub(crate) fn hello(shared: &Shared, to: NodeId) -> First {
     First::Hello(Hello {
         from: shared.me.node,
         to,
         process: shared.process(),
         first: shared.first,
-        met: if shared.is_managed() { first_met(shared, to) } else { met(shared, to) },
+        met: if shared.is_managed() { None } else { met(shared, to) },
         terms: shared.config.terms(),
     })
 }

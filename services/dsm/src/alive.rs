@@ -79,11 +79,10 @@ impl Shared {
     /// A connection to a node was made. Returns its number.
     pub(crate) fn on_connected(&self, cpu: &Processor, address: Address, theirs: &Hello) -> u64 {
         let generation = {
-            let mut core = self.core.lock();
+            let core = &mut *self.core.lock();
             core.processes.insert(address.node, theirs.process.id);
-            core.first_met.entry(address.node).or_insert(address.incarnation);
-            core.home.has_lost |= theirs.met.is_some_and(|met| met.incarnation < self.first);
-            let mut first = self.losses(&core);
+            self.on_met(core, address);
+            let mut first = self.losses(core);
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
             if self.config.shards.is_none() {
                 first.extend(core.flushes.meet(address, theirs.first).map(Word::Unflushed));
@@ -107,6 +106,21 @@ impl Shared {
         // Flushes are asked for on this connection.
         self.changed.wake_all();
         generation
+    }
+
+    /// This node has met another one, or is told that somebody has, perhaps this one: then an earlier process of it had what it
+    /// lost with its memory, and it hears of that before any survey is answered. What is news is passed on, since those who know
+    /// may die before the other one is back. If nobody is left who knows, a disk in memory begins anew.
+    pub(crate) fn on_met(&self, core: &mut Core, of: Address) {
+        core.home.has_lost |= of.node == self.me.node && of.incarnation < self.first;
+        let is_one = of.node != self.me.node && usize::from(of.node.0) < core.met.len();
+        let known = core.first_met.get(&of.node);
+        if is_one && known.is_none_or(|known| *known > of.incarnation) {
+            core.first_met.insert(of.node, of.incarnation);
+            if self.config.shards.is_none() {
+                self.tell_all(core, Word::Met(of));
+            }
+        }
     }
 
     /// The number of peers that are connected.
@@ -151,6 +165,10 @@ impl Shared {
         if self.config.shards.is_some() {
             let failed = core.flushes.failures.all(self.me);
             losses.extend(failed.map(|(home, failures)| Word::Failed { home, failures }));
+        } else {
+            let met =
+                core.first_met.iter().map(|(node, incarnation)| Address { node: *node, incarnation: *incarnation });
+            losses.extend(met.map(Word::Met));
         }
         losses
     }

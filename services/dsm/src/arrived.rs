@@ -139,6 +139,7 @@ impl Shared {
                 let mut core = self.core.lock();
                 self.note_loss(&mut core, of);
             }
+            Word::Met(of) => self.on_met(&mut self.core.lock(), of),
             Word::Bye => {
                 self.core.lock().ends.left.insert(from.node, from.incarnation);
                 self.on_end(cpu, from, true);

@@ -49,7 +49,7 @@ pub struct Hello {
     pub process: Process,
     /// The first incarnation of that process: what it has stored since then it has not lost.
     pub first: Incarnation,
-    /// The last of the receiver that the sender met; where members come and go, the first.
+    /// The last of the receiver that the sender met. Not where members come and go.
     pub met: Option<Process>,
     pub terms: Terms,
 }

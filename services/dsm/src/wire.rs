@@ -7,7 +7,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0, 1 | kind; flags |
-//! | 2..4 | node to which a page is forwarded, which has died, or whose flushes have failed, plus one |
+//! | 2..4 | node to which a page is forwarded, which has died, was met, or whose flushes have failed, plus one |
 //! | 4..8, 8..12 | incarnation of the sender and of the receiver |
 //! | 12..16 | incarnation of the serial; term of a survey, or of a shard's home |
 //! | 16..24 | page; number of a flush; shard |
@@ -55,6 +55,8 @@ pub enum Word {
     Flushing(u64),
     /// This incarnation of a node has ended, and may have written what the sender, its home, does not have.
     Died(Address),
+    /// The sender, or whoever has told it so, has met this incarnation of a node, and none before it.
+    Met(Address),
     /// What the sender stored at this incarnation of the receiver, or before, and had not flushed, may be lost.
     Unflushed(Incarnation),
     /// So many flushes of this home have failed, on a device that all nodes reach.
@@ -111,6 +113,7 @@ mod kind {
     pub const FAILED: u8 = 17;
     pub const DURABLE: u8 = 18;
     pub const ENDING: u8 = 19;
+    pub const MET: u8 = 20;
 }
 
 mod flag {
@@ -147,6 +150,10 @@ impl Fields {
 
     fn mark(self, number: u64, mark: Mark) -> Self {
         Fields { page: number, serial: Serial { incarnation: mark.incarnation, count: mark.failures }, ..self }
+    }
+
+    fn address(self, Address { node, incarnation }: Address) -> Self {
+        Fields { node: Some(node), serial: Serial { incarnation, count: 0 }, ..self }
     }
 
     fn terms(self, since: Incarnation, seen: Incarnation) -> Self {
@@ -196,10 +203,8 @@ pub(crate) fn fields(word: Word) -> Fields {
         Word::Unflushed(incarnation) => {
             return Fields::of(kind::UNFLUSHED, false).mark(0, Mark { incarnation, failures: 0 });
         }
-        Word::Died(Address { node, incarnation }) => {
-            let serial = Serial { incarnation, count: 0 };
-            return Fields { node: Some(node), serial, ..Fields::of(kind::DIED, false) };
-        }
+        Word::Died(of) => return Fields::of(kind::DIED, false).address(of),
+        Word::Met(of) => return Fields::of(kind::MET, false).address(of),
         Word::Durable { shard, since } => {
             return Fields::of(kind::DURABLE, false).mark(shard.0.into(), Mark { incarnation: since, failures: 0 });
         }
@@ -260,10 +265,13 @@ pub(crate) fn word(fields: &Fields) -> Option<Word> {
         kind::FLUSHED => return Some(Word::Flushed { number: fields.page, ok: yes, mark }),
         kind::FLUSHING => return Some(Word::Flushing(fields.page)),
         kind::UNFLUSHED => return Some(Word::Unflushed(mark.incarnation)),
-        kind::DIED | kind::FAILED => {
+        kind::DIED | kind::MET | kind::FAILED => {
             let of = Address { node: fields.node?, incarnation: serial.incarnation };
-            let is_death = fields.kind == kind::DIED;
-            return Some(if is_death { Word::Died(of) } else { Word::Failed { home: of, failures: mark.failures } });
+            return Some(match fields.kind {
+                kind::DIED => Word::Died(of),
+                kind::MET => Word::Met(of),
+                _ => Word::Failed { home: of, failures: mark.failures },
+            });
         }
         kind::DURABLE => {
             return Some(Word::Durable { shard: ShardNo(fields.page.try_into().ok()?), since: mark.incarnation });
@@ -399,12 +407,12 @@ mod tests {
             let mut header = [0; HEADER_BYTES];
             header.copy_from_slice(&bytes);
             let is_possible = match header[0] {
-                kind::DIED | kind::FAILED => header[2..4] != [0; 2],
+                kind::DIED | kind::MET | kind::FAILED => header[2..4] != [0; 2],
                 kind::DURABLE => header[18..24] == [0; 6],
                 _ => true,
             };
             header[44..46].fill(0);
-            let known = (kind::ASK..=kind::ENDING).contains(&header[0]) && is_possible;
+            let known = (kind::ASK..=kind::MET).contains(&header[0]) && is_possible;
             prop_assert_eq!(Run::decode(&header).is_some(), known);
         }
     }
@@ -415,7 +423,7 @@ mod tests {
         let answers = [true, false].map(|ok| Word::Flushed { number: 8, ok, mark });
         let flushes = [true, false].map(|all| Word::Flush { number: 7, all, since: mark });
         let home = Address { node: NodeId(0), incarnation: Incarnation(6) };
-        let of_node = [Word::Died(home), Word::Failed { home, failures: 7 }];
+        let of_node = [Word::Died(home), Word::Met(home), Word::Failed { home, failures: 7 }];
         let told = [Word::Flushing(9), Word::Unflushed(Incarnation(5))].into_iter().chain(of_node);
         let durable = Word::Durable { shard: ShardNo(u16::MAX), since: Incarnation(5) };
         let told = [true, false].map(|has_stored| Word::Ending { has_stored }).into_iter().chain(told);

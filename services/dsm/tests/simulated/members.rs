@@ -1,6 +1,7 @@
 //! Nodes with leases, some of which are homes in memory of their own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::{Processor, Volume};
 use machine::Errno;
@@ -78,6 +79,39 @@ fn what_a_home_in_memory_lost_with_its_process_is_an_error_until_it_is_written_a
             assert_eq!(read(&mut scene, node, BLOCK), Ok(8), "seed {seed}: {node}");
             assert_eq!(read(&mut scene, node, 5), Err(Errno::IO), "seed {seed}: {node}");
         }
+    }
+}
+
+/// The writer has met the home, and its process dies, too; the third one never meets the process of the home that has died.
+#[test]
+fn what_a_home_in_memory_lost_is_an_error_although_no_node_is_left_that_had_met_it() {
+    for seed in testkit::rounds::seeds(12) {
+        let setup = Setup { moves: true, stays: true, homes: 1, backing: Backing::Memory, ..Setup::new(seed, 3) };
+        let mut scene = Scene::new(setup);
+        scene.cut(0, 2);
+        scene.see_all();
+        scene.pass(Duration::from_millis(500));
+        write(&mut scene, 1, BLOCK, 7);
+        scene.kill_member(0);
+        scene.deregister(0);
+        scene.see_all();
+        scene.kill_member(1);
+        scene.deregister(1);
+        scene.see_all();
+        scene.heal();
+        scene.boot(1);
+        scene.see_all();
+        if seed.is_multiple_of(2) {
+            scene.register(2);
+        }
+        scene.boot(0);
+        scene.see_all();
+        scene.until_connected();
+        for node in 0..3 {
+            assert_eq!(read(&mut scene, node, BLOCK), Err(Errno::IO), "seed {seed}: {node}");
+        }
+        write(&mut scene, 2, BLOCK, 8);
+        assert_eq!([0, 1].map(|node| read(&mut scene, node, BLOCK)), [Ok(8); 2], "seed {seed}");
     }
 }
 
