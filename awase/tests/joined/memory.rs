@@ -23,7 +23,9 @@ fn blocks_of_a_home_in_memory_that_was_killed_are_errors_although_all_that_had_m
     }
     connect(&servers[1]).write(0, &pattern(2)).expect("written anew");
     assert_eq!(value(&connect(&servers[0]).read(0, BLOCK as u32).expect("read")), 2);
-    servers.map(|server| server.end());
+    for server in servers {
+        server.end();
+    }
     // No node is left: the disk begins anew.
     let a = start(0);
     assert_eq!(value(&connect(&a).read(0, BLOCK as u32).expect("read")), 0);
