@@ -216,7 +216,10 @@ impl Shared {
     /// Flushes this home's storage for `from`. False if something was lost since that node heard of it last, or if others
     /// did not store in time what they wrote.
     async fn flush_home(&self, cpu: &Processor, from: Address, (scope, since): (Scope, Mark)) -> (bool, Mark) {
-        let losses = self.core.lock().flushes.home.losses;
+        let (losses, failures) = {
+            let home = &self.core.lock().flushes.home;
+            (home.losses, home.failures)
+        };
         let deadline = cpu.now() + self.config.timeout;
         let is_ready = self.until(cpu, deadline, |core| (!core.node.is_surveying()).then_some(())).await;
         let mut is_stored = is_ready.is_ok();
@@ -232,6 +235,10 @@ impl Shared {
         }
         is_stored = is_stored && self.make_durable(cpu).await.is_ok();
         let home = &self.core.lock().flushes.home;
+        if !is_stored && home.failures == failures {
+            // Storage was not flushed: what is lost later is to be returned, too, that was stored by now.
+            return (false, since);
+        }
         let mark = Mark { incarnation: self.me.incarnation, failures: home.failures };
         is_stored &= scope == Scope::Own || home.losses == losses;
         (is_stored && !home.has_failed(self.first..=self.me.incarnation, scope, since), mark)

@@ -215,11 +215,12 @@ impl Flushes {
         self.marked.get(&home).is_some_and(|marked| marked.since().has_at_least(share.max(1)))
     }
 
-    /// Where homes stay: one is met, whose process had this first incarnation. What an earlier process had stored may be lost.
+    /// Where homes stay: one is met, whose process had this first incarnation. What an earlier process had stored may be lost;
+    /// what this one has stored since its first incarnation may yet be, and this node may read it from now on.
     /// Returns the last incarnation of it that may have lost what this node had stored.
     pub(crate) fn meet(&mut self, home: Address, first: Incarnation) -> Option<Incarnation> {
         for marks in &mut self.marks {
-            marks.entry(home.node).or_insert(Mark { incarnation: home.incarnation, failures: 0 });
+            marks.entry(home.node).or_insert(Mark { incarnation: first, failures: 0 });
         }
         self.processes.insert(home.node, first);
         if let Some(touched) = self.touched.get_mut(&home.node).filter(|touched| touched.first < first) {

@@ -111,6 +111,56 @@ fn a_flush_fails_once_at_each_node_when_a_home_dies_after_a_new_lease() {
     }
 }
 
+#[test]
+fn a_flush_fails_at_a_node_that_met_the_home_after_its_new_lease_when_what_was_stored_before_is_lost() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, clients) = scene(seed);
+        let value = write(&mut scene, &clients, 1, BLOCK);
+        assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}: it is stored");
+        renew(&mut scene, 0);
+        if seed % 2 == 0 {
+            renew(&mut scene, 2);
+        } else {
+            scene.kill_member(2);
+            forget(&mut scene, 2);
+            start(&mut scene, 2);
+        }
+        assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}");
+        scene.power_cut_member(0);
+        forget(&mut scene, 0);
+        start(&mut scene, 0);
+        let flushed = [2, 2].map(|node| flush(&mut scene, node).is_ok());
+        assert_eq!(flushed, [false, true], "seed {seed}");
+    }
+}
+
+/// A flush under which a node has died that had written has flushed nothing.
+#[test]
+fn a_flush_that_failed_before_the_home_s_storage_was_flushed_is_not_the_last_that_fails_for_what_is_lost_later() {
+    for seed in testkit::rounds::seeds(12) {
+        let setup = Setup { moves: true, stays: true, backing: Backing::Path, homes: 1, ..Setup::new(seed, 4) };
+        let mut scene = Scene::new(setup);
+        scene.see_all();
+        scene.until_connected();
+        let clients = Clients::new(&scene);
+        let value = write(&mut scene, &clients, 1, BLOCK);
+        assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}: it is stored");
+        renew(&mut scene, 0);
+        write(&mut scene, &clients, 3, BLOCK + 1);
+        scene.kill_member(3);
+        let flushed = begin_flush(&scene, 2);
+        scene.pass(Duration::from_millis(50));
+        forget(&mut scene, 3);
+        assert!(end_flush(&mut scene, &flushed).0.is_err(), "seed {seed}: what was written is lost");
+        scene.power_cut_member(0);
+        forget(&mut scene, 0);
+        scene.boot(3);
+        start(&mut scene, 0);
+        let flushed = [2, 2].map(|node| flush(&mut scene, node).is_ok());
+        assert_eq!(flushed, [false, true], "seed {seed}");
+    }
+}
+
 /// It fails in the incarnation that has ended, before or after its end.
 #[test]
 fn a_failed_flush_of_a_home_fails_one_of_each_node_also_when_its_process_has_a_new_lease() {
