@@ -50,7 +50,7 @@ impl Shared {
             let known = self.core.lock().flushes.mark(Scope::Own, *home);
             let since = match at {
                 // Before any process.
-                Touched { has_lost: true, .. } => Mark::default(),
+                Touched { lost: Some(_), .. } => Mark::default(),
                 _ if known.incarnation == at.first => known,
                 _ => Mark { incarnation: at.first, failures: 0 },
             };
@@ -87,7 +87,7 @@ impl Shared {
             match flushed {
                 Ok(true) => {
                     // What of this node's own is lost its next own flush returns.
-                    let covered = touched.get(&home).filter(|at| !at.has_lost);
+                    let covered = touched.get(&home).filter(|at| at.lost.is_none());
                     covered.into_iter().for_each(|at| self.core.lock().flushes.end(home, *at));
                 }
                 Ok(false) => result = Err(Errno::IO),

@@ -29,8 +29,8 @@ pub(crate) struct Touched {
     /// The incarnations of the home at which the first and the last of it was stored, of those that are not lost.
     pub(crate) first: Incarnation,
     pub(crate) last: Incarnation,
-    /// Some of it the home may have lost, or what was given up to it is, which the next flush returns.
-    pub(crate) has_lost: bool,
+    /// The number of the last loss of some of it, or of what was given up to the home, that no flush has returned.
+    pub(crate) lost: Option<u64>,
     /// The number of the last of it.
     pub(crate) number: u64,
     /// Where homes move: the failures that this node had heard of before, or its own flushes have returned.
@@ -49,6 +49,8 @@ pub(crate) struct Flushes {
     /// The last incarnation of each home that may have lost what this node had stored there and not flushed; what was given up
     /// for a home and is lost counts as that of the incarnation before.
     unflushed: BTreeMap<NodeId, Incarnation>,
+    /// Numbers losses.
+    losses: u64,
     /// Numbers requests.
     asked: u64,
     pub(crate) answers: BTreeMap<u64, Asked>,
@@ -153,9 +155,9 @@ impl HomeFlushes {
 impl Flushes {
     /// Something leaves to be stored at `home`, of this number among all that is given up.
     pub(crate) fn touch(&mut self, home: Address, number: u64) {
-        let (first, last, has_lost) = (home.incarnation, home.incarnation, false);
+        let (first, last, lost) = (home.incarnation, home.incarnation, None);
         let known = self.failures.count;
-        let touched = self.touched.entry(home.node).or_insert(Touched { first, last, has_lost, number, known });
+        let touched = self.touched.entry(home.node).or_insert(Touched { first, last, lost, number, known });
         (touched.last, touched.number) = (last.max(touched.last), number.max(touched.number));
     }
 
@@ -169,11 +171,11 @@ impl Flushes {
     pub(crate) fn end(&mut self, home: NodeId, touched: Touched) {
         let known = self.failures.count;
         match self.touched.get_mut(&home) {
-            Some(now) if (now.number, now.has_lost) == (touched.number, touched.has_lost) => {
+            Some(now) if (now.number, now.lost) == (touched.number, touched.lost) => {
                 self.touched.remove(&home);
             }
             // What was lost meanwhile the next one returns.
-            Some(now) => (now.has_lost, now.known) = (now.has_lost && !touched.has_lost, known),
+            Some(now) => (now.lost, now.known) = (now.lost.filter(|lost| Some(*lost) != touched.lost), known),
             None => {}
         }
     }
@@ -181,7 +183,7 @@ impl Flushes {
     /// A home, which is connected, stores nothing more, and all is durable that its process has stored.
     pub(crate) fn on_durable(&mut self, home: Address) {
         let first = self.processes.get(&home.node).copied().unwrap_or(home.incarnation);
-        self.touched.retain(|node, touched| *node != home.node || touched.has_lost || touched.first < first);
+        self.touched.retain(|node, touched| *node != home.node || touched.lost.is_some() || touched.first < first);
         self.durable.insert(home.node, first..=home.incarnation);
     }
 
@@ -225,7 +227,8 @@ impl Flushes {
         self.processes.insert(home.node, first);
         if let Some(touched) = self.touched.get_mut(&home.node).filter(|touched| touched.first < first) {
             let lost = touched.last.min(before(first));
-            (touched.first, touched.last, touched.has_lost) = (first, first.max(touched.last), true);
+            self.losses += 1;
+            (touched.first, touched.last, touched.lost) = (first, first.max(touched.last), Some(self.losses));
             self.note_unflushed(home.node, lost);
         }
         self.unflushed.get(&home.node).copied()
@@ -235,7 +238,8 @@ impl Flushes {
     /// may have lost something.
     pub(crate) fn on_lost(&mut self, home: Address) -> Incarnation {
         self.touch(home, 0);
-        self.touched.entry(home.node).and_modify(|touched| touched.has_lost = true);
+        self.losses += 1;
+        self.touched.entry(home.node).and_modify(|touched| touched.lost = Some(self.losses));
         self.note_unflushed(home.node, before(home.incarnation))
     }
 
@@ -346,9 +350,9 @@ mod tests {
         assert_eq!(meet(&mut flushes, 5, 2), None, "the same process");
         flushes.touch(address(5), 2);
         let touched = flushes.touched[&HOME];
-        assert_eq!((touched.first, touched.has_lost), (Incarnation(2), false), "not flushed since");
+        assert_eq!((touched.first, touched.lost), (Incarnation(2), None), "not flushed since");
         assert_eq!(meet(&mut flushes, 7, 6), Some(5));
-        assert!(flushes.touched[&HOME].has_lost);
+        assert!(flushes.touched[&HOME].lost.is_some());
         flushes.touch(address(7), 3);
         assert_eq!(meet(&mut flushes, 9, 6), Some(5), "nothing more");
         assert_eq!(flushes.mark(Scope::All, HOME), mark(2, 0), "where it was met first");
@@ -361,10 +365,26 @@ mod tests {
         assert_eq!(flushes.on_lost(address(5)), Incarnation(4));
         assert_eq!(meet(&mut flushes, 5, 2), Some(4));
         let lost = flushes.touched[&HOME];
-        assert!(lost.has_lost);
+        assert!(lost.lost.is_some());
         flushes.touch(address(5), 4);
         flushes.end(HOME, lost);
-        assert!(!flushes.touched[&HOME].has_lost, "it was returned");
+        assert_eq!(flushes.touched[&HOME].lost, None, "it was returned");
+    }
+
+    #[test]
+    fn what_is_lost_during_a_flush_that_returns_an_earlier_loss_is_left_to_the_next_one() {
+        let mut flushes = Flushes::default();
+        meet(&mut flushes, 2, 2);
+        flushes.touch(address(2), 1);
+        meet(&mut flushes, 4, 4);
+        let [one, other] = [flushes.touched[&HOME]; 2];
+        flushes.touch(address(4), 2);
+        flushes.end(HOME, one);
+        meet(&mut flushes, 6, 6);
+        flushes.end(HOME, other);
+        assert!(flushes.touched[&HOME].lost.is_some());
+        flushes.end(HOME, flushes.touched[&HOME]);
+        assert!(flushes.touched.is_empty());
     }
 
     #[test]
