@@ -161,13 +161,13 @@ impl Shared {
         }
     }
 
-    /// What this node had given up is lost, since its home has a new incarnation.
+    /// What this node had given up is lost, since its home has a new incarnation. That may have ended, too: then the next is told.
     pub(crate) fn on_lost(&self, core: &mut Core, page: PageNo) {
         core.saving.remove(&page);
-        if let Some(home) = core.node.home(page) {
-            let lost = core.flushes.on_lost(home.at);
-            self.send_word(home.at, Word::Unflushed(lost), None);
-        }
+        let Some(home) = self.config.policy().home(page) else { return };
+        let now = core.node.home(page).map(|home| home.at);
+        let lost = core.flushes.on_lost(home, now.map(|now| now.incarnation));
+        now.into_iter().for_each(|now| self.send_word(now, Word::Unflushed(lost), None));
     }
 
     /// False: the home has lost something that was not flushed.

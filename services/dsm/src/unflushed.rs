@@ -40,8 +40,9 @@ pub(crate) struct Touched {
 #[derive(Default)]
 pub(crate) struct Flushes {
     pub(crate) touched: BTreeMap<NodeId, Touched>,
-    /// Where homes stay: the first incarnation of the process of each that was connected last. It has what was stored since.
-    processes: BTreeMap<NodeId, Incarnation>,
+    /// Where homes stay: the incarnations of the process of each that was connected last, up to that. It has what was stored since
+    /// the first.
+    processes: BTreeMap<NodeId, RangeInclusive<Incarnation>>,
     /// Where homes stay: those of each that have ended with all durable that was stored there.
     durable: BTreeMap<NodeId, RangeInclusive<Incarnation>>,
     /// Where homes move, by home: pages that it had not flushed when it granted them, and that others had written.
@@ -182,7 +183,7 @@ impl Flushes {
 
     /// A home, which is connected, stores nothing more, and all is durable that its process has stored.
     pub(crate) fn on_durable(&mut self, home: Address) {
-        let first = self.processes.get(&home.node).copied().unwrap_or(home.incarnation);
+        let first = self.processes.get(&home.node).map_or(home.incarnation, |process| *process.start());
         self.touched.retain(|node, touched| *node != home.node || touched.lost.is_some() || touched.first < first);
         self.durable.insert(home.node, first..=home.incarnation);
     }
@@ -224,7 +225,7 @@ impl Flushes {
         for marks in &mut self.marks {
             marks.entry(home.node).or_insert(Mark { incarnation: first, failures: 0 });
         }
-        self.processes.insert(home.node, first);
+        self.processes.insert(home.node, first..=home.incarnation);
         if let Some(touched) = self.touched.get_mut(&home.node).filter(|touched| touched.first < first) {
             let lost = touched.last.min(before(first));
             self.losses += 1;
@@ -234,13 +235,16 @@ impl Flushes {
         self.unflushed.get(&home.node).copied()
     }
 
-    /// What was given up before a home had this incarnation is lost, whatever its process. Returns the last incarnation that
-    /// may have lost something.
-    pub(crate) fn on_lost(&mut self, home: Address) -> Incarnation {
-        self.touch(home, 0);
+    /// What was given up before a home had its present incarnation, `now` unless that has ended, is lost, whatever its process.
+    /// Returns the last incarnation that may have lost something.
+    pub(crate) fn on_lost(&mut self, home: NodeId, now: Option<Incarnation>) -> Incarnation {
+        let connected = || self.processes.get(&home).map(|process| *process.end());
+        let last = now.map(before).or_else(connected).unwrap_or_default();
+        let first = Incarnation(last.0.saturating_add(1));
         self.losses += 1;
-        self.touched.entry(home.node).and_modify(|touched| touched.lost = Some(self.losses));
-        self.note_unflushed(home.node, before(home.incarnation))
+        let nothing = Touched { first, last, lost: None, number: 0, known: self.failures.count };
+        self.touched.entry(home).or_insert(nothing).lost = Some(self.losses);
+        self.note_unflushed(home, last)
     }
 
     fn note_unflushed(&mut self, home: NodeId, incarnation: Incarnation) -> Incarnation {
@@ -362,13 +366,23 @@ mod tests {
     fn what_was_given_up_to_a_home_and_is_lost_counts_although_its_process_goes_on() {
         let mut flushes = Flushes::default();
         meet(&mut flushes, 2, 2);
-        assert_eq!(flushes.on_lost(address(5)), Incarnation(4));
+        assert_eq!(flushes.on_lost(HOME, Some(Incarnation(5))), Incarnation(4));
         assert_eq!(meet(&mut flushes, 5, 2), Some(4));
         let lost = flushes.touched[&HOME];
         assert!(lost.lost.is_some());
         flushes.touch(address(5), 4);
         flushes.end(HOME, lost);
         assert_eq!(flushes.touched[&HOME].lost, None, "it was returned");
+    }
+
+    #[test]
+    fn what_was_given_up_to_a_home_and_is_lost_is_told_to_the_next_one_if_that_has_ended_again() {
+        let mut flushes = Flushes::default();
+        meet(&mut flushes, 2, 2);
+        meet(&mut flushes, 4, 2);
+        assert_eq!(flushes.on_lost(HOME, None), Incarnation(4));
+        assert!(flushes.touched[&HOME].lost.is_some());
+        assert_eq!(meet(&mut flushes, 7, 7), Some(4));
     }
 
     #[test]
