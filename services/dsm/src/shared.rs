@@ -172,6 +172,9 @@ impl Shared {
             let before = before.core.lock();
             core.flushes.failures = Failures::inherit(&before.flushes.failures);
             core.first_met.clone_from(&before.first_met);
+            if config.shards.is_none() {
+                core.flushes.inherit(&before.flushes);
+            }
         }
         core.flushes.failures.on_told(me, 0);
         members.iter().for_each(|(member, _)| core.met[usize::from(member.node.0)] = Some(member.incarnation));

@@ -218,6 +218,14 @@ impl Flushes {
         self.marked.get(&home).is_some_and(|marked| marked.since().has_at_least(share.max(1)))
     }
 
+    /// Where homes stay: what this process had stored in an incarnation `before`, and what others are to be told that it lost. The
+    /// numbers of what was given up then are none of this one's.
+    pub(crate) fn inherit(&mut self, before: &Flushes) {
+        self.touched = before.touched.iter().map(|(home, at)| (*home, Touched { number: 0, ..*at })).collect();
+        self.unflushed.clone_from(&before.unflushed);
+        self.losses = before.losses;
+    }
+
     /// Where homes stay: one is met, whose process had this first incarnation. What an earlier process had stored may be lost;
     /// what this one has stored since its first incarnation may yet be, and this node may read it from now on.
     /// Returns the last incarnation of it that may have lost what this node had stored.
@@ -383,6 +391,22 @@ mod tests {
         assert_eq!(flushes.on_lost(HOME, None), Incarnation(4));
         assert!(flushes.touched[&HOME].lost.is_some());
         assert_eq!(meet(&mut flushes, 7, 7), Some(4));
+    }
+
+    #[test]
+    fn a_later_incarnation_of_a_process_has_touched_what_the_earlier_ones_had() {
+        let mut before = Flushes::default();
+        meet(&mut before, 2, 2);
+        before.touch(address(2), 7);
+        let mut flushes = Flushes::default();
+        flushes.inherit(&before);
+        assert_eq!(meet(&mut flushes, 4, 4), Some(2));
+        flushes.end(HOME, flushes.touched_by(0)[&HOME]);
+        assert!(flushes.touched.is_empty());
+        before = flushes;
+        flushes = Flushes::default();
+        flushes.inherit(&before);
+        assert_eq!(meet(&mut flushes, 4, 4), Some(2), "told by the earlier one");
     }
 
     #[test]

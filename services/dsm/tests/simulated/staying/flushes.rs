@@ -161,6 +161,27 @@ fn a_flush_that_failed_before_the_home_s_storage_was_flushed_is_not_the_last_tha
     }
 }
 
+#[test]
+fn a_flush_fails_for_what_a_node_had_stored_that_only_has_a_new_lease_when_the_home_has_lost_it() {
+    for seed in testkit::rounds::seeds(12) {
+        let (mut scene, clients) = scene(seed);
+        let value = write(&mut scene, &clients, 1, BLOCK);
+        assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}: it is stored");
+        // Before the home's end, or after the node has been told of it.
+        if seed % 2 == 0 {
+            renew(&mut scene, 1);
+        }
+        scene.power_cut_member(0);
+        forget(&mut scene, 0);
+        start(&mut scene, 0);
+        if seed % 2 == 1 {
+            renew(&mut scene, 1);
+        }
+        let flushed = [2, 2].map(|node| flush(&mut scene, node).is_ok());
+        assert_eq!(flushed, [false, true], "seed {seed}");
+    }
+}
+
 /// It fails in the incarnation that has ended, before or after its end.
 #[test]
 fn a_failed_flush_of_a_home_fails_one_of_each_node_also_when_its_process_has_a_new_lease() {
