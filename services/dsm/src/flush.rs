@@ -29,7 +29,7 @@ use crate::flush_moving::MOVED;
 use crate::link::Link;
 use crate::mapping::Written;
 use crate::member::ENDED;
-use crate::unflushed::{Asked, Scope, Touched};
+use crate::unflushed::{Asked, Scope};
 use crate::waiting::Content;
 use crate::wire::{Mark, Word};
 
@@ -47,13 +47,7 @@ impl Shared {
         }
         let touched = self.core.lock().flushes.touched_by(saved);
         let flushes = touched.iter().map(|(home, at)| {
-            let known = self.core.lock().flushes.mark(Scope::Own, *home);
-            let since = match at {
-                // Before any process.
-                Touched { lost: Some(_), .. } => Mark::default(),
-                _ if known.incarnation == at.first => known,
-                _ => Mark { incarnation: at.first, failures: 0 },
-            };
+            let since = self.core.lock().flushes.own_mark(*home, at);
             self.flush_at(cpu, (*home, Scope::Own), since)
         });
         let mut result = Ok(());

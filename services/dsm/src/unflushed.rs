@@ -261,6 +261,15 @@ impl Flushes {
         *lost
     }
 
+    /// What a flush of what was `touched` at a home need not return.
+    pub(crate) fn own_mark(&self, home: NodeId, touched: &Touched) -> Mark {
+        match touched.lost {
+            // It is from before any process.
+            Some(_) => Mark::default(),
+            None => self.mark(Scope::Own, home).max(Mark { incarnation: touched.first, failures: 0 }),
+        }
+    }
+
     /// The failures of a home that a flush has returned, or that were before this node met it.
     pub(crate) fn mark(&self, scope: Scope, home: NodeId) -> Mark {
         self.marks[scope as usize].get(&home).copied().unwrap_or_default()
@@ -407,6 +416,18 @@ mod tests {
         flushes = Flushes::default();
         flushes.inherit(&before);
         assert_eq!(meet(&mut flushes, 4, 4), Some(2), "told by the earlier one");
+    }
+
+    #[test]
+    fn a_failure_at_a_later_incarnation_is_returned_once_although_some_was_stored_at_an_earlier_one() {
+        let mut flushes = Flushes::default();
+        meet(&mut flushes, 2, 2);
+        flushes.touch(address(2), 1);
+        assert_eq!(flushes.own_mark(HOME, &flushes.touched[&HOME]), mark(2, 0));
+        flushes.note_mark(Scope::Own, HOME, mark(5, 1));
+        assert_eq!(flushes.own_mark(HOME, &flushes.touched[&HOME]), mark(5, 1));
+        meet(&mut flushes, 8, 8);
+        assert_eq!(flushes.own_mark(HOME, &flushes.touched[&HOME]), Mark::default(), "it is lost");
     }
 
     #[test]
