@@ -26,7 +26,8 @@ const SHARES: u64 = 4;
 /// A home at which something of this node was stored and not flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Touched {
-    /// The incarnations of the home at which the first and the last of it was stored, of those that are not lost.
+    /// The incarnations of the home at which the first that is not lost, and the last of it was stored. If that is an earlier one,
+    /// all is lost.
     pub(crate) first: Incarnation,
     pub(crate) last: Incarnation,
     /// The number of the last loss of some of it, or of what was given up to the home, that no flush has returned.
@@ -235,10 +236,13 @@ impl Flushes {
         }
         self.processes.insert(home.node, first..=home.incarnation);
         if let Some(touched) = self.touched.get_mut(&home.node).filter(|touched| touched.first < first) {
-            let lost = touched.last.min(before(first));
-            self.losses += 1;
-            (touched.first, touched.last, touched.lost) = (first, first.max(touched.last), Some(self.losses));
-            self.note_unflushed(home.node, lost);
+            let (stored, lost) = (touched.first..=touched.last, touched.last.min(before(first)));
+            touched.first = first;
+            if !stored.is_empty() {
+                self.losses += 1;
+                touched.lost = Some(self.losses);
+                self.note_unflushed(home.node, lost);
+            }
         }
         self.unflushed.get(&home.node).copied()
     }
@@ -376,6 +380,8 @@ mod tests {
         assert!(flushes.touched[&HOME].lost.is_some());
         flushes.touch(address(7), 3);
         assert_eq!(meet(&mut flushes, 9, 6), Some(5), "nothing more");
+        assert_eq!(meet(&mut flushes, 10, 10), Some(7));
+        assert_eq!(meet(&mut flushes, 11, 11), Some(7), "nothing was stored since");
         assert_eq!(flushes.mark(Scope::All, HOME), mark(2, 0), "where it was met first");
     }
 
