@@ -82,7 +82,7 @@ impl Shared {
             let core = &mut *self.core.lock();
             core.processes.insert(address.node, theirs.process.id);
             self.on_met(core, address);
-            let mut first = self.losses(core);
+            let mut first = self.news(core);
             // Before the survey is answered, and with it any flush. On storage that all reach, nothing is lost with a home.
             if self.config.shards.is_none() {
                 first.extend(core.flushes.meet(address, theirs.first).map(Word::Unflushed));
@@ -109,17 +109,15 @@ impl Shared {
     }
 
     /// This node has met another one, or is told that somebody has, perhaps this one: then an earlier process of it had what it
-    /// lost with its memory, and it hears of that before any survey is answered. What is news is passed on, since those who know
-    /// may die before the other one is back. If nobody is left who knows, a disk in memory begins anew.
+    /// lost with its memory, and it hears of that before any survey is answered. Of homes what is news is passed on, since those
+    /// who know may die before the other one is back. If nobody is left who knows, a disk in memory begins anew.
     pub(crate) fn on_met(&self, core: &mut Core, of: Address) {
         core.home.has_lost |= of.node == self.me.node && of.incarnation < self.first;
-        let is_one = of.node != self.me.node && usize::from(of.node.0) < core.met.len();
+        let is_other = of.node != self.me.node && self.fixed_homes().any(|home| home == of.node);
         let known = core.first_met.get(&of.node);
-        if is_one && known.is_none_or(|known| *known > of.incarnation) {
+        if self.config.shards.is_none() && is_other && known.is_none_or(|known| *known > of.incarnation) {
             core.first_met.insert(of.node, of.incarnation);
-            if self.config.shards.is_none() {
-                self.tell_all(core, Word::Met(of));
-            }
+            self.tell_all(core, Word::Met(of));
         }
     }
 
@@ -160,16 +158,16 @@ impl Shared {
     }
 
     /// A node that was not connected hears of all, before anything else.
-    fn losses(&self, core: &Core) -> Vec<Word> {
-        let mut losses: Vec<Word> = core.deaths.all_lossy().map(Word::Died).collect();
+    fn news(&self, core: &Core) -> Vec<Word> {
+        let mut news: Vec<Word> = core.deaths.all_lossy().map(Word::Died).collect();
         if self.config.shards.is_some() {
             let failed = core.flushes.failures.all(self.me);
-            losses.extend(failed.map(|(home, failures)| Word::Failed { home, failures }));
+            news.extend(failed.map(|(home, failures)| Word::Failed { home, failures }));
         } else {
             let met =
                 core.first_met.iter().map(|(node, incarnation)| Address { node: *node, incarnation: *incarnation });
-            losses.extend(met.map(Word::Met));
+            news.extend(met.map(Word::Met));
         }
-        losses
+        news
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Core {
     pub(crate) due: VecDeque<PageNo>,
     /// The incarnation of each node that was met last.
     pub(crate) met: Vec<Option<Incarnation>>,
-    /// The incarnation of each that was met first, by this process or by those whom it has met.
+    /// Where homes stay: the incarnation of each other one that was met first, by this process or by those whom it has met.
     pub(crate) first_met: BTreeMap<NodeId, Incarnation>,
     /// The process of each that was connected last.
     pub(crate) processes: BTreeMap<NodeId, u64>,

@@ -91,7 +91,7 @@ impl Shared {
         result
     }
 
-    fn fixed_homes(&self) -> impl Iterator<Item = NodeId> + Clone {
+    pub(crate) fn fixed_homes(&self) -> impl Iterator<Item = NodeId> + Clone {
         let homes = self.config.homes;
         (0..self.config.nodes.len() as u16).map(NodeId).filter(move |home| homes & 1 << home.0 != 0)
     }
