@@ -82,8 +82,8 @@ pub(crate) struct HomeFlushes {
     pub(crate) running: Option<Instant>,
     /// Flushes that failed.
     pub(crate) failures: u64,
-    /// Where homes stay: those of earlier incarnations of this process, if any.
-    pub(crate) failed_before: Vec<Mark>,
+    /// Where homes stay: the last earlier incarnation of this process in which some have, if any.
+    pub(crate) failed_before: Option<Mark>,
     /// The last incarnation of this home that may have lost what a node had stored and not flushed.
     pub(crate) lost_at: Option<Incarnation>,
     /// Requests that are not answered yet.
@@ -129,7 +129,7 @@ impl HomeFlushes {
 
     /// Has nothing failed, and nothing been stored since the last flush began?
     pub(crate) fn is_durable(&self) -> bool {
-        self.failures == 0 && self.failed_before.is_empty() && self.durable >= self.stored
+        self.failures == 0 && self.failed_before.is_none() && self.durable >= self.stored
     }
 
     /// Has something been lost since? `process`: its first incarnation, and this one.
@@ -138,18 +138,18 @@ impl HomeFlushes {
             Scope::Own => since.incarnation < *process.start(),
             Scope::All => self.lost_at.is_some_and(|lost| lost >= since.incarnation),
         };
-        has_lost || self.failed(*process.end()).any(|failed| failed > since)
+        has_lost || self.failed(*process.end()).is_some_and(|failed| failed > since)
     }
 
-    /// The incarnations of this process, of which `me` is the present one, whose flushes have failed, with how often.
-    fn failed(&self, me: Incarnation) -> impl Iterator<Item = Mark> {
+    /// The last incarnation of this process, of which `me` is the present one, in which flushes have failed, with how often.
+    fn failed(&self, me: Incarnation) -> Option<Mark> {
         let own = Mark { incarnation: me, failures: self.failures };
-        self.failed_before.iter().copied().chain([own]).filter(|failed| failed.failures > 0)
+        Some(own).filter(|own| own.failures > 0).or(self.failed_before)
     }
 
     /// Takes over what `before`, of the same process, would have returned.
     pub(crate) fn inherit(&mut self, before: &HomeFlushes, incarnation: Incarnation) {
-        self.failed_before = before.failed(incarnation).collect();
+        self.failed_before = before.failed(incarnation);
         self.lost_at = self.lost_at.max(before.lost_at);
     }
 }
