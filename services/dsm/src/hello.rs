@@ -113,8 +113,9 @@ impl First {
             |incarnation, id| Process { incarnation: Incarnation(u32_at(body, incarnation)), id: u64_at(body, id) };
         let met = Some(process(8, 24)).filter(|met| met.incarnation > NOT_MET.incarnation);
         let (from, to) = (NodeId(u16_at(body, 0)), NodeId(u16_at(body, 2)));
-        let first = Incarnation(u32_at(body, 12));
-        Some(First::Hello(Hello { from, to, process: process(4, 16), first, met, terms }))
+        let (process, first) = (process(4, 16), Incarnation(u32_at(body, 12)));
+        let is_possible = first > NOT_MET.incarnation && first <= process.incarnation;
+        is_possible.then_some(First::Hello(Hello { from, to, process, first, met, terms }))
     }
 
     /// Sends it; false if the connection has ended.
@@ -192,6 +193,15 @@ mod tests {
         wrong[48..52].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(First::decode(HELLO, &wrong), None);
         assert_eq!(First::decode(9, body), None);
+    }
+
+    #[test]
+    fn a_hello_of_a_process_that_began_later_than_it_is_or_never_is_refused() {
+        for (first, is_possible) in [(0, false), (1, true), (7, true), (8, false), (u32::MAX, false)] {
+            let hello = First::Hello(Hello { first: Incarnation(first), ..hello() });
+            let decoded = First::decode(HELLO, &hello.encode()[PREFIX_BYTES..]);
+            assert_eq!(decoded.is_some(), is_possible, "{first}");
+        }
     }
 
     #[test]
