@@ -18,8 +18,10 @@ const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
 const OPTIONS_MAX: usize = 256;
 /// Options about each export: `nbdinfo --list` asks for the information and the contexts of all on one connection.
 const OPTIONS_AN_EXPORT_MAX: usize = 4;
-/// How long a client waits for an export that may not answer, and how often it is looked at.
-const WITHOUT_LEASE: Duration = Duration::from_secs(5);
+/// How long a client waits for an export that may not answer: a node that goes on has a new lease after a few round trips to etcd,
+/// also if its last of 2 s has to end there before. Clients that have timeouts for this wait 10 s and more. Judged.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is looked at meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The context id of [`BASE_ALLOCATION`] in block status.
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
@@ -219,7 +221,7 @@ impl Negotiation<'_> {
     /// is waited for. If that takes long, the client has what there is, and errors that say why.
     async fn choose(&self, name: &str) -> Option<Arc<Export>> {
         let cpu = self.session.cpu();
-        let end = cpu.now() + WITHOUT_LEASE;
+        let end = cpu.now() + LEASE_TIMEOUT;
         loop {
             let export = self.nbd.find(name)?;
             if export.volume.may_answer() || cpu.now() >= end || self.nbd.sessions.is_stopping() {
