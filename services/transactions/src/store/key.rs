@@ -38,6 +38,10 @@ impl FullKey {
         bytes[front.len()..len].copy_from_slice(back);
         FullKey(Bytes::Inline(bytes, len as u8))
     }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self
+    }
 }
 
 impl From<&[u8]> for FullKey {

@@ -44,7 +44,7 @@ const DELETED: u16 = u16::MAX;
 const GROUP_BYTES_MAX: usize = 256 << 10;
 
 /// Behind the end of the log, a group is looked for in so many pages: as many as four of the longest have, which fit into the
-/// smallest log. All of it would be 64 MiB more to read at each start.
+/// smallest log. All of it would be up to 128 MiB more to read at each start.
 const PAGES_LOOKED_AT: u64 = 4 * LOG_PAGES_MIN;
 
 /// A group that could not be written is tried again after this time.

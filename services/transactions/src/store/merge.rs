@@ -102,7 +102,7 @@ impl Merge<'_> {
         for index in 0..of.len() {
             let (first, page) = (of.cell(index).0, of.child(index));
             let count = match index + 1 {
-                next if next < of.len() => changes.partition_point(|(key, _)| &***key < of.cell(next).0),
+                next if next < of.len() => changes.partition_point(|(key, _)| key.as_slice() < of.cell(next).0),
                 _ => changes.len(),
             };
             let (mine, others) = changes.split_at(count);
@@ -191,8 +191,8 @@ fn merged<'a>(mut cells: &[Cell<'a>], changes: &[Change<'a>]) -> Vec<Cell<'a>> {
     for (key, row) in changes {
         let (unchanged, rest) = cells.split_at(before(cells, key));
         result.extend_from_slice(unchanged);
-        result.extend(row.map(|row| (&***key, &**row)));
-        let is_replaced = rest.first().is_some_and(|(own, _)| *own == &***key);
+        result.extend(row.map(|row| (key.as_slice(), &**row)));
+        let is_replaced = rest.first().is_some_and(|(own, _)| *own == key.as_slice());
         cells = &rest[usize::from(is_replaced)..];
     }
     result.extend_from_slice(cells);
@@ -224,7 +224,7 @@ mod tests {
             for (key, row) in &changes {
                 match row {
                     Some(row) => expected.insert(key, row),
-                    None => expected.remove(&***key),
+                    None => expected.remove(key.as_slice()),
                 };
             }
             assert_eq!(merged(&cells, &changes), expected.into_iter().collect::<Vec<_>>(), "{state}");
