@@ -19,7 +19,8 @@ use super::bytes::{put, u32_at, u64_at};
 pub(super) const PAGE_BYTES: usize = BLOCK_BYTES as usize;
 
 const MAGIC: [u8; 8] = *b"AWASE-DB";
-/// Version 1 had no starts: what it wrote reads as of start 0.
+/// Its log, as that of version 1, is as long as the size of the volume says. Version 1 had no starts: what it wrote reads as of
+/// start 0.
 const BY_SIZE: u32 = 2;
 /// Says how long the log is, where that is not what versions before it have for the size of the volume. They know all others.
 const VERSION: u32 = 3;
@@ -62,7 +63,7 @@ impl Layout {
     }
 
     /// That of versions 1 and 2.
-    fn by_size(pages: u64) -> Layout {
+    pub(super) fn by_size(pages: u64) -> Layout {
         Layout { pages, log_pages: (pages / LOG_PART).clamp(LOG_PAGES_MIN, LOG_PAGES_MAX_BY_SIZE) }
     }
 
@@ -82,6 +83,14 @@ impl Layout {
     /// The first page of the tree's.
     pub(super) fn first(self) -> PageNo {
         PageNo(self.map(0).0 + 2 * self.map_pages())
+    }
+
+    /// Has the log its least length, and is there a page behind the maps? Of a volume whose bytes can be counted.
+    fn is_possible(self) -> bool {
+        let maps = self.log().0.checked_add(self.log_pages);
+        let first = maps.and_then(|maps| maps.checked_add(2 * self.map_pages()));
+        let has_room = first.is_some_and(|first| first < self.pages);
+        has_room && self.log_pages >= LOG_PAGES_MIN && self.pages.checked_mul(BLOCK_BYTES).is_some()
     }
 
     pub(super) fn superblock(generation: u64) -> PageNo {
@@ -173,13 +182,17 @@ impl Superblock {
             VERSION => Layout { pages: field(2), log_pages: field(10) },
             version => return Err(NoSuperblock::Version(version)),
         };
+        let log = LogPlace { page: field(4), group: field(5) };
+        if !layout.is_possible() || log.page > layout.log_pages {
+            return Err(NoSuperblock::Damaged);
+        }
         let root = Root { page: PageNo(field(6)), height: field(7) as u8 };
         Ok(Superblock {
             identity: field(0),
             generation: field(1),
             layout,
             commits: Sequence(field(3)),
-            log: LogPlace { page: field(4), group: field(5) },
+            log,
             start: Start { number: field(8), group: field(9) },
             root: Some(root).filter(|root| root.page.0 != 0),
         })
@@ -190,18 +203,41 @@ impl Superblock {
 mod tests {
     use super::*;
 
+    fn superblock(layout: Layout) -> Superblock {
+        let (log, start) = (LogPlace { page: 3, group: 4 }, Start { number: 5, group: 6 });
+        Superblock { identity: 7, generation: 1, layout, commits: Sequence(2), log, start, root: None }
+    }
+
+    fn pages_of(bytes: u64) -> u64 {
+        bytes / BLOCK_BYTES
+    }
+
+    #[test]
+    fn a_superblock_whose_log_is_not_on_the_volume_is_damaged() {
+        let pages = pages_of(1 << 30);
+        let room = pages - 2 - 2 * Layout::new(pages).map_pages();
+        for (pages, log_pages, is_possible) in [
+            (pages, 0, false),
+            (pages, LOG_PAGES_MIN - 1, false),
+            (pages, LOG_PAGES_MIN, true),
+            (pages, room - 1, true),
+            (pages, room, false),
+            (pages, u64::MAX, false),
+            (0, LOG_PAGES_MIN, false),
+            (u64::MAX, LOG_PAGES_MIN, false),
+        ] {
+            let superblock = superblock(Layout { pages, log_pages });
+            let expected = if is_possible { Ok(superblock) } else { Err(NoSuperblock::Damaged) };
+            assert_eq!(Superblock::decode(&superblock.encode()), expected);
+        }
+        let at = |page| Superblock { log: LogPlace { page, group: 4 }, ..superblock(Layout::new(pages)) };
+        let end = at(Layout::new(pages).log_pages);
+        assert_eq!(Superblock::decode(&end.encode()), Ok(end));
+        assert_eq!(Superblock::decode(&at(end.log.page + 1).encode()), Err(NoSuperblock::Damaged));
+    }
+
     #[test]
     fn a_log_is_as_long_as_the_version_that_made_it_has_it() {
-        let superblock = |layout| Superblock {
-            identity: 7,
-            generation: 1,
-            layout,
-            commits: Sequence(2),
-            log: LogPlace { page: 3, group: 4 },
-            start: Start { number: 5, group: 6 },
-            root: None,
-        };
-        let pages_of = |bytes: u64| bytes / BLOCK_BYTES;
         for (layout, version, log_bytes) in [
             (Layout::new(pages_of(DATABASE_BYTES_MIN)), 2, 1 << 20),
             (Layout::new(pages_of(512 << 20)), 2, 64 << 20),

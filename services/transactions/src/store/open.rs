@@ -62,7 +62,11 @@ impl Database {
         let pages = Pages { volume, identity: 0 };
         match newest(cpu, &pages).await? {
             Some(superblock) => recover(cpu, pages, superblock).await,
-            None => format(cpu, pages).await,
+            None if pages.volume.size() > DATABASE_BYTES_MAX => Err(OpenError::TooLarge(pages.volume.size())),
+            None => {
+                let layout = Layout::new(pages.volume.size() / BLOCK_BYTES);
+                format(cpu, pages, layout).await
+            }
         }
     }
 }
@@ -74,6 +78,10 @@ async fn newest(cpu: &Processor, pages: &Pages) -> Result<Option<Superblock>, Op
         found.push(Superblock::decode(pages.read(cpu, PageNo(page)).await?.bytes()));
     }
     let Some(newest) = choose(&found)? else { return Ok(None) };
+    let (has, needs) = (pages.volume.size(), newest.layout.pages * BLOCK_BYTES);
+    if has < needs {
+        return Err(OpenError::Shrunk { has, needs });
+    }
     let is_missing = match &found[Layout::superblock(newest.generation + 1).0 as usize] {
         Err(NoSuperblock::Blank) => newest.generation > 1,
         other => other.is_err(),
@@ -98,7 +106,7 @@ fn choose(found: &[Result<Superblock, NoSuperblock>]) -> Result<Option<Superbloc
     let newest = found.iter().flatten().max_by_key(|superblock| (superblock.start.number, superblock.generation));
     match newest {
         Some(newest) => Ok(Some(*newest)),
-        None if is(NoSuperblock::Damaged) => Err(OpenError::Damaged("no superblock has the right checksum")),
+        None if is(NoSuperblock::Damaged) => Err(OpenError::Damaged("no superblock is as it was written")),
         None if is(NoSuperblock::Foreign) => Err(OpenError::NotADatabase),
         None => Ok(None),
     }
@@ -176,13 +184,9 @@ fn database(pages: Pages, layout: Layout, superblock: &Superblock, space: Space)
     })
 }
 
-async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, OpenError> {
-    if pages.volume.size() > DATABASE_BYTES_MAX {
-        return Err(OpenError::TooLarge(pages.volume.size()));
-    }
+async fn format(cpu: &Processor, mut pages: Pages, layout: Layout) -> Result<Arc<Database>, OpenError> {
     let now = cpu.time_of_day();
     pages.identity = (now.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(u64::from(now.nanoseconds));
-    let layout = Layout::new(pages.volume.size() / BLOCK_BYTES);
     let superblock = Superblock {
         identity: pages.identity,
         generation: 1,
@@ -202,10 +206,6 @@ async fn format(cpu: &Processor, mut pages: Pages) -> Result<Arc<Database>, Open
 
 async fn recover(cpu: &Processor, mut pages: Pages, superblock: Superblock) -> Result<Arc<Database>, OpenError> {
     let layout = superblock.layout;
-    let (has, needs) = (pages.volume.size(), layout.pages * BLOCK_BYTES);
-    if has < needs {
-        return Err(OpenError::Shrunk { has, needs });
-    }
     pages.identity = superblock.identity;
     let space = read_map(cpu, &pages, &superblock).await?;
     let space = space.ok_or(OpenError::Damaged("the map of its pages has a wrong checksum"))?;
