@@ -268,3 +268,6 @@ impl Database {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
