@@ -74,7 +74,6 @@ macro_rules! cluster {
 }
 
 mod forgotten;
-mod memory;
 mod refused;
 
 fn connect(server: &Server) -> Client {
