@@ -268,7 +268,7 @@ impl Flushes {
     /// What a flush of what was `touched` at a home need not return.
     pub(crate) fn own_mark(&self, home: NodeId, touched: &Touched) -> Mark {
         match touched.lost {
-            // It is from before any process.
+            // Older than any process: whichever the home has says that something is lost.
             Some(_) => Mark::default(),
             None => self.mark(Scope::Own, home).max(Mark { incarnation: touched.first, failures: 0 }),
         }

@@ -13,9 +13,16 @@ use crate::scene::{Backing, Scene, Setup};
 
 const BLOCK: u64 = 3;
 
-/// The first node is the home of all, on a path.
 fn scene(seed: u64) -> (Scene, Clients) {
-    let setup = Setup { moves: true, stays: true, backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) };
+    connected(setup(seed, 3))
+}
+
+/// The first node is the home of all, on a path.
+fn setup(seed: u64, nodes: usize) -> Setup {
+    Setup { moves: true, stays: true, backing: Backing::Path, homes: 1, ..Setup::new(seed, nodes) }
+}
+
+fn connected(setup: Setup) -> (Scene, Clients) {
     let mut scene = Scene::new(setup);
     scene.see_all();
     scene.until_connected();
@@ -43,6 +50,13 @@ fn start(scene: &mut Scene, node: usize) {
     scene.boot(node);
     scene.see_all();
     scene.until_connected();
+}
+
+/// Its power fails, and it is back.
+fn lose_home(scene: &mut Scene) {
+    scene.power_cut_member(0);
+    forget(scene, 0);
+    start(scene, 0);
 }
 
 fn write_stable(scene: &mut Scene, clients: &Clients, node: usize, number: u64) -> Result<u64, Errno> {
@@ -100,9 +114,7 @@ fn a_flush_fails_once_at_each_node_when_a_home_dies_after_a_new_lease() {
             let value = write(&mut scene, &clients, 1, BLOCK + 1);
             assert_eq!(read(&mut scene, &clients, 2, BLOCK + 1), Ok(value), "seed {seed}");
         }
-        scene.power_cut_member(0);
-        forget(&mut scene, 0);
-        start(&mut scene, 0);
+        lose_home(&mut scene);
         renew(&mut scene, 0);
         assert!(write_stable(&mut scene, &clients, 1, BLOCK + 2).is_err(), "seed {seed}: what it had stored is lost");
         let flushed = [2, 2, 1, 1].map(|node| flush(&mut scene, node).is_ok());
@@ -126,9 +138,7 @@ fn a_flush_fails_at_a_node_that_met_the_home_after_its_new_lease_when_what_was_s
             start(&mut scene, 2);
         }
         assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}");
-        scene.power_cut_member(0);
-        forget(&mut scene, 0);
-        start(&mut scene, 0);
+        lose_home(&mut scene);
         let flushed = [2, 2].map(|node| flush(&mut scene, node).is_ok());
         assert_eq!(flushed, [false, true], "seed {seed}");
     }
@@ -138,11 +148,7 @@ fn a_flush_fails_at_a_node_that_met_the_home_after_its_new_lease_when_what_was_s
 #[test]
 fn a_flush_that_failed_before_the_home_s_storage_was_flushed_is_not_the_last_that_fails_for_what_is_lost_later() {
     for seed in testkit::rounds::seeds(12) {
-        let setup = Setup { moves: true, stays: true, backing: Backing::Path, homes: 1, ..Setup::new(seed, 4) };
-        let mut scene = Scene::new(setup);
-        scene.see_all();
-        scene.until_connected();
-        let clients = Clients::new(&scene);
+        let (mut scene, clients) = connected(setup(seed, 4));
         let value = write(&mut scene, &clients, 1, BLOCK);
         assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}: it is stored");
         renew(&mut scene, 0);
@@ -171,9 +177,7 @@ fn a_flush_fails_for_what_a_node_had_stored_that_only_has_a_new_lease_when_the_h
         if seed % 2 == 0 {
             renew(&mut scene, 1);
         }
-        scene.power_cut_member(0);
-        forget(&mut scene, 0);
-        start(&mut scene, 0);
+        lose_home(&mut scene);
         if seed % 2 == 1 {
             renew(&mut scene, 1);
         }
@@ -186,11 +190,7 @@ fn a_flush_fails_for_what_a_node_had_stored_that_only_has_a_new_lease_when_the_h
 #[test]
 fn a_failed_flush_of_a_home_fails_one_of_each_node_also_when_its_process_has_a_new_lease() {
     for seed in testkit::rounds::seeds(12) {
-        let setup = Setup { moves: true, stays: true, backing: Backing::Path, homes: 1, ..Setup::new(seed, 3) };
-        let mut scene = Scene::new(Setup { flush: Some(Latency::us(20_000, 20_000)), ..setup });
-        scene.see_all();
-        scene.until_connected();
-        let clients = Clients::new(&scene);
+        let (mut scene, clients) = connected(Setup { flush: Some(Latency::us(20_000, 20_000)), ..setup(seed, 3) });
         let value = write(&mut scene, &clients, 1, BLOCK);
         assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}");
         scene.fail_disk_flush(0);
@@ -242,9 +242,7 @@ fn a_flush_fails_once_at_each_node_after_a_home_has_lost_what_another_node_had_s
         let value = write(&mut scene, &clients, 1, BLOCK);
         assert_eq!(read(&mut scene, &clients, 2, BLOCK), Ok(value), "seed {seed}");
         write(&mut scene, &clients, 1, BLOCK + 1);
-        scene.power_cut_member(0);
-        forget(&mut scene, 0);
-        start(&mut scene, 0);
+        lose_home(&mut scene);
         let flushed = [2, 2, 1, 1].map(|node| flush(&mut scene, node).is_ok());
         assert_eq!(flushed, [false, true, false, true], "seed {seed}");
     }

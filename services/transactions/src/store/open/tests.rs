@@ -42,7 +42,7 @@ fn survives_crashes_around_the_end_of_its_log(layout: Layout) {
     let id = world.add_host("server");
     let disk = world.add_disk(id, DiskConfig::new(DISK_BYTES));
     let end = layout.log_pages;
-    let mut written = 0;
+    let (mut written, mut has_crossed) = (0, false);
     // Up to which page there are groups when the power is cut.
     for up_to in [
         0..1,
@@ -51,28 +51,37 @@ fn survives_crashes_around_the_end_of_its_log(layout: Layout) {
         end - GROUP_PAGES + 1..end,
         GROUP_PAGES..GROUP_PAGES + 1,
         100..200,
+        // Nothing more is written.
+        1..end,
     ] {
         let host = Host::boot(&world, id, small_kernel(1, 8 << 20, Switches::default()));
         let volume = open_disk(&world, &host, disk, 1);
         let is_new = up_to.start == 0;
-        written = run(&world, &host, async move |cpu| {
+        let crosses;
+        (written, crosses) = run(&world, &host, async move |cpu| {
             if is_new {
                 format(&cpu, Pages { volume, identity: 0 }, layout).await.unwrap();
-                return 0;
+                return (0, false);
             }
             let database = Database::open(&cpu, volume).await.unwrap();
             assert_eq!(database.layout, layout);
             assert_eq!(number(&cpu, &database).await, written);
+            let crosses = {
+                let state = database.state.read();
+                state.log_begins.page > state.circle.place.page
+            };
             let mut number = written;
             while !up_to.contains(&database.state.read().circle.place.page) {
                 number += 1;
                 put(&cpu, &database, number).await;
             }
-            number
+            (number, crosses)
         });
+        has_crossed |= crosses;
         world.crash(id, true);
         host.die();
     }
+    assert!(has_crossed, "none was opened whose log goes on at its begin");
 }
 
 #[test]
