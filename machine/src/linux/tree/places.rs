@@ -35,6 +35,11 @@ const WRITTEN_AT_ONCE: usize = 20_000;
 /// How often it is tried to write what could not be written. A full disk may take long to refuse.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// So long the end of another user of the file is waited for: a program that was just started holds what the process that
+/// starts it has open, until it runs.
+const LOCK_WAIT: Duration = Duration::from_millis(200);
+const LOCK_RETRY: Duration = Duration::from_millis(2);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) dir: InodeNo,
@@ -78,8 +83,12 @@ impl Places {
     /// Opens this file; `None` when another server uses it.
     fn in_file(path: &Path) -> io::Result<Option<Self>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        if !lock(&file) {
-            return Ok(None);
+        let asked = Instant::now();
+        while !lock(&file) {
+            if asked.elapsed() >= LOCK_WAIT {
+                return Ok(None);
+            }
+            std::thread::sleep(LOCK_RETRY);
         }
         let mut places = Places::new(file, Some(path.to_owned()));
         places.load()?;
@@ -436,6 +445,18 @@ mod tests {
         // That one was removed is not written later: its record is a hint.
         let [moved, _, new, moves, removed] = known;
         assert_eq!(all(&open(directory.path())), [moved, Some(place(2, "forgotten")), new, moves, removed]);
+    }
+
+    #[test]
+    fn a_file_that_its_last_user_is_about_to_close_is_waited_for() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let last = open(directory.path());
+        let closes = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_WAIT / 8);
+            drop(last);
+        });
+        open(directory.path());
+        closes.join().expect("closed");
     }
 
     #[test]
