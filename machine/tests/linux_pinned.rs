@@ -111,7 +111,7 @@ impl Alone {
 
     /// Waits as if for so many requests that are in progress.
     fn idle(&mut self, requests: usize) {
-        let deadline = Some(self.machine.now() + Duration::from_micros(50));
+        let deadline = Some(self.machine.now() + Duration::from_millis(2));
         self.machine.enter(Park::Until { deadline, requests }, &mut Vec::new());
     }
 

@@ -78,7 +78,9 @@ fn a_renewal_answered_late_counts_from_when_it_was_sent() {
 #[test]
 fn a_node_whose_renewals_are_not_answered_stops_before_its_lease_ends_and_registers_again() {
     let etcd = Fake::start(1);
-    let a = Node::join("a", std::slice::from_ref(&etcd.url));
+    // An eighth of it is what this thread may be late.
+    let longer = Settings { lease: 4 * LEASE, ..settings("a", std::slice::from_ref(&etcd.url)) };
+    let a = Node::with(longer, |_| {});
     let me = a.serves();
     etcd.hold("keepalive");
     let granted = a.until();

@@ -1,7 +1,7 @@
 //! What a server refuses, told to those who wrote it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use testkit::server::{attempt, await_that, is_root};
 use testkit::skip;
 
 use crate::between::{self, Between, Fate};
-use crate::fixture::{EXPORT, Fixture, Mount, shell};
+use crate::fixture::{EXPORT, Fixture, Mount, await_end, shell};
 use crate::listing::attributes;
 
 const NOSPC: u32 = libc::ENOSPC as u32;
@@ -36,16 +36,42 @@ fn error_of(result: std::io::Result<()>) -> Option<i32> {
 #[test]
 fn an_error_is_told_once_to_each_opening_and_the_data_is_stored_when_the_server_takes_it() {
     let Some((f, between)) = with_between("") else { return };
-    let (mut first, second) = (opened(&f.path("a")), opened(&f.path("a")));
     between.refuse(between::WRITE, NOSPC);
-    first.write_all(&[7; 10_000]).expect("it is cached");
-    assert_eq!(error_of(first.sync_all()), Some(libc::ENOSPC));
-    let later = opened(&f.path("a"));
+    // A process of its own: of a file that is open here, every new process would close a copy, and be told.
+    let script = "
+import os, sys
+def sync(file):
+    try:
+        os.fsync(file)
+        return 0
+    except OSError as error:
+        return error.errno
+first, second = [os.open(sys.argv[1], os.O_RDWR | os.O_CREAT) for _ in range(2)]
+os.write(first, bytes([7]) * 10000)
+told = sync(first)
+later = os.open(sys.argv[1], os.O_RDWR)
+print(told, flush=True)
+for files in ([later], [second], [first, second, later]):
+    sys.stdin.readline()
+    print(*[sync(file) for file in files], flush=True)
+";
+    let mut writer = Command::new("python3");
+    writer.args(["-c", script]).arg(f.path("a")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut writer = writer.spawn().expect("python");
+    let mut orders = writer.stdin.take().expect("piped");
+    let mut said = BufReader::new(writer.stdout.take().expect("piped")).lines();
+    let mut next = || said.next().expect("it says something").expect("text");
+    let mut order = || orders.write_all(b"\n").expect("it reads");
+    assert_eq!(next(), NOSPC.to_string());
     between.pass();
-    assert_eq!(error_of(later.sync_all()), None, "it was opened after somebody was told");
+    order();
+    assert_eq!(next(), "0", "it was opened after somebody was told");
     assert_eq!(fs::read(f.served("a")).expect("on the server"), vec![7; 10_000], "it was repeated");
-    assert_eq!(error_of(second.sync_all()), Some(libc::ENOSPC), "it was open when that failed");
-    assert_eq!([&first, &second, &later].map(|file| error_of(file.sync_all())), [None; 3]);
+    order();
+    assert_eq!(next(), NOSPC.to_string(), "it was open when that failed");
+    order();
+    assert_eq!(next(), "0 0 0");
+    assert!(await_end(&mut writer, "who wrote").success());
 }
 
 #[test]

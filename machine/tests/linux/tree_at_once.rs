@@ -59,7 +59,8 @@ fn write(served: &mut ServedTree, open: &OpenNode, from: Segments) -> Result<u64
 
 fn the_host_executes_a_new_file_that_it_has_written(mut served: ServedTree) {
     let node = made(&mut served, "program");
-    fs::write(served.path("program"), fs::read("/bin/true").expect("read")).expect("written");
+    // By another program: what is open here for writing others have open, too, that are just started.
+    assert!(Command::new("cp").arg("/bin/true").arg(served.path("program")).status().expect("copied").success());
     assert!(Command::new(served.path("program")).status().expect("executed").success());
     let _open = opened(&mut served, node, false).expect("opened");
     assert!(Command::new(served.path("program")).status().expect("executed").success());
@@ -237,7 +238,7 @@ fn a_lease_is_waited_for_and_not_by_the_processor(mut served: ServedTree) {
 
 /// A program on the host that takes its time to allow what is opened in a directory, and that itself (`FAN_OPEN_PERM`).
 pub struct Asked {
-    /// It does not answer, for two seconds at most.
+    /// It does not answer, for a minute at most.
     pub is_held: Arc<AtomicBool>,
     pub is_asked: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
@@ -277,7 +278,7 @@ impl Asked {
                 let fd: [u8; 4] = event[16..20].try_into().expect("four bytes");
                 let pause = || thread::sleep(Duration::from_millis(2));
                 pause();
-                (0..1000).take_while(|_| is_held.load(Ordering::SeqCst)).for_each(|_| pause());
+                (0..30_000).take_while(|_| is_held.load(Ordering::SeqCst)).for_each(|_| pause());
                 let answer = [fd, libc::FAN_ALLOW.to_ne_bytes()].concat();
                 events.write_all(&answer).expect("answered");
                 // SAFETY: the event's descriptor, which nobody else has.

@@ -35,9 +35,9 @@ const WRITTEN_AT_ONCE: usize = 20_000;
 /// How often it is tried to write what could not be written. A full disk may take long to refuse.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So long the end of another user of the file is waited for: a program that was just started holds what the process that
-/// starts it has open, until it runs.
-const LOCK_WAIT: Duration = Duration::from_millis(200);
+/// The end of another user of the file is waited for: a program that was just started holds what the process that starts it has
+/// open, until it runs.
+const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_RETRY: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,12 +83,12 @@ impl Places {
     /// Opens this file; `None` when another server uses it.
     fn in_file(path: &Path) -> io::Result<Option<Self>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let asked = Instant::now();
-        while !lock(&file) {
-            if asked.elapsed() >= LOCK_WAIT {
-                return Ok(None);
-            }
-            std::thread::sleep(LOCK_RETRY);
+        let is_locked = (0..LOCK_ATTEMPTS).any(|attempt| {
+            std::thread::sleep(LOCK_RETRY * attempt.min(1));
+            lock(&file)
+        });
+        if !is_locked {
+            return Ok(None);
         }
         let mut places = Places::new(file, Some(path.to_owned()));
         places.load()?;
@@ -452,7 +452,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let last = open(directory.path());
         let closes = std::thread::spawn(move || {
-            std::thread::sleep(LOCK_WAIT / 8);
+            std::thread::sleep(10 * LOCK_RETRY);
             drop(last);
         });
         open(directory.path());
