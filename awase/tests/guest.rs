@@ -5,10 +5,10 @@
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use parking_lot::RwLock;
-use testkit::server::{AWASE, Sandbox, client};
+use testkit::server::{AWASE, Sandbox, attempt, client};
 
 /// Last line of a guest without failures.
 const ALL_IS_WELL: &str = "GUEST SAYS ALL IS WELL";
@@ -33,11 +33,6 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest")
 }
 
-/// What a guest says. The script ends it after some time, which is longer than other programs have.
-fn guest(arguments: &[&str]) -> Output {
-    Command::new(script()).args(arguments).output().expect("start the guest")
-}
-
 #[test]
 fn a_guest_kernel_uses_ext4_on_an_export() {
     let _guest = GUESTS.read();
@@ -49,7 +44,7 @@ fn a_guest_kernel_uses_ext4_on_an_export() {
     command.arg(format!("name=disk,kind=file,path={},size=256MiB,create=true", image.display()));
     let server = sandbox.start(command);
 
-    let output = guest(&["nbd", &port.to_string(), "disk", CACHE]);
+    let output = attempt(&script().to_string_lossy(), &["nbd", &port.to_string(), "disk", CACHE]);
     let console = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && console.contains(ALL_IS_WELL), "console of the guest:\n{console}\n{errors}");
@@ -75,7 +70,7 @@ fn a_guest_moves_between_two_nodes_that_share_its_disk_while_it_writes() {
         sandbox.write("node.toml", &text);
         sandbox.serve(&["--config", "node.toml", "--memory", "64MiB"])
     });
-    let output = guest(&["move", &a.uri("disk"), &b.uri("disk"), CACHE]);
+    let output = attempt(&script().to_string_lossy(), &["move", &a.uri("disk"), &b.uri("disk"), CACHE]);
     let console = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && console.contains(ALL_IS_WELL), "console of the guest:\n{console}\n{errors}");
@@ -90,7 +85,8 @@ fn a_guest_moves_between_two_nodes_that_share_its_disk_while_it_writes() {
 #[test]
 fn a_kernel_that_is_its_own_servers_client_frees_memory_through_it() {
     let _guest = GUESTS.write();
-    let output = guest(&["loop", &AWASE, "disk", CACHE]);
+    let script = script();
+    let output = attempt(&script.to_string_lossy(), &["loop", &AWASE, "disk", CACHE]);
     let console = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && console.contains(ALL_IS_WELL), "console of the guest:\n{console}\n{errors}");

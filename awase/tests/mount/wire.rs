@@ -82,7 +82,7 @@ fn neighbours_are_one_call_up_to_what_the_server_takes() {
 fn a_small_file_that_is_made_in_a_new_directory_takes_two_calls() {
     let Some(f) = Fixture::new("") else { return };
     let between = Between::new(f.port);
-    let mount = Mount::new(&f.sandbox, between.port, "through", "actimeo=600");
+    let mount = Mount::new(&f.sandbox, between.port, "through", "");
     let directory = mount.directory.join("d");
     fs::create_dir(&directory).expect("mkdir");
     let calls: Arc<Mutex<BTreeMap<u32, u32>>> = Arc::default();

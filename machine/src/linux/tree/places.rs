@@ -83,12 +83,13 @@ impl Places {
     /// Opens this file; `None` when another server uses it.
     fn in_file(path: &Path) -> io::Result<Option<Self>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let is_locked = (0..LOCK_ATTEMPTS).any(|attempt| {
-            std::thread::sleep(LOCK_RETRY * attempt.min(1));
-            lock(&file)
-        });
-        if !is_locked {
-            return Ok(None);
+        let mut attempts = 1;
+        while !lock(&file) {
+            if attempts == LOCK_ATTEMPTS {
+                return Ok(None);
+            }
+            std::thread::sleep(LOCK_RETRY);
+            attempts += 1;
         }
         let mut places = Places::new(file, Some(path.to_owned()));
         places.load()?;
